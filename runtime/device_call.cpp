@@ -189,7 +189,8 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
   weights.codes = codes;
   const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
   args.y = device_.output<std::uint16_t>(
-      static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.elements);
+      static_cast<std::size_t>(data.input_rows * op.shape.out_features),
+      misalignment.elements + misalignment.results);
   args.rows = static_cast<vq::i32>(data.input_rows);
   std::vector<const std::int32_t*> expert_rows{nullptr};
   if (!data.expert_rows.empty()) {

@@ -29,7 +29,8 @@ namespace vqgen {
 struct Misalignment {
   // 16-bit elements before queries, x, raw tokens, outputs and both matrices of scalar ops
   std::size_t elements = 0;
-  std::size_t words = 0;  // 32-bit words before codes
+  std::size_t words = 0;    // 32-bit words before codes
+  std::size_t results = 0;  // 16-bit elements more before y of products
 };
 
 struct AttentionOutput {

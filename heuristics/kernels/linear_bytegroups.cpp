@@ -83,11 +83,7 @@ LinearBytegroups choose_plan(LinearBytegroups plan, const Linear& op, const GpuS
 void add_candidates(Candidates& to, LinearBytegroups plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearBytegroups;
-  constexpr int kFewestRows = 2;
-  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products ||
-      planned_rows(op) < kFewestRows) {
-    return;
-  }
+  if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products) return;
   const std::vector<Placement> placements = near_placements(op, allowed);
   plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
   for_each_of(plan, {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}}, [&] {
@@ -142,13 +138,20 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
     // As fitted, clusters take longer to add up beside the kernel that makes the next call's x.
     to.exchanged_bytes *= 2;
   } else {
-    // Octets that a lane turns to bytes, by about 50 instructions, and the loads before.
-    constexpr double kOctetCycles = 50;
+    // Octets that a lane turns to bytes, by about 60 instructions, and the loads before; and, as
+    // fitted, what each row takes besides. Warps beyond the rows have none.
+    constexpr double kOctetCycles = 60, kRowCycles = 25;
     const double octets = std::ceil(c.rows_per_block / warps) * vq::share_octets(c);
-    to.prologue += 1 + octets * warps / 4 * kOctetCycles / kLatencyCycles;
+    const double making = std::min(warps, 1.0 * c.rows_per_block);
+    const double cycles = octets * making / 4 * kOctetCycles + c.rows_per_block * kRowCycles;
+    to.prologue += cycles / kLatencyCycles;
   }
-  // Nothing overlaps what the first chunk takes.
-  to.prologue += to.passes / chunks / kLatencyCycles;
+  // Nothing overlaps what the first chunk of a ring takes, or of x that is there at once the first
+  // columns, as fitted.
+  constexpr double kFirstColumns = 128;
+  const double columns = chunks * vq::chunk_columns(c);
+  const double first = plan.x_before == 1 ? vq::chunk_columns(c) : kFirstColumns;
+  to.prologue += to.passes * first / columns / kLatencyCycles;
   add_partials(to, c, plan.x_before == 1);
   if (fills_behind_merging(c)) to.hidden_fill = 0.25;  // as fitted
   to.chain += runs;

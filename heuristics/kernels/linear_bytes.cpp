@@ -8,6 +8,9 @@ namespace vqgen {
 namespace {
 
 constexpr int kMostWarps = 16;
+// Of a block that is alone and has two or four warps along the columns: more of these were slower.
+constexpr int kManyWarps = 20;
+constexpr bool may_have_many(int along) { return along == 2 || along == 4; }
 
 struct RowForm {
   int product_rows;
@@ -27,12 +30,14 @@ std::vector<RowForm> row_forms(int rows) {
 }
 
 // Sets as many warps across the outputs as share them evenly among `waves` blocks of each
-// multiprocessor, where the columns are shared by `along`; and splits where outputs are too few.
-void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int along, int waves) {
+// multiprocessor, where the columns are shared by `along` and all blocks there have up to `warps`;
+// and splits where outputs are too few.
+void fit_block(LinearBytes& plan, const Linear& op, const GpuSpec& gpu, int along, int waves,
+               int warps = kMostWarps) {
   const std::int64_t row_blocks = blocks_of_rows(op, plan);
   const std::int64_t wanted = std::max<std::int64_t>(1, std::int64_t{waves} * gpu.sms / row_blocks);
   const std::int64_t outputs = ceil_div(op.shape.out_features, wanted);
-  const std::int64_t most = std::max(1, (kMostWarps / waves - plan.making_warps) / along);
+  const std::int64_t most = std::max(1, (warps / waves - plan.making_warps) / along);
   const std::int64_t across =
       std::clamp<std::int64_t>(ceil_div(outputs, std::int64_t{plan.outputs_per_warp}), 1, most);
   plan.warps_along_columns = along;
@@ -154,16 +159,20 @@ void add_candidates(Candidates& to, LinearBytes plan, const Linear& op, SpacePla
     plan.product_rows = form.product_rows;
     plan.rows_per_block = form.rows_per_block;
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
-      for (const int waves : {1, 2}) {
+      for (const auto& [waves, warps] :
+           {std::pair{1, kMostWarps}, std::pair{1, kManyWarps}, std::pair{2, kMostWarps}}) {
         for (int along = 1; along <= kMostWarps / waves; along *= 2) {
+          if (warps > kMostWarps && !may_have_many(along)) continue;
           for (const auto& [x_before, making_warps] : kMakers) {
             plan.x_before = x_before;
             plan.making_warps = making_warps;
             if (makers_spill(plan)) continue;
             for (const int runs : chunk_runs_of(plan, op)) {
               LinearBytes fitted = plan;
-              fit_block(fitted, op, to.gpu, along, waves);
+              fit_block(fitted, op, to.gpu, along, waves, warps);
               if (!fit_chunk(fitted, op, runs)) continue;
+              // A quarter of the warps idle, at most.
+              if (vq::chunk_groups(configured(fitted, op)) * 4 < along * 3) continue;
               for (const Placement& each : placements) {
                 fitted.codebook = each;
                 to.add(fitted);
@@ -182,12 +191,14 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   const VqFormat& format = op.weights;
   const double warps = vq::multiplying_warps(c);
   const double chunks = block_chunks(c);
+  // Runs of the warp that has most, and of all warps: some have a group less.
   const double turns =
       chunks * std::ceil(1.0 * vq::chunk_groups(c) / c.warps_along_columns) * vq::group_runs(c);
+  const double runs = chunks * vq::chunk_runs(c) * warps / c.warps_along_columns;
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double row_tiles = c.rows_per_block / c.product_rows;
   const bool pairs = c.product_rows == 4;
-  const double steps = turns * warps * vq::run_steps(c);  // of all warps
+  const double steps = runs * vq::run_steps(c);  // of all warps
   const double lookups = steps * tiles * 2 * vq::octet_codes(c.weights);
   add_lookups(to, use.operands.front(), lookups, conflicts);
   count_bytes(to);
@@ -199,14 +210,14 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   to.passes += steps * row_tiles * (pairs ? 2 : 4);
   if (plan.x_before == 1) {
     constexpr double kRows = 8;
-    to.passes += turns * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
+    to.passes += runs * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
     const double staged = chunks * static_cast<double>(vq::byte_chunk_bytes(c));
     to.passes += staged / 128;
     to.l2_bytes += staged;
     to.prologue += 1;
     to.merge_launches += 1;  // of the kernel before
   } else {
-    add_loads(to, c, chunks, turns * warps, 2);
+    add_loads(to, c, chunks, runs, 2);
     // x to bytes, before all multiply: of all chunks, or the first where others are made meanwhile,
     // for which nobody waits as add_loads() has it.
     const double waits = plan.making_warps > 0 ? 1 : chunks;
@@ -221,7 +232,7 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
     to.prologue += 0.5 + 1.5 * c.warps_along_columns;
   }
   // The sums of groups to numbers.
-  to.arithmetic += turns / vq::group_runs(c) * warps * vq::lane_sums(c) * 4;
+  to.arithmetic += runs / vq::group_runs(c) * vq::lane_sums(c) * 4;
   add_partials(to, c, plan.x_before == 1);
   if (fills_behind_merging(c)) to.hidden_fill = 1;  // as fitted, like the terms below
   to.chain += turns * tiles;

@@ -162,7 +162,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   // that all blocks load at once; and sums of groups that are handed over. Of bytes by stamps in
   // the kernels (docs/notebook/rows.md), of others by fits, whose launch has the kernel before.
   const bool bytes = plan.byte_sums != 0;
-  const double before = bytes ? 20 : 2;
+  const double before = bytes ? 23 : 2;
   constexpr double kOwn = 14, kBytesAClock = 32;
   const double x = chunks * vq::chunk_bytes(c);
   if (plan.x_before == 1) {
@@ -178,6 +178,15 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   if (bytes) {
     to.cluster_us = 0.7;
     to.peer_bytes = 19;
+    // Results are written behind all products: clocks of a sum, of y and of partials; and what one
+    // warp group alone takes longer. As fitted.
+    constexpr double kOfResult = 0.47, kOfPartial = 0.13, kOfLoneGroup = 1.5;
+    const double sums = vq::outputs_per_block(c) * vq::block_rows(c);
+    if (c.splits == 1) to.prologue += kOfResult * sums / kLatencyCycles;
+    if (vq::stores_partials(c) && plan.x_before == 1) {
+      to.prologue += kOfPartial * sums / kLatencyCycles;
+    }
+    if (c.threads / 32 == vq::kGroupWarps) to.prologue += kOfLoneGroup;
   }
   add_partials(to, c, false);
   to.chain += runs * tiles;

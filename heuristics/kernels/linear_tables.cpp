@@ -93,13 +93,19 @@ void count_work(BlockWork& to, const LinearTables& plan, const Linear& op, const
   to.passes += lookups;
   // A transposing sum: a shuffle, a select and an addition for each output but one of a group.
   to.arithmetic += warps * c.outputs_per_warp * rows * 4;
-  to.prologue += 2;
+  // As fitted; of one row to 52 plans of entries of bytes on an H200.
+  if (rows > 1 || !op.weights.sums_are_bytes()) to.prologue += 2;
   // The compiler takes 86 registers where there are as many; with 64 it takes more instructions, as
-  // fitted to 17 problems with plans of both. 64 are counted of all: of blocks of 512 threads two
-  // are then held resident where one is, and the fit has that in it.
+  // fitted to 17 problems with plans of both, and spills sums of several sub-vectors and 16
+  // outputs, as fitted to 19 more. 64 are counted of all: of blocks of 512 threads two are then
+  // held resident where one is, and the fit has that in it.
   constexpr int kThreadsOfMany = 512;
-  constexpr double kOfFew = 1.25;
-  if (c.threads > kThreadsOfMany) to.arithmetic *= kOfFew;
+  constexpr double kOfFew = 1.25, kOfSpills = 1.3;
+  if (c.threads > kThreadsOfMany) {
+    const int group = vq::table_group(c);
+    const bool spills = group == 16 && c.outputs_per_warp > group && c.sub_vectors_per_lane > 1;
+    to.arithmetic *= kOfFew * (spills ? kOfSpills : 1);
+  }
   to.chain += static_cast<double>(c.outputs_per_warp) / vq::table_group(c);
   to.registers = 64;
 }

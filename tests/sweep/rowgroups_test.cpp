@@ -138,6 +138,22 @@ TEST_P(Rowgroups, ARowsNanStaysInIt) {
   }
 }
 
+// Four outputs are stored at once where y lets them, and y may begin at any element.
+TEST_P(Rowgroups, ResultsStandWhereverYBegins) {
+  const Gemm op = problem(2, true);
+  const LinearData data = make_linear_data(op, {.seed = 47});
+  for (const Combine combine : {Combine::kernel, Combine::cluster}) {
+    LinearRowgroups plan = shared(op, 2, 1);
+    plan.splits = combine == Combine::kernel ? 1 : 3;
+    plan.combine = combine;
+    Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
+    const std::vector<std::uint16_t> y = kernel.run(data);
+    for (const std::size_t results : {1u, 2u, 4u}) {
+      EXPECT_EQ(kernel.run(data, {.results = results}), y) << results;
+    }
+  }
+}
+
 // One place of the kernel's text changed.
 TEST_P(Rowgroups, WrongSharesAreFound) {
   const Gemm op = problem(2, true);

@@ -61,13 +61,7 @@ struct ClusterSums {
                                      sum[i] += float_from_bits(word_of(partial, i));
                                    }
                                  });
-      VQ_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const i64 output = output_of(quad) + i;
-        if (output < Work::kOutFeatures) {
-          Work::finish_scaled(args, first_row + row, output, sum[i], scales.of[i]);
-        }
-      }
+      write(args, first_row + row, output_of(quad), sum, scales);
     }
     leave_cluster();
   }
@@ -76,6 +70,26 @@ struct ClusterSums {
   struct Scales {
     float of[4];
   };
+
+  VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, const float (&sum)[4],
+                              const Scales& scales) {
+    if constexpr (Work::kOutFeatures % 4 == 0) {
+      u32 words[2];
+      VQ_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        words[i] = pack2<kConfig.element>(Work::scaled(sum[2 * i], scales.of[2 * i]),
+                                          Work::scaled(sum[2 * i + 1], scales.of[2 * i + 1]));
+      }
+      Work::store_quad(args.y + row * Work::kOutFeatures + output, {words[0], words[1]});
+    } else {
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (output + i < Work::kOutFeatures) {
+          Work::finish_scaled(args, row, output + i, sum[i], scales.of[i]);
+        }
+      }
+    }
+  }
 
   VQ_DEVICE static i64 output_of(int quad) { return Work::first_output() + quad % kQuads * 4; }
   VQ_DEVICE static Scales load_scales(const LinearArgs& args, int quad) {

@@ -107,13 +107,19 @@ struct LinearWork {
     return words;
   }
 
+  // Where this block's split leaves its sum of an output and row; of a multiple of four outputs and
+  // of partials, 16-byte aligned.
+  VQ_DEVICE static float* partial(const LinearArgs& args, int row, i64 output) {
+    return args.partials + (split() * kTotalRows + row) * kOutFeatures + output;
+  }
+
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
     if constexpr (in_clusters(kConfig)) {
       ClusterSums<LinearWork>::store(row - block_y() * kConfig.rows_per_block,
                                      static_cast<int>(output - first_output()), sum);
     } else if constexpr (splits(kConfig) > 1) {
-      store_global(args.partials + (split() * kTotalRows + row) * kOutFeatures + output, sum);
+      store_global(partial(args, row, output), sum);
     } else {
       finish(args, row, output, sum);
     }
@@ -147,7 +153,7 @@ struct LinearWork {
     } else {
       to.rows = output < kOutFeatures ? rows(args) - row : 0;
       if constexpr (splits(kConfig) > 1) {
-        to.partials = args.partials + (split() * kTotalRows + row) * kOutFeatures + output;
+        to.partials = partial(args, row, output);
       } else {
         to.y = args.y + row * kOutFeatures + output;
         to.scale = output_scale(args, output);
@@ -222,8 +228,24 @@ struct LinearWork {
   // The same with the output's scale, which counts where the problem has any.
   VQ_DEVICE static void finish_scaled(const LinearArgs& args, int row, i64 output, float sum,
                                       float scale) {
-    if constexpr (kConfig.output_scales) sum *= scale;
-    store_global(args.y + row * kOutFeatures + output, from_float<kConfig.element>(sum));
+    store_global(args.y + row * kOutFeatures + output,
+                 from_float<kConfig.element>(scaled(sum, scale)));
+  }
+  VQ_DEVICE static float scaled(float sum, float scale) {
+    return kConfig.output_scales ? sum * scale : sum;
+  }
+
+  // Four outputs of a row, of which there are a multiple of four: in one access where y is aligned
+  // to it, which callers need not see to.
+  VQ_DEVICE static void store_quad(u16* to, const U32x2& quad) {
+    if (reinterpret_cast<u64>(to) % sizeof(U32x2) == 0) {
+      store_global(reinterpret_cast<U32x2*>(to), quad);
+    } else {
+      const u32 words[2] = {quad.x, quad.y};
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i)
+        store_global(to + i, static_cast<u16>(words[i / 2] >> i % 2 * 16));
+    }
   }
 
  private:

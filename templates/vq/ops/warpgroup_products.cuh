@@ -15,6 +15,7 @@
 #include <vq/layout/warpgroup_steps.h>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/octet_sums.cuh>
+#include <vq/ops/turned_results.cuh>
 
 namespace vq {
 
@@ -93,6 +94,7 @@ class WarpgroupProducts {
     add_groups();
     Work::begin_sums();
     if (!busy()) return;
+    if constexpr (kTurned) return write_turned();
     // Sum i is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2. Where a result goes and
     // its scale are found once for all rows.
     const int row = block_y() * kRows + place_in_group() * 2;
@@ -113,6 +115,25 @@ class WarpgroupProducts {
   VQ_DEVICE static int group() { return kAlong == 1 ? 0 : warp() / kOutputWarps; }
 
  private:
+  using Turned = TurnedResults<Plan, Codes::kTogether>;
+  static constexpr bool kTurned = Turned::kTurns && kPart % 4 == 0;
+  VQ_DEVICE void write_turned() {
+    VQ_UNROLL
+    for (int part = 0; part < kAlong; ++part) {
+      if (kAlong > 1 && part != group()) continue;
+      for_each_tile([&](const float(&sum)[kRows / 2], int tile) {
+        const float scale[2] = {Work::output_scale(args_, output_of(tile, 0)),
+                                Work::output_scale(args_, output_of(tile, 1))};
+        VQ_UNROLL
+        for (int first = part * kPart; first < (part + 1) * kPart; first += 4) {
+          Turned::write(
+              args_, block_y() * kRows + first * 2, first_output() + tile * 16, scale,
+              [&](int half, int i) { return entries_.scaled(sum[first + half * 2 + i]); });
+        }
+      });
+    }
+  }
+
   // Idle warps have no outputs, but fetch x and are of a group that multiplies.
   VQ_DEVICE static bool busy() {
     if constexpr (kConfig.idle_warps == 0) return true;

@@ -16,6 +16,7 @@
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/share_of_x.cuh>
 #include <vq/ops/staged_x.cuh>
+#include <vq/ops/turned_results.cuh>
 
 namespace vq {
 
@@ -241,15 +242,27 @@ class LinearBytegroupsBlock {
       output_scales[half] = Work::output_scale(args_, Codes::output_of(first_output(), 0, half));
     }
     Work::begin_sums();
-    VQ_UNROLL
-    for (int i = 0; i < kRows / 2; ++i) {
-      const int row = row_of(i);
-      const i64 output = Codes::output_of(first_output(), 0, i / 2 % 2);
-      if (Work::is_wanted(args_, row, output)) {
-        const auto high = static_cast<float>(sum_[i]);
-        const auto low = static_cast<float>(sum_[i + kRows / 2]);
-        const float scale = table_.scale() * row_scales[i / 4 * 2 + i % 2];
-        Work::write(args_, row, output, fused(256.0f, high, low) * scale, output_scales[i / 2 % 2]);
+    const auto sum = [&](int i) {
+      const auto high = static_cast<float>(sum_[i]);
+      const auto low = static_cast<float>(sum_[i + kRows / 2]);
+      const float scale = table_.scale() * row_scales[i / 4 * 2 + i % 2];
+      return fused(256.0f, high, low) * scale;
+    };
+    using Turned = TurnedResults<Plan, Codes::kTogether>;
+    if constexpr (Turned::kTurns) {
+      VQ_UNROLL
+      for (int first = 0; first < kRows / 2; first += 4) {
+        Turned::write(args_, block_y() * kRows + first * 2, first_output(), output_scales,
+                      [&](int half, int i) { return sum(first + half * 2 + i); });
+      }
+    } else {
+      VQ_UNROLL
+      for (int i = 0; i < kRows / 2; ++i) {
+        const int row = row_of(i);
+        const i64 output = Codes::output_of(first_output(), 0, i / 2 % 2);
+        if (Work::is_wanted(args_, row, output)) {
+          Work::write(args_, row, output, sum(i), output_scales[i / 2 % 2]);
+        }
       }
     }
   }
