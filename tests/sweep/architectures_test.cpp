@@ -1,7 +1,6 @@
 // Every example config compiles by NVRTC for every architecture; in both element types for sm_75,
 // which has no instructions for bf16, and for the lattice, which adds elements. So do the fusions
-// of products, kernels whose last block merges, and products of warp groups for Hopper. Needs no
-// GPU.
+// of products, and kernels whose last block merges. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -314,55 +313,6 @@ TEST_P(Architectures, TheLastBlockCompiles) {
     EXPECT_LE(artifact.kernels.front().registers * threads, 65536) << name;
     constexpr int kFewSpills = 96;  // bytes; 72 were seen, on sm_75
     EXPECT_LE(artifact.kernels.front().spill_bytes, kFewSpills) << name;
-  }
-}
-
-// For as many rows as products have, with lookups just before a product and a step ahead.
-TEST(Warpgroups, CompileForHopper) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
-  const GpuSpec gpu = find_gpu("h200");
-  for (const int vector_size : {2, 8}) {
-    for (const int rows : {8, 16, 32, 64, 128, 256}) {
-      Gemm op;
-      op.dtype = rows == 32 ? DType::bf16 : DType::f16;
-      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
-      op.weights = {.vector_size = vector_size, .index_bits = 8, .residuals = 2};
-      auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
-      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
-      EXPECT_EQ(plan.rows_per_block, rows);
-      for (const int ahead : {0, 1}) {
-        plan.steps_ahead = ahead;
-        if (!check(plan, op, gpu).ok) continue;
-        const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
-        const KernelResources& kernel = artifact.kernels.front();
-        EXPECT_LE(kernel.registers * plan.threads, 65536) << rows << ' ' << ahead;
-        constexpr int kFewSpills =
-            384;  // bytes; 368 were seen, where a thread fetches two steps of 64 rows
-        EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;
-      }
-    }
-  }
-}
-
-TEST(Rowgroups, CompileForHopper) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
-  const GpuSpec gpu = find_gpu("h200");
-  for (const bool bytes : {false, true}) {
-    for (const int rows : {16, 64, 128, 256}) {
-      Gemm op;
-      op.dtype = rows == 16 ? DType::bf16 : DType::f16;
-      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
-      op.weights = find_format(bytes ? "aqlm-2x8i8" : "aqlm-2x8", "test");
-      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
-      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
-      EXPECT_EQ(plan.byte_sums, bytes ? 1 : 0);
-      EXPECT_EQ(plan.rows_per_block, std::min(rows, 128));
-      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
-      const KernelResources& kernel = artifact.kernels.at(1);
-      EXPECT_LE(kernel.registers * plan.threads, 65536) << rows;
-      constexpr int kFewSpills = 208;  // bytes; 176 were seen, where 512 threads add bytes
-      EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows;
-    }
   }
 }
 

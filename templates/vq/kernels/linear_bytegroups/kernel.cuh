@@ -99,19 +99,18 @@ class LinearBytegroupsBlock {
     } else {
       multiply_all(runs);
     }
-    warpgroup_wait<0>();
   }
   VQ_DEVICE void multiply_chunks(Runs& runs) {
     for (i64 first = Work::begin(); first < Work::end(); first += kConfig.chunk_columns) {
       ring_.await();
       u64 x = operand(ring_.chunk());
       for (int run = 0; run < kChunkRuns; run += kTurns) {
-        settle();
-        if (run == 0 && first != Work::begin()) ring_.give_back();
         multiply(runs, x, first / kRunColumns + run);
+        settle();
         x = advanced(x, kTurns * kSteps * step_stride(kConfig));
       }
       ring_.advance();
+      ring_.give_back();
     }
   }
   // Of x that stands there at once: as many runs together as fit, then the rest one by one.
@@ -122,18 +121,18 @@ class LinearBytegroupsBlock {
     u64 x = operand(Share::chunk(Work::begin()));
     int run = 0;
     for (; run + kTurns <= count; run += kTurns) {
-      settle();
       multiply(runs, x, first + run);
+      settle();
       x = advanced(x, kTurns * kRunBytes);
     }
     if constexpr (!shares_are(kConfig, kTurns)) {
       VQ_UNROLL
       for (int turn = 0; turn + 1 < kTurns; ++turn) {
         if (run + turn >= count) break;
-        settle();
         Octets octets[2];
         look_up(octets[0], runs[turn], 0);
         multiply_run(octets, 0, runs[turn], x, [](Octets&) {});
+        settle();
         x = advanced(x, kRunBytes);
       }
     }
@@ -141,8 +140,8 @@ class LinearBytegroupsBlock {
   VQ_DEVICE static u64 operand(u8* x) {
     return warpgroup_operand(x, k_octet_bytes(kConfig), kCoreBytes);
   }
-  // ptxas may give what is looked up the registers of operands, and does not know across a loop's
-  // turn that products in flight read them.
+  // Behind all products of a loop's turn. Were some in flight where it begins anew, ptxas would let
+  // each wait for the one before (C7513), or give what is looked up the registers that they read.
   VQ_DEVICE static void settle() { warpgroup_wait<0>(); }
 
   // What a lane looks up in a step: the entries of its two outputs.

@@ -1,0 +1,139 @@
+// Kernels whose products are of warp groups compile by NVRTC for Hopper, keep to their registers, and
+// leave products in flight: ptxas has none wait for the one before. Needs no GPU.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/profiles.h"
+#include "generator/generate.h"
+#include "runtime/backend/cuda/cuda_backend.h"
+#include "runtime/backend/cuda/nvrtc_compile.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen {
+namespace {
+
+// What ptxas says of a text. Warnings C7510 to C7519 tell of products that wait for each other.
+std::string log_of(const KernelSource& source) {
+  NvrtcProcess process(CudaOptions{});
+  const OpenedNvrtc& nvrtc = process.nvrtc();
+  return process
+      .compile(source.op + ".cu", source.text, nvrtc_options(nvrtc.major, nvrtc.minor, source))
+      .log;
+}
+
+void expect_products_in_flight(const KernelSource& source, const std::string& what) {
+  const std::string log = log_of(source);
+  EXPECT_THAT(log, testing::HasSubstr(" registers")) << what;
+  EXPECT_THAT(log, testing::Not(testing::HasSubstr("are serialized"))) << what;
+}
+
+Gemm product(int rows, const VqFormat& weights) {
+  Gemm op;
+  op.dtype = DType::f16;
+  op.shape = {.rows = rows, .out_features = 1024, .in_features = 4096};
+  op.weights = weights;
+  return op;
+}
+
+// For as many rows as products have, with lookups just before a product and a step ahead.
+TEST(Warpgroups, CompileForHopper) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu("h200");
+  for (const int vector_size : {2, 8}) {
+    for (const int rows : {8, 16, 32, 64, 128, 256}) {
+      Gemm op;
+      op.dtype = rows == 32 ? DType::bf16 : DType::f16;
+      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
+      op.weights = {.vector_size = vector_size, .index_bits = 8, .residuals = 2};
+      auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
+      EXPECT_EQ(plan.rows_per_block, rows);
+      for (const int ahead : {0, 1}) {
+        plan.steps_ahead = ahead;
+        if (!check(plan, op, gpu).ok) continue;
+        const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+        const KernelResources& kernel = artifact.kernels.front();
+        EXPECT_LE(kernel.registers * plan.threads, 65536) << rows << ' ' << ahead;
+        constexpr int kFewSpills =
+            384;  // bytes; 368 were seen, where a thread fetches two steps of 64 rows
+        EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;
+      }
+    }
+  }
+}
+
+TEST(Rowgroups, CompileForHopper) {
+  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const GpuSpec gpu = find_gpu("h200");
+  for (const bool bytes : {false, true}) {
+    for (const int rows : {16, 64, 128, 256}) {
+      Gemm op;
+      op.dtype = rows == 16 ? DType::bf16 : DType::f16;
+      op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
+      op.weights = find_format(bytes ? "aqlm-2x8i8" : "aqlm-2x8", "test");
+      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
+      EXPECT_EQ(plan.byte_sums, bytes ? 1 : 0);
+      EXPECT_EQ(plan.rows_per_block, std::min(rows, 128));
+      const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
+      const KernelResources& kernel = artifact.kernels.at(1);
+      EXPECT_LE(kernel.registers * plan.threads, 65536) << rows;
+      constexpr int kFewSpills = 208;  // bytes; 176 were seen, where 512 threads add bytes
+      EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows;
+    }
+  }
+}
+
+// Columns of a block in one turn of its loop and in several, by a kernel before or without.
+TEST(Bytegroups, LeaveProductsInFlight) {
+  const GpuSpec gpu = find_gpu("h200");
+  int compiled = 0;
+  for (const int rows : {8, 16, 32, 64, 128}) {
+    for (const int before : {0, 1}) {
+      for (const int chunk : {256, 512}) {
+        const Gemm op = product(rows, find_format("aqlm-2x8i8", "test"));
+        auto plan = test::rules_plan<LinearBytegroups>(op, gpu);
+        plan.x_before = before;
+        plan.chunk_columns = chunk;
+        plan.splits = before == 1 ? 1 : 2;
+        if (!check(plan, op, gpu).ok) continue;
+        expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
+                                  fmt::format("{} {} {}", rows, before, chunk));
+        ++compiled;
+      }
+    }
+  }
+  EXPECT_GE(compiled, 12);
+}
+
+TEST(Rowgroups, LeaveProductsInFlight) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const char* format : {"aqlm-2x8i8", "aqlm-2x8"}) {
+    for (const int rows : {64, 128}) {
+      const Gemm op = product(rows, find_format(format, "test"));
+      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
+      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
+      expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
+                                fmt::format("{} {}", format, rows));
+    }
+  }
+}
+
+TEST(Warpgroups, LeaveProductsInFlight) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const char* format : {"aqlm-2x8", "quip-4"}) {
+    for (const int rows : {16, 64}) {
+      const Gemm op = product(rows, find_format(format, "test"));
+      const auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
+      if (!check(plan, op, gpu).ok) continue;
+      expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
+                                fmt::format("{} {}", format, rows));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen
