@@ -1,5 +1,5 @@
-// Kernels whose products are of warp groups compile by NVRTC for Hopper, keep to their registers, and
-// leave products in flight: ptxas has none wait for the one before. Needs no GPU.
+// Kernels whose products are of warp groups compile by NVRTC for Hopper, keep to their registers,
+// and leave products in flight: ptxas has none wait for the one before. Needs no GPU.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -133,6 +133,19 @@ TEST(Warpgroups, LeaveProductsInFlight) {
                                 fmt::format("{} {}", format, rows));
     }
   }
+}
+
+TEST(AppendProducts, LeaveProductsInFlight) {
+  const GpuSpec gpu = find_gpu("h200");
+  KvAppend op;
+  op.dtype = DType::f16;
+  op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4096};
+  op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
+  op.values = find_format("vqkv-llama-3.1-8b-values", "test");
+  const auto plan = test::rules_plan<AppendProducts>(op, gpu);
+  ASSERT_TRUE(check(plan, op, gpu).ok);
+  ASSERT_EQ(plan.warpgroups, 1);
+  expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}), "append");
 }
 
 }  // namespace
