@@ -106,8 +106,7 @@ TEST(HostRun, AWrongResultExitsWith4) {
       folder.file("wrong-g++",
                   "#!/bin/sh\n"
                   "[ \"$1\" = --version ] || sed -i "
-                  "'s/from_float<kConfig.element>(sum)/from_float<kConfig.element>"
-                  "(sum + sum)/' kernel.cpp\n"
+                  "'s/(scaled(sum, scale))/(2 * scaled(sum, scale))/' kernel.cpp\n"
                   "exec g++ \"$@\"\n");
   std::filesystem::permissions(compiler, std::filesystem::perms(0755));
   const std::string config = folder.file("config.json", tiny_gemv().dump());
