@@ -109,29 +109,26 @@ TEST(Bytegroups, LeaveProductsInFlight) {
   EXPECT_GE(compiled, 12);
 }
 
-TEST(Rowgroups, LeaveProductsInFlight) {
+template <class P>
+void expect_rules_in_flight(const char* format, int rows) {
   const GpuSpec gpu = find_gpu("h200");
+  const Gemm op = product(rows, find_format(format, "test"));
+  const auto plan = test::rules_plan<P>(op, gpu);
+  const Verdict verdict = check(plan, op, gpu);
+  ASSERT_TRUE(verdict.ok) << format << ' ' << rows << ' ' << verdict.reason;
+  expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
+                            fmt::format("{} {}", format, rows));
+}
+
+TEST(Rowgroups, LeaveProductsInFlight) {
   for (const char* format : {"aqlm-2x8i8", "aqlm-2x8"}) {
-    for (const int rows : {64, 128}) {
-      const Gemm op = product(rows, find_format(format, "test"));
-      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
-      ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
-      expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
-                                fmt::format("{} {}", format, rows));
-    }
+    for (const int rows : {64, 128}) expect_rules_in_flight<LinearRowgroups>(format, rows);
   }
 }
 
 TEST(Warpgroups, LeaveProductsInFlight) {
-  const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "quip-4"}) {
-    for (const int rows : {16, 64}) {
-      const Gemm op = product(rows, find_format(format, "test"));
-      const auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
-      if (!check(plan, op, gpu).ok) continue;
-      expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
-                                fmt::format("{} {}", format, rows));
-    }
+    for (const int rows : {16, 64}) expect_rules_in_flight<LinearWarpgroups>(format, rows);
   }
 }
 
