@@ -111,17 +111,28 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
   const Plan plan = AppendProducts{.threads = 64, .tokens_per_block = 37};
   const AppendFault faults[] = {
       {"more > 0.0f && more * more > product_", "true"},
-      {"more > 0.0f && more * more > product_", "estimate > best_"},
+      {"more > 0.0f && more * more > product_", "estimate < best_"},
       {"const bool open = row.real && !", "const bool open = row.real && false && !"},
-      {"i == 0 || !margin.beyond(left.value[0])", "i == 0"},
-      {"estimate = higher;", "estimate = infinity();"},
+      {"i == 0 || !margin.beyond(estimates.bits[0])", "i == 0"},
+      {"estimate = lower;", "estimate = kNone;"},
       {"if (!first) {", "if (false) {"},
       {"i / 2 * 8 + number % 4 * 2 + i % 2", "i / 2 * 8 + number % 4 * 2"},
       {"sums[1] += high * high;", ""},
-      {"last = smaller(last, others[0]);", ""},
+      {"last = larger_estimate(last, others[0]);", ""},
       {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
   };
   expect_faults_found(op, plan, faults);
+  // Of sub-vectors that are no numbers of 16 bits.
+  KvAppend scaled = op;
+  scaled.keys = with_scales(op.keys);
+  const AppendFault of_one_side[] = {
+      {"bits < 0 ? 0.0f : estimate_value(bits)", "estimate_value(bits)"}};
+  expect_faults_found(scaled, plan, of_one_side);
+  const AppendFault of_pairs[] = {
+      {"bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));", ""},
+      {"bits[2] = larger_estimate(bits[2], larger_estimate(a, b));", ""}};
+  expect_faults_found(op, AppendProducts{.threads = 128, .tokens_per_block = 37, .warpgroups = 1},
+                      of_pairs);
 }
 
 }  // namespace

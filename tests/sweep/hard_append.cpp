@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "generator/generate.h"
@@ -42,6 +44,10 @@ class Hardener {
         std::copy_n(books.begin() + at(from, size), size, books.begin() + at(i, size));
       }
     }
+    if (kind_ == Hard::one_side) {
+      for (std::uint16_t& element : books) element &= 0x7fff;
+      return beside(tensor, rows);
+    }
     if (kind_ == Hard::large || kind_ == Hard::small) {
       const float factor = kind_ == Hard::large ? large() : small();
       for (Elements* each : {&books, &rows}) multiply(*each, factor);
@@ -75,20 +81,77 @@ class Hardener {
   float large() const { return dtype_ == DType::f16 ? 4000.0f : 1e30f; }
   float small() const { return dtype_ == DType::f16 ? 1e-6f : 1e-36f; }
 
+  // That of the first stage, for the sub-vector that begins at element `i` of rows.
+  static std::size_t first_book(const QuantizedTensor& tensor, std::size_t i) {
+    const auto columns = static_cast<std::size_t>(tensor.columns);
+    const auto heads = static_cast<std::size_t>(tensor.heads);
+    const auto of_head = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.units) / heads);
+    const std::size_t head = tensor.units == 1 ? 0 : i / columns % heads;
+    const std::size_t unit = head * of_head + i % columns / (columns / of_head);
+    return unit * static_cast<std::size_t>(tensor.format.residuals);
+  }
+
+  // Sub-vectors y away from all entries c, as far as makes B + y c - |c|^2 / 2 zero for two of them
+  // and negative for all others, but for the rounding of y; B is the largest |c|^2 / 2.
+  void beside(const QuantizedTensor& tensor, Elements& rows) {
+    const auto size = static_cast<std::size_t>(tensor.format.vector_size);
+    const auto entries = static_cast<std::size_t>(tensor.format.entries());
+    std::vector<double> book(entries * size), below_most(entries);
+    const auto product = [&](const std::vector<double>& y, std::size_t entry) {
+      return std::inner_product(y.begin(), y.end(), book.begin() + at(entry, size), 0.0);
+    };
+    for (std::size_t i = 0; i < rows.size(); i += size) {
+      const std::size_t number = first_book(tensor, i);
+      for (std::size_t k = 0; k < book.size(); ++k) {
+        book[k] = element_to_float(dtype_, tensor.codebooks[number * book.size() + k]);
+      }
+      double most = 0.0;
+      for (std::size_t e = 0; e < entries; ++e) {
+        const std::vector<double> entry(book.begin() + at(e, size), book.begin() + at(e + 1, size));
+        below_most[e] = -0.5 * product(entry, e);
+        most = std::max(most, -below_most[e]);
+      }
+      for (double& each : below_most) each += most;
+      // Of a sub-vector and a direction: as far as makes the first entry zero, or the last.
+      std::vector<double> y(size), aside(size);
+      for (std::size_t d = 0; d < size; ++d) {
+        y[d] = -1.0 - static_cast<double>(below(100)) / 400;
+        aside[d] = static_cast<double>(below(200)) / 100 - 1.0;
+      }
+      double far = 0.0;
+      std::size_t nearest = 0;
+      for (std::size_t e = 0; e < entries; ++e) {
+        const double wanted = -below_most[e] / product(y, e);
+        if (wanted > far) {
+          far = wanted;
+          nearest = e;
+        }
+      }
+      for (double& each : y) each *= far;
+      const double turn = product(aside, nearest) / (2.0 * (most - below_most[nearest]));
+      for (std::size_t d = 0; d < size; ++d) aside[d] -= turn * book[nearest * size + d];
+      double more = std::numeric_limits<double>::infinity();
+      for (std::size_t e = 0; e < entries; ++e) {
+        const double rises = product(aside, e);
+        if (e != nearest && rises > 0.0)
+          more = std::min(more, -(below_most[e] + product(y, e)) / rises);
+      }
+      const double scale = tensor.stage_scales.empty() ? 1.0 : tensor.stage_scales[number];
+      for (std::size_t d = 0; d < size; ++d) {
+        rows[i + d] =
+            put(static_cast<float>(scale * (y[d] + (std::isfinite(more) ? more : 0.0) * aside[d])));
+      }
+    }
+  }
+
   // Three sub-vectors of four lie midway between two entries of the first stage, in half of them
   // but for a rounding.
   void halfway(const QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
     const auto entries = static_cast<std::size_t>(tensor.format.entries());
-    const auto residuals = static_cast<std::size_t>(tensor.format.residuals);
-    const auto columns = static_cast<std::size_t>(tensor.columns);
-    const auto heads = static_cast<std::size_t>(tensor.heads);
-    const auto of_head = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.units) / heads);
     for (std::size_t i = 0; i < rows.size(); i += size) {
       if (below(4) == 0) continue;
-      const std::size_t head = tensor.units == 1 ? 0 : i / columns % heads;
-      const std::size_t unit = head * of_head + i % columns / (columns / of_head);
-      const std::size_t book = unit * residuals;
+      const std::size_t book = first_book(tensor, i);
       const float scale = tensor.stage_scales.empty() ? 1.0f : tensor.stage_scales[book];
       const std::size_t a = (book * entries + below(entries)) * size;
       const std::size_t b = (book * entries + below(entries)) * size;
@@ -160,7 +223,7 @@ void expect_faults_found(const KvAppend& op, const Plan& plan,
       const AppendData data = hard_data(op, kind);
       found += differences(lanes.run(data), execute(backend, *kernel, wrong, op, plan, data));
     }
-    EXPECT_GT(found, 0u) << instead;
+    EXPECT_GT(found, 0u) << place << " as " << instead;
   }
 }
 

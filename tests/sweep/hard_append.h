@@ -13,11 +13,13 @@
 namespace vqgen::test {
 
 // Sub-vectors midway between two entries, of books whose entries are copies of others, of the first
-// 32 in turn or all one, too; numbers near both ends of the range, once by factors of stages; and
-// none.
-enum class Hard { halfway, copies, in_turn, one_entry, large, small, scaled, none };
-inline constexpr std::array kAllHard{Hard::halfway, Hard::copies, Hard::in_turn, Hard::one_entry,
-                                     Hard::large,   Hard::small,  Hard::scaled,  Hard::none};
+// 32 in turn or all one, too; such as are so far from all entries, which lie to one side, that
+// estimates of the nearest are about 0 where those of others are far below; numbers near both ends
+// of the range, once by factors of stages; and none.
+enum class Hard { halfway, copies, in_turn, one_entry, one_side, large, small, scaled, none };
+inline constexpr std::array kAllHard{Hard::halfway,   Hard::copies,   Hard::in_turn,
+                                     Hard::one_entry, Hard::one_side, Hard::large,
+                                     Hard::small,     Hard::scaled,   Hard::none};
 
 // Keys in parts are as make_append_data() has them, but for rows of no numbers.
 AppendData hard_data(const KvAppend& op, Hard kind);

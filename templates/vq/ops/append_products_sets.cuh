@@ -6,32 +6,9 @@
 #include <vq/kernels/append_products/plan.h>
 #include <vq/ops/append_unit_rows.cuh>
 #include <vq/ops/append_wide_stage.cuh>
+#include <vq/ops/largest_estimates.cuh>
 
 namespace vq {
-
-// The least estimates of a row, the least first. A NaN makes two of them equal.
-template <int kCount>
-struct LeastEstimates {
-  float value[kCount];
-
-  VQ_DEVICE void clear() {
-    VQ_UNROLL
-    for (int i = 0; i < kCount; ++i) value[i] = infinity();
-  }
-  VQ_DEVICE void take(float estimate) {
-    VQ_UNROLL
-    for (int i = 0; i < kCount; ++i) {
-      const float higher = larger(value[i], estimate);
-      value[i] = smaller(value[i], estimate);
-      estimate = higher;
-    }
-  }
-  // The least.
-  VQ_DEVICE void drop() {
-    VQ_UNROLL
-    for (int i = 1; i < kCount; ++i) value[i - 1] = value[i];
-  }
-};
 
 template <class Share>
 class AppendProductsSets {
@@ -45,9 +22,8 @@ class AppendProductsSets {
   static constexpr int kKept = kept_estimates(kConfig);
   static constexpr int kRows = compared_vectors(kConfig, kFormat);  // of a warp
   static constexpr int kOfLane = lane_estimates(kConfig);
-  static_assert(kOfLane <= kKept, "");
-  using Least = LeastEstimates<kKept>;
-  using OfLane = LeastEstimates<kOfLane>;
+  using Largest = LargestEstimates<kKept>;
+  using OfLane = LargestEstimates<kOfLane>;
   using Wide = AppendWideStage<Share>;
   using Narrow = typename Wide::Narrow;
 
@@ -66,32 +42,35 @@ class AppendProductsSets {
   VQ_DEVICE static float inverse(float scale) { return inverse_within(scale, kMostScale); }
 
   // What products say of row `number` of a run, by the lane that has it; behind the last of them.
-  VQ_DEVICE static void keep(int number, const Least& least, float squares, float rest) {
+  VQ_DEVICE static void keep(int number, const Largest& estimates, float squares, float rest) {
     VQ_UNROLL
-    for (int i = 0; i < kKept; ++i) store_shared(kept(i) + number, least.value[i]);
+    for (int i = 0; i < kKept; ++i) {
+      store_shared(kept(i) + number, estimate_value(estimates.bits[i]));
+    }
     store_shared(kept(kKept) + number, squares);
     store_shared(kept(kKept + 1) + number, rest);
   }
 
-  // Rows from `first` on of a run, a lane one; `largest` is the largest |c|^2 / 2.
-  VQ_DEVICE void compare(const Run& run, int first, float largest) const {
+  // Rows from `first` on of a run, a lane one; `largest` is the largest |c|^2 / 2, `offset` B.
+  VQ_DEVICE void compare(const Run& run, int first, float largest, float offset) const {
     const int own = first + lane() % kRows;
-    Least least;
+    Largest estimates;
     VQ_UNROLL
-    for (int i = 0; i < kKept; ++i) least.value[i] = load_shared(kept(i) + own);
+    for (int i = 0; i < kKept; ++i) {
+      estimates.bits[i] = estimate_bits(load_shared(kept(i) + own));
+    }
     const float squares = load_shared(kept(kKept) + own);
     const float rest = load_shared(kept(kKept + 1) + own);
     Row row = row_of(run, lane() % kRows);
     row.real = row.real && lane() < kRows;
-    const Margin margin(least.value[0], squares, rest, largest);
-    const bool open = row.real && !(margin.holds() && margin.beyond(least.value[kKept - 1]));
+    const Margin margin(estimates.bits[0], offset, squares, rest, largest);
+    const bool open = row.real && !(margin.holds() && margin.beyond(estimates.bits[kKept - 1]));
     if (open) store_shared(Share::nearest() + place_of(row), kOpen);
-    Least left = least;
     for (int i = 0; i < kKept - 1; ++i) {
-      const bool wanted = row.real && !open && (i == 0 || !margin.beyond(left.value[0]));
+      const bool wanted = row.real && !open && (i == 0 || !margin.beyond(estimates.bits[0]));
       if (!any_of_warp(wanted)) break;
-      compare_sets(run, wanted, float_bits(left.value[0]) & kSetMask, i == 0);
-      left.drop();
+      compare_sets(run, wanted, static_cast<u32>(estimates.bits[0]) & kSetMask, i == 0);
+      estimates.drop();
     }
   }
 
@@ -175,28 +154,28 @@ class AppendProductsSets {
   // within kLeast of y.
   static constexpr float kMostScale = 0x1p20f;
 
-  // By how much the estimate of a set may exceed the least, if it has the nearest entry.
+  // By how much the estimate of a set may be below the largest, if it has the nearest entry.
   class Margin {
    public:
-    VQ_DEVICE Margin(float best, float squares, float rest, float largest)
-        : best_(best), squares_(squares) {
-      const float away = squares + 2.0f * best;
+    VQ_DEVICE Margin(i32 best, float offset, float squares, float rest, float largest)
+        : best_(estimate_value(best)), squares_(squares) {
+      const float away = squares + 2.0f * (offset - best_);
       const float reach = 1.01f * larger(away, 0.0f) + 404.0f * rest;
-      const float size = best < 0.0f ? -best : best;
       const float both = squares + reach;
-      const float sum = smaller(2.21f * both, 3.0f * largest + 0.25f * squares);
-      rounding_ = kOfSum * sum + kOfBoth * both + kMarks * size + kLeast;
+      const float sum = offset + smaller(2.21f * both, 3.0f * largest + 0.25f * squares);
+      rounding_ = kOfSum * sum + kOfBoth * both + kMarks * best_ + kLeast;
       product_ = 4.2f * rest * (reach + 1.01f * rounding_);
     }
     VQ_DEVICE bool holds() const { return squares_ <= kMostSquares && rounding_ <= kMostMargin; }
-    // best + 2 |r| R + rounding < estimate, without roots.
-    VQ_DEVICE bool beyond(float estimate) const {
-      const float more = estimate - best_ - rounding_;
+    // estimate < best - 2 |r| R - rounding, without roots. What is below 0 is said to be 0.
+    VQ_DEVICE bool beyond(i32 bits) const {
+      const float estimate = bits < 0 ? 0.0f : estimate_value(bits);
+      const float more = best_ - estimate - rounding_;
       return more > 0.0f && more * more > product_;
     }
 
    private:
-    static constexpr float kOfSum = 2.1f / 262144 * (kSize / 16 + (kSize + 2) / 64.0f);
+    static constexpr float kOfSum = 2.1f / 262144 * (kSize / 16 + (kSize + 4) / 64.0f);
     static constexpr float kOfBoth = 2.1f / 262144 * ((kSize + 2) / 128.0f + 0.2f);
     static constexpr float kMarks = 2.1f * (kSetMask + 1) / 8388608;
     static constexpr float kLeast = 0x1p-100f;  // what fp32 loses where it ends

@@ -1,33 +1,34 @@
 // The search of append_products: the same nearest entries as those of AppendWideStage, bit for bit.
 //
-// With y = x / scale and h, y rounded to 16 bits, tensor cores estimate g(c) = |c|^2 / 2 - h c of
-// all sub-vectors of a block to all entries c, upon |c|^2 / 2 in fp32. Entries pass through shared
-// memory in tiles. A lane gets 2 columns of each 8 entries; what it has of 32 (64) entries that
-// follow each other is a *set*. Of a set it takes the least g, whose last bits become the set's
-// number, and keeps some of the least of a row; these of its four lanes together are the row's.
-// Each set that may have the nearest entry is compared in fp32 by the rule of all. Where there may
-// be more such sets than are kept, and where numbers are too large or none, the block compares all
-// entries.
+// With y = x / scale and h, y rounded to 16 bits, let g(c) = |c|^2 / 2 - h c. Tensor cores estimate
+// B - g(c) of all sub-vectors of a block to all entries c, upon B - |c|^2 / 2 in fp32; B, the
+// largest |c|^2 / 2 of the first tile, leaves few of them negative (largest_estimates.cuh). Entries
+// pass through shared memory in tiles. A lane gets 2 columns of each 8 entries; what it has of 16
+// (32) entries that follow each other is a *set*. Of a set it takes the largest estimate, whose
+// last bits become the set's number, and keeps some of the largest of a row; these of its four
+// lanes together are the row's. Each set that may have the nearest entry is compared in fp32 by the
+// rule of all. Where there may be more such sets than are kept, where the largest estimate is
+// negative, and where numbers are too large or none, the block compares all entries.
 //
 // The margin. Let r = y - h, which is measured: fp32 has it exactly. Let b be the entry of the
-// least g, a the one that the fp32 rule takes. So |y - a| is at most |y - b| but for that rule's
-// rounding, and
+// largest estimate, a the one that the fp32 rule takes. So |y - a| is at most |y - b| but for that
+// rule's rounding, and
 //
 //   g(a) - g(b) <= r (a - b) + the rule's rounding <= 2 |r| |y - b| + ..
 //
 // With R = |h - b| + 2 |r|, |y - b| and |h - a| are at most R, up to rounding, so |c| <= |h| + R of
 // both. Let U = |h|^2 + R^2; then |c|^2 / 2 <= U, |h| |c| <= 1.21 U, and S, the sum of magnitudes
-// in g, is at most 2.21 U. It is at most 3 M + |h|^2 / 4 as well, M the largest |c|^2 / 2 of the
-// codebook. By how much a kept g may be off, for each of the two:
+// in an estimate, is at most B + 2.21 U. It is at most B + 3 M + |h|^2 / 4 as well, M the largest
+// |c|^2 / 2 of the codebook. By how much a kept estimate may be off, for each of the two:
 //
 //   tensor cores     products are exact; 17 numbers are summed in some order, each cut off at
 //                    2^-23 of the largest, and sums as well, in each of d / 16 steps:
 //                    d / 16 x 32 x 2^-23 S
-//   |c|^2 / 2        (d + 2) x 2^-24 S
+//   B - |c|^2 / 2    (d + 4) x 2^-24 S
 //   the fp32 rule    distances: (d + 2) x 2^-24 R^2, halved in g
 //   y, where scaled  2^-23 |y| |c|; entries times scale: 2^-23 R |c|, halved; 0.2 x 2^-18 U for
-//   both bits of the set  2^(bits - 23) |g|; the least g is known, and only others about as small
-//   count
+//   both bits of the set  2^(bits - 23) of the estimate; the largest is known, and only others
+//   about as large count
 //
 // |h - b|^2 = |h|^2 + 2 g(b), and (|h - b| + 2 |r|)^2 <= 1.01 |h - b|^2 + 404 |r|^2. 5 % are for
 // what is of second order.
@@ -86,7 +87,7 @@ class AppendProductsStage {
   static constexpr int kColumns = kWarpgroups ? (kTile > 64 && kSize > 96 ? 64 : kTile) : kGroup;
   static constexpr int kKept = Sets::kKept;
   static constexpr int kOfLane = Sets::kOfLane;
-  using Least = typename Sets::OfLane;
+  using Largest = typename Sets::OfLane;
 
   // Of a lane: rows of products, 16 of a tile.
   static constexpr int kRowTiles = product_vectors(kConfig) / 16;
@@ -129,19 +130,20 @@ class AppendProductsStage {
     const float inverted = Sets::inverse(share_.scale_of(run.book));
     u32 a[kRowTiles][kSteps][4];
     float squares[kSlots], rest[kSlots];
-    Least least[kSlots];
+    Largest estimates[kSlots];
     VQ_UNROLL
     for (int slot = 0; slot < kSlots; ++slot) {
       fragments(a[slot / 2], slot % 2, Units::row_of(share_, run, row_number(slot, lane() / 4)),
                 inverted, squares[slot], rest[slot]);
-      least[slot].clear();
+      estimates[slot].clear();
     }
+    float offset;
     if constexpr (kWarpgroups) {
-      Tiles::keep_largest(estimate_by_groups(a[0], tiles, least));
+      offset = estimate_by_groups(a[0], tiles, estimates);
     } else {
-      Tiles::keep_largest(estimate_by_warps(a, tiles, run.first >= rows, least));
+      offset = estimate_by_warps(a, tiles, run.first >= rows, estimates);
     }
-    const typename Sets::Least merged = merge(least);
+    const typename Sets::Largest merged = largest_of_row<kKept>(estimates);
     squares[0] = own(squares);
     rest[0] = own(rest);
     if (lane() % (4 / kSlots) == 0) {
@@ -151,14 +153,15 @@ class AppendProductsStage {
     sync_block();  // sets stand where tiles stood
     const int compared = warp() * kCompared;
     if (compared >= kRunVectors || first + compared >= rows) return;
-    Sets(share_, stage_).compare(units_.run_of(unit, first + compared), compared, Tiles::largest());
+    Sets(share_, stage_)
+        .compare(units_.run_of(unit, first + compared), compared, Tiles::largest(), offset);
   }
 
   // Slot 2 tile + half of group `group` of lanes. In the end lanes 4 group + (4 / kSlots) slot and,
   // with two slots, the next have what all lanes of the group know of the row.
   VQ_DEVICE static int row_number(int slot, int group) { return 8 * slot + group; }
 
-  // -h of a row, of the lane's columns; the lane's parts of |h|^2 and |r|^2.
+  // h of a row, of the lane's columns; the lane's parts of |h|^2 and |r|^2.
   VQ_DEVICE static void fragments(u32 (&a)[kSteps][4], int half, const Row& row, float inverted,
                                   float& squares, float& rest) {
     const float* const at = Sets::vector(row) + 2 * (lane() % 4);
@@ -166,8 +169,8 @@ class AppendProductsStage {
     VQ_UNROLL
     for (int i = 0; i < 2 * kSteps; ++i) {
       const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(at + 8 * i));
-      const float low = -float_from_bits(pair.x) * inverted;
-      const float high = -float_from_bits(pair.y) * inverted;
+      const float low = float_from_bits(pair.x) * inverted;
+      const float high = float_from_bits(pair.y) * inverted;
       const u32 word = pack2<kElement>(low, high);
       const float held_low = to_float<kElement>(static_cast<u16>(word & 0xffffu));
       const float held_high = to_float<kElement>(static_cast<u16>(word >> 16));
@@ -194,32 +197,39 @@ class AppendProductsStage {
   }
 
   // All entries; all threads. While a tile is multiplied, the next one comes to shared memory, and
-  // the one behind it to registers. Returns the largest norm of those that this thread has seen.
+  // the one behind it to registers. Returns B.
   VQ_DEVICE static float estimate_by_warps(const u32 (&a)[kRowTiles][kSteps][4], const Tiles& tiles,
-                                           bool idle, Least (&least)[kSlots]) {
+                                           bool idle, Largest (&estimates)[kSlots]) {
     typename Tiles::Chunks chunks;
-    float largest = 0.0f;
     const auto load = [&](int tile) {
       if (tile < Tiles::kTiles) Tiles::load(chunks, tiles.in_book(tile), LoadGlobal{});
     };
     load(0);
-    Tiles::store(chunks, tiles.place(0), largest);
+    const typename Tiles::Norms first = Tiles::store(chunks, tiles.place(0));
+    const float offset = Tiles::offset(first);
+    Tiles::store_norms(first, tiles.place(0), offset);
+    float largest = first.largest(0.0f);
     load(1);
     for (int tile = 0; tile < Tiles::kTiles; ++tile) {
       sync_block();
-      if (tile + 1 < Tiles::kTiles) Tiles::store(chunks, tiles.place(tile + 1), largest);
+      if (tile + 1 < Tiles::kTiles) {
+        const typename Tiles::Norms norms = Tiles::store(chunks, tiles.place(tile + 1));
+        Tiles::store_norms(norms, tiles.place(tile + 1), offset);
+        largest = norms.largest(largest);
+      }
       load(tile + 2);
-      if (!idle) multiply_by_warps(a, tiles.place(tile), tile, least);
+      if (!idle) multiply_by_warps(a, tiles.place(tile), tile, estimates);
     }
-    return largest;
+    Tiles::keep_largest(largest);
+    return offset;
   }
 
   // The same by warp groups. Tiles arrive by bulk copies, and each warp brings a part of the next
   // one to where products read it. No barrier of the block stands between tiles, and no product is
   // under way where the loop begins anew: ptxas would let each wait for the one before.
   VQ_DEVICE static float estimate_by_groups(const u32 (&a)[kSteps][4], const Tiles& tiles,
-                                            Least (&least)[kSlots]) {
-    float largest = 0.0f;
+                                            Largest (&estimates)[kSlots]) {
+    float largest = 0.0f, offset = 0.0f;
     const auto bring = [&](int tile) {
       auto made = tiles.ring(tile);
       auto raw = tiles.raw(tile);
@@ -227,7 +237,10 @@ class AppendProductsStage {
       made.await_free();
       typename Tiles::Chunks chunks;
       Tiles::load(chunks, raw.chunk(), LoadShared{});
-      Tiles::store(chunks, made.chunk(), largest);
+      const typename Tiles::Norms norms = Tiles::store(chunks, made.chunk());
+      if (tile == 0) offset = Tiles::offset(norms);
+      Tiles::store_norms(norms, made.chunk(), offset);
+      largest = norms.largest(largest);
       raw.advance();
       raw.give_back();
       fence_shared();
@@ -237,13 +250,14 @@ class AppendProductsStage {
     for (int tile = 0; tile < Tiles::kTiles; ++tile) {
       auto read = tiles.ring(tile);
       read.await();
-      multiply_by_groups(a, read.chunk(), tile, least, [&] {
+      multiply_by_groups(a, read.chunk(), tile, estimates, [&] {
         if (tile + 1 < Tiles::kTiles) bring(tile + 1);
       });
       read.advance();
       read.give_back();
     }
-    return largest;
+    Tiles::keep_largest(largest);
+    return offset;
   }
 
   // Of a row tile: accumulator 4 j + 2 half + i is column 8 j + 2 c + i, c the lane's number in its
@@ -251,9 +265,9 @@ class AppendProductsStage {
   using Sums = float[kColumns / 2];
   static constexpr int kProducts = kTile / kColumns;
 
-  // |c|^2 / 2.
+  // B - |c|^2 / 2.
   VQ_DEVICE static void set_norms(Sums& sums, u8* tile, int product) {
-    const float* const norms = Tiles::norms(tile, product * kColumns) + lane() % 4 * 2;
+    const float* const norms = Tiles::below_offset(tile, product * kColumns) + lane() % 4 * 2;
     VQ_UNROLL
     for (int j = 0; j < kColumns / 8; ++j) {
       const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(norms + 8 * j));
@@ -276,7 +290,7 @@ class AppendProductsStage {
   // cores have those of others.
   template <class Meanwhile>
   VQ_DEVICE static void multiply_by_groups(const u32 (&a)[kSteps][4], u8* at, int tile,
-                                           Least (&least)[kSlots], Meanwhile meanwhile) {
+                                           Largest (&estimates)[kSlots], Meanwhile meanwhile) {
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
       Sums sums;
@@ -287,12 +301,12 @@ class AppendProductsStage {
       if (product == 0) meanwhile();
       warpgroup_wait<0>();
       warpgroup_hold(sums);
-      take(sums, tile, product, least[0], least[1]);
+      take(sums, tile, product, estimates[0], estimates[1]);
     }
   }
 
   VQ_DEVICE static void multiply_by_warps(const u32 (&a)[kRowTiles][kSteps][4], u8* at, int tile,
-                                          Least (&least)[kSlots]) {
+                                          Largest (&estimates)[kSlots]) {
     for (int product = 0; product < kProducts; ++product) {
       Sums sums[kRowTiles];
       VQ_UNROLL
@@ -320,66 +334,34 @@ class AppendProductsStage {
       }
       VQ_UNROLL
       for (int r = 0; r < kRowTiles; ++r) {
-        take(sums[r], tile, product, least[2 * r], least[2 * r + 1]);
+        take(sums[r], tile, product, estimates[2 * r], estimates[2 * r + 1]);
       }
     }
   }
 
   // The sets of a product, of a row tile's two rows.
-  VQ_DEVICE static void take(const Sums& sums, int tile, int product, Least& upper, Least& lower) {
+  VQ_DEVICE static void take(const Sums& sums, int tile, int product, Largest& upper,
+                             Largest& lower) {
+    constexpr int kGroups = kColumns / kGroup;
     const int set = (tile * kTile + product * kColumns) / kSet + lane() % 4;
-    VQ_UNROLL
-    for (int group = 0; group < kColumns / kGroup; ++group) {
+    const auto of_set = [&](int group, int half) {
+      const float* const of = sums + group * (kGroup / 2) + 2 * half;
+      i32 most = estimate_bits(of[0]);
       VQ_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const float* const of = sums + group * (kGroup / 2) + 2 * half;
-        float lowest = of[0];
-        VQ_UNROLL
-        for (int i = 1; i < kSet; ++i) lowest = smaller(lowest, of[i / 2 * 4 + i % 2]);
-        const u32 number = static_cast<u32>(set + 4 * group);
-        const float marked = float_from_bits((float_bits(lowest) & ~Sets::kSetMask) | number);
-        half == 0 ? upper.take(marked) : lower.take(marked);
+      for (int i = 1; i < kSet; ++i) {
+        most = larger_estimate(most, estimate_bits(of[i / 2 * 4 + i % 2]));
       }
-    }
-  }
-
-  // Of all lanes of a row, to those that have it. What a lane did not keep is no less than the last
-  // that it kept.
-  VQ_DEVICE static typename Sets::Least merge(const Least (&least)[kSlots]) {
-    typename Sets::Least all[kSlots];
-    float others[kSlots];
+      return (most & ~static_cast<i32>(Sets::kSetMask)) | (set + 4 * group);
+    };
     VQ_UNROLL
-    for (int slot = 0; slot < kSlots; ++slot) {
+    for (int half = 0; half < 2; ++half) {
+      Largest& row = half == 0 ? upper : lower;
       VQ_UNROLL
-      for (int i = 0; i < kKept; ++i) {
-        all[slot].value[i] = i < kOfLane ? least[slot].value[i] : infinity();
+      for (int group = 0; group + 1 < kGroups; group += 2) {
+        row.take(of_set(group, half), of_set(group + 1, half));
       }
-      others[slot] = least[slot].value[kOfLane - 1];
+      if (kGroups % 2 == 1) row.take(of_set(kGroups - 1, half));
     }
-    VQ_UNROLL
-    for (int mask = 2; mask > 0; mask /= 2) {
-      const int half = kSlots * mask / 4;
-      const bool upper = (lane() & mask) != 0;
-      VQ_UNROLL
-      for (int slot = 0; slot < (half > 0 ? half : 1); ++slot) {
-        typename Sets::Least keeps = all[slot], gives = all[slot];
-        float keeps_others = others[slot], gives_others = others[slot];
-        if (half > 0 && upper) {
-          keeps = all[slot + half];
-          keeps_others = others[slot + half];
-        } else if (half > 0) {
-          gives = all[slot + half];
-          gives_others = others[slot + half];
-        }
-        VQ_UNROLL
-        for (int i = 0; i < kKept; ++i) keeps.take(shuffle_xor(gives.value[i], mask));
-        all[slot] = keeps;
-        others[slot] = smaller(keeps_others, shuffle_xor(gives_others, mask));
-      }
-    }
-    float& last = all[0].value[kKept - 1];
-    last = smaller(last, others[0]);
-    return all[0];
   }
 
   const Share& share_;

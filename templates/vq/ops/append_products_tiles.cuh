@@ -1,6 +1,7 @@
 // Tiles of a codebook as they pass through shared memory for append_products. Products of warp
 // groups, and ldmatrix, read core matrices, which no copy makes of entries: warps load entries,
-// eight at once, and store them so. On their way they sum up |c|^2 / 2.
+// eight at once, and store them so. On their way they sum up |c|^2 / 2. Behind the matrices of a
+// tile stands B - |c|^2 / 2, B the same of the whole codebook.
 #pragma once
 
 #include <vq/kernels/append_products/plan.h>
@@ -63,9 +64,20 @@ class AppendProductsTiles {
       }
     }
   }
-  // As core matrices, with norms; `largest` is that of all that the thread has seen. Asynchronous
-  // copies to core matrices would take as many accesses as lanes.
-  VQ_DEVICE static void store(const Chunks& from, u8* tile, float& largest) {
+  // |c|^2 / 2 of the entries of which the lane has chunks.
+  struct Norms {
+    float of[kEights];
+
+    // Of these and of `others`.
+    VQ_DEVICE float largest(float others) const {
+      VQ_UNROLL
+      for (int i = 0; i < kEights; ++i) others = larger(others, of[i]);
+      return others;
+    }
+  };
+  // As core matrices. Asynchronous copies to core matrices would take as many accesses as lanes.
+  VQ_DEVICE static Norms store(const Chunks& from, u8* tile) {
+    Norms norms{};
     VQ_UNROLL
     for (int i = 0; i < kEights; ++i) {
       if (!has(i)) continue;
@@ -87,8 +99,22 @@ class AppendProductsTiles {
       float sum = 0.5f * (sums[0] + sums[1]);
       sum += shuffle_xor(sum, 8);
       sum += shuffle_xor(sum, 16);
-      largest = larger(largest, sum);
-      if (lane() < 8) store_shared(norms(tile, first_entry(i)) + lane(), sum);
+      norms.of[i] = sum;
+    }
+    return norms;
+  }
+  // B of a search, the largest norm of its first tile; all threads.
+  VQ_DEVICE static float offset(const Norms& norms) {
+    keep_largest(norms.largest(0.0f));
+    sync_block();
+    return smaller(largest(), kMostOffset);
+  }
+  VQ_DEVICE static void store_norms(const Norms& norms, u8* tile, float offset) {
+    VQ_UNROLL
+    for (int i = 0; i < kEights; ++i) {
+      if (has(i) && lane() < 8) {
+        store_shared(below_offset(tile, first_entry(i)) + lane(), offset - norms.of[i]);
+      }
     }
   }
 
@@ -97,9 +123,9 @@ class AppendProductsTiles {
     return shared_part<u8>(kPlaces) + number * tile_place_bytes(Share::kConfig, Share::kFormat);
   }
 
-  // Of a tile: the core matrices of 8 entries; norms from an entry on.
+  // Of a tile: the core matrices of 8 entries; B - |c|^2 / 2 from an entry on.
   VQ_DEVICE static u8* core(u8* tile, int entry) { return tile + entry / kCoreRows * kRowsBytes; }
-  VQ_DEVICE static float* norms(u8* tile, int entry) {
+  VQ_DEVICE static float* below_offset(u8* tile, int entry) {
     return reinterpret_cast<float*>(tile + kTile / kCoreRows * kRowsBytes) + entry;
   }
 
@@ -123,6 +149,7 @@ class AppendProductsTiles {
   static constexpr Element kElement = Share::kConfig.element;
   static constexpr ProductsShared kAt = products_shared(Share::kConfig, Share::kFormat);
   static constexpr i64 kPlaces = Share::kShared.search + kAt.tiles;
+  static constexpr float kMostOffset = 0x1p60f;
   VQ_DEVICE static int first_entry(int i) { return (warp() * kEights + i) * kCoreRows; }
   VQ_DEVICE static bool has(int i) {
     return kTile / kCoreRows % kWarps == 0 || first_entry(i) < kTile;

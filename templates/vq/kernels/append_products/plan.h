@@ -74,10 +74,10 @@ VQ_HD constexpr int tile_place_bytes(const ProductsConfig& c, const FormatConfig
   return tile_entries(c, f) / kCoreRows * core_rows_bytes(f) + tile_entries(c, f) * 4;
 }
 
-// Entries of a set: of a row, a lane keeps the least estimate of a set. Four sets are a group of
+// Entries of a set: of a row, a lane keeps the largest estimate of a set. Four sets are a group of
 // entries that follow each other. More entries of a codebook are larger sets, so that their numbers
 // have few bits.
-VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 16 : 8; }
+VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 8 : 4; }
 
 // Entries of sets are compared from shared memory: bytes from one to the next, an odd number of 16,
 // so that eight of them meet in no bank.

@@ -1,0 +1,102 @@
+// The largest of many estimates of a row, which the four lanes of a product that have the row's
+// columns keep each for itself first. Estimates are the integers that their bits are: those that
+// are not negative have the order of floats, and from sm_90 on one instruction compares three
+// integers. Of those that are negative the list tells no more than that none of them is above 0.
+#pragma once
+
+#include <vq/machine.cuh>
+
+namespace vq {
+
+VQ_DEVICE i32 estimate_bits(float value) { return static_cast<i32>(float_bits(value)); }
+VQ_DEVICE float estimate_value(i32 bits) { return float_from_bits(static_cast<u32>(bits)); }
+VQ_DEVICE i32 larger_estimate(i32 a, i32 b) { return a > b ? a : b; }
+VQ_DEVICE i32 smaller_estimate(i32 a, i32 b) { return a > b ? b : a; }
+VQ_DEVICE i32 shuffle_xor_estimate(i32 bits, int mask) {
+  return static_cast<i32>(shuffle_xor(static_cast<u32>(bits), mask));
+}
+
+// The largest first.
+template <int kCount>
+struct LargestEstimates {
+  static constexpr i32 kNone = -0x7fffffff - 1;
+  i32 bits[kCount];
+
+  VQ_DEVICE void clear() {
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) bits[i] = kNone;
+  }
+  VQ_DEVICE void take(i32 estimate) {
+    VQ_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const i32 lower = smaller_estimate(bits[i], estimate);
+      bits[i] = larger_estimate(bits[i], estimate);
+      estimate = lower;
+    }
+  }
+  // Two: of three that are kept, 8 comparisons in place of 10.
+  VQ_DEVICE void take(i32 a, i32 b) {
+    if constexpr (kCount == 3) {
+      bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));
+      bits[2] = larger_estimate(bits[2], larger_estimate(a, b));
+      // The three now, of which the second is no more than the first.
+      const i32 lower = smaller_estimate(bits[0], bits[2]);
+      bits[0] = larger_estimate(bits[0], bits[2]);
+      bits[2] = smaller_estimate(bits[1], lower);
+      bits[1] = larger_estimate(bits[1], lower);
+    } else {
+      take(a);
+      take(b);
+    }
+  }
+  // The largest.
+  VQ_DEVICE void drop() {
+    VQ_UNROLL
+    for (int i = 1; i < kCount; ++i) bits[i - 1] = bits[i];
+  }
+};
+
+// Of kSlots rows whose estimates four lanes have: those of the row that this lane has in the end,
+// which is row lane() % 4 / (4 / kSlots). The last also stands for what lanes did not keep, which
+// is no more than the last that each of them kept.
+template <int kKept, int kOfLane, int kSlots>
+VQ_DEVICE LargestEstimates<kKept> largest_of_row(
+    const LargestEstimates<kOfLane> (&of_lane)[kSlots]) {
+  static_assert(kOfLane <= kKept, "");
+  LargestEstimates<kKept> all[kSlots];
+  i32 others[kSlots];
+  VQ_UNROLL
+  for (int slot = 0; slot < kSlots; ++slot) {
+    VQ_UNROLL
+    for (int i = 0; i < kKept; ++i) {
+      all[slot].bits[i] = i < kOfLane ? of_lane[slot].bits[i] : LargestEstimates<kKept>::kNone;
+    }
+    others[slot] = of_lane[slot].bits[kOfLane - 1];
+  }
+  VQ_UNROLL
+  for (int mask = 2; mask > 0; mask /= 2) {
+    const int half = kSlots * mask / 4;
+    const bool upper = (lane() & mask) != 0;
+    VQ_UNROLL
+    for (int slot = 0; slot < (half > 0 ? half : 1); ++slot) {
+      LargestEstimates<kKept> keeps = all[slot], gives = all[slot];
+      i32 keeps_others = others[slot], gives_others = others[slot];
+      if (half > 0 && upper) {
+        keeps = all[slot + half];
+        keeps_others = others[slot + half];
+      } else if (half > 0) {
+        gives = all[slot + half];
+        gives_others = others[slot + half];
+      }
+      VQ_UNROLL
+      for (int i = 0; i < kKept; ++i) keeps.take(shuffle_xor_estimate(gives.bits[i], mask));
+      all[slot] = keeps;
+      others[slot] = larger_estimate(keeps_others, shuffle_xor_estimate(gives_others, mask));
+    }
+  }
+  i32& last = all[0].bits[kKept - 1];
+  last = larger_estimate(last, others[0]);
+  return all[0];
+}
+
+}  // namespace vq
