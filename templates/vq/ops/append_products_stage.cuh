@@ -4,7 +4,7 @@
 // B - g(c) of all sub-vectors of a block to all entries c, upon B - |c|^2 / 2 in fp32; B, the
 // largest |c|^2 / 2 of the first tile, leaves few of them negative (largest_estimates.cuh). Entries
 // pass through shared memory in tiles. A lane gets 2 columns of each 8 entries; what it has of 16
-// (32) entries that follow each other is a *set*. Of a set it takes the largest estimate, whose
+// (64) entries that follow each other is a *set*. Of a set it takes the largest estimate, whose
 // last bits become the set's number, and keeps some of the largest of a row; these of its four
 // lanes together are the row's. Each set that may have the nearest entry is compared in fp32 by the
 // rule of all. Where there may be more such sets than are kept, where the largest estimate is

@@ -77,7 +77,7 @@ VQ_HD constexpr int tile_place_bytes(const ProductsConfig& c, const FormatConfig
 // Entries of a set: of a row, a lane keeps the largest estimate of a set. Four sets are a group of
 // entries that follow each other. More entries of a codebook are larger sets, so that their numbers
 // have few bits.
-VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 8 : 4; }
+VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 16 : 4; }
 
 // Entries of sets are compared from shared memory: bytes from one to the next, an odd number of 16,
 // so that eight of them meet in no bank.
