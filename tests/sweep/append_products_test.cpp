@@ -114,7 +114,7 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
       {"more > 0.0f && more * more > product_", "estimate < best_"},
       {"const bool open = row.real && !", "const bool open = row.real && false && !"},
       {"i == 0 || !margin.beyond(estimates.bits[0])", "i == 0"},
-      {"estimate = lower;", "estimate = kNone;"},
+      {"estimate = lower;", "estimate = kNoEstimate;"},
       {"if (!first) {", "if (false) {"},
       {"i / 2 * 8 + number % 4 * 2 + i % 2", "i / 2 * 8 + number % 4 * 2"},
       {"sums[1] += high * high;", ""},

@@ -16,15 +16,16 @@ VQ_DEVICE i32 shuffle_xor_estimate(i32 bits, int mask) {
   return static_cast<i32>(shuffle_xor(static_cast<u32>(bits), mask));
 }
 
+inline constexpr i32 kNoEstimate = -0x7fffffff - 1;
+
 // The largest first.
 template <int kCount>
 struct LargestEstimates {
-  static constexpr i32 kNone = -0x7fffffff - 1;
   i32 bits[kCount];
 
   VQ_DEVICE void clear() {
     VQ_UNROLL
-    for (int i = 0; i < kCount; ++i) bits[i] = kNone;
+    for (int i = 0; i < kCount; ++i) bits[i] = kNoEstimate;
   }
   VQ_DEVICE void take(i32 estimate) {
     VQ_UNROLL
@@ -69,7 +70,7 @@ VQ_DEVICE LargestEstimates<kKept> largest_of_row(
   for (int slot = 0; slot < kSlots; ++slot) {
     VQ_UNROLL
     for (int i = 0; i < kKept; ++i) {
-      all[slot].bits[i] = i < kOfLane ? of_lane[slot].bits[i] : LargestEstimates<kKept>::kNone;
+      all[slot].bits[i] = i < kOfLane ? of_lane[slot].bits[i] : kNoEstimate;
     }
     others[slot] = of_lane[slot].bits[kOfLane - 1];
   }
