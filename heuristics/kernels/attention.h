@@ -225,15 +225,20 @@ PlanUse use_of(const AttentionBins&, const AttentionDecode&);
 // fitted (H100).
 //
 // Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
-// stores of them in as many copies: 240 passes take as long as a load (fitted).
+// stores of them in as many copies: 240 passes take as long as a load (fitted). Copies of whole
+// codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an H200).
 inline double fill_turns(const PlanUse& use, int threads) {
   constexpr double kPassesOfTurn = 240;
+  constexpr double kCopiedOfTurn = 16384;
   double turns = 0;
   for (const OperandUse& each : use.operands) {
     if (vq::is_scalar(each.format.decoder)) continue;
     const double books = each.fills / static_cast<double>(use.blocks) *
                          static_cast<double>(each.units) * each.format.residuals;
-    turns += std::ceil(books * vq::shared_range(each.format).end / threads);
+    const double entries = books * vq::shared_range(each.format).end;
+    const bool copies = vq::stands_as_stored(each.format) && entries > threads;
+    turns += copies ? entries * vq::held_bytes(each.format) / kCopiedOfTurn
+                    : std::ceil(entries / threads);
     const double stored = each.fills / static_cast<double>(use.blocks) * each.places();
     turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
   }

@@ -108,8 +108,8 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
       .threads = 256, .tokens_per_block = 5, .tile_bytes = 1024, .warpgroups = 1};
   const std::pair<std::string, std::string> some_open{
       "open = row.real && !(", "open = row.real && !(row.token % 2 == 0 && "};
-  expect_every_barrier_needed(wide_op, by_warps, 9, "", some_open);
-  expect_every_barrier_needed(wide_op, by_groups, 11, "", some_open);
+  expect_every_barrier_needed(wide_op, by_warps, 10, "", some_open);
+  expect_every_barrier_needed(wide_op, by_groups, 12, "", some_open);
   for (const char* const wait : {"raw.await();", "made.await_free();", "read.await();"}) {
     const KernelSource right = generate(wide_op, by_groups, find_gpu("h200"), Machine::host, {});
     const std::string fault = report_of(right, wide_op, by_groups, wait, "");

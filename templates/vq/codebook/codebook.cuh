@@ -90,19 +90,37 @@ class Codebook {
   }
 
   // Where a level holds whole codebooks as they are stored: pieces [begin, end) of 16 bytes, of
-  // kPieces, by copies that land at a copy_async_wait. All threads.
-  static constexpr bool kIsCopy = kFormat.decoder == Decoder::table && !kFormat.int8_entries &&
-                                  kResiduals == 1 && kShared.begin == 0 && kShared.end == kEntries;
+  // kPieces, by copies that land at a copy_async_wait. All threads, `thread` as of load().
+  static constexpr bool kIsCopy = stands_as_stored(kFormat);
   static constexpr int kPieces = kUnits * kEntries * static_cast<int>(sizeof(Words)) / 16;
   static_assert(kEntryPieces == 1 || (kShared.end == 0 && kReplicated.end == 0), "");
-  VQ_DEVICE void copy(int begin, int end) const {
+  VQ_DEVICE void copy(int begin, int end, int thread = thread_index()) const {
     static_assert(kIsCopy, "");
     const int all = held_units() * (kPieces / kUnits);
     const auto* const from = reinterpret_cast<const U32x4*>(global_at(0, 0, 0));
-    for (int i = begin + thread_index(); i < (end < all ? end : all); i += kThreads) {
+    for (int i = begin + thread; i < (end < all ? end : all); i += kThreads) {
       copy_constant_async(shared_part<U32x4>(Format::shared().shared) + i, from + i);
     }
     if (begin == 0) load_scales();
+  }
+
+  // begin_load() and finish_load() by such copies, where a thread has several entries to fetch.
+  static constexpr bool kCopies = kIsCopy && kUnits * kEntries > kThreads;
+  VQ_DEVICE Begun begin(int thread) const {
+    if constexpr (kCopies) {
+      copy(0, kPieces, thread);
+      copy_async_commit();
+      return {};
+    } else {
+      return begin_load(thread);
+    }
+  }
+  VQ_DEVICE void finish(int thread, const Begun& begun) {
+    if constexpr (kCopies) {
+      copy_async_wait<0>();
+    } else {
+      finish_load(thread, begun);
+    }
   }
 
   // `u` counts from the bound unit; code(stage) gives the code.

@@ -168,6 +168,13 @@ VQ_HD constexpr int held_bytes(const FormatConfig& f) {
   return f.int8_entries ? f.vector_size : f.vector_size * 2;
 }
 
+// Whether whole codebooks stand in shared memory as they do in global memory.
+VQ_HD constexpr bool stands_as_stored(const FormatConfig& f) {
+  const EntryRange range = shared_range(f);
+  return f.decoder == Decoder::table && !f.int8_entries && f.residuals == 1 && range.begin == 0 &&
+         range.end == entries(f);
+}
+
 // Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
 VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
   const EntryRange range = replicated_range(f);

@@ -156,10 +156,10 @@ class FragmentRows {
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;
-  // book.finish_load(thread, ..) and a barrier must follow.
+  // book.finish(thread, ..) and a barrier must follow.
   VQ_DEVICE static typename Book::Begun bind(Book& book, int kv_head, int thread) {
     book.switch_to(kFormat.per_head ? i64{kv_head} * kUnits : i64{0});
-    return book.begin_load(thread);
+    return book.begin(thread);
   }
 
   VQ_DEVICE static int unit_of(int channel) {

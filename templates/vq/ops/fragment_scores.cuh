@@ -70,7 +70,7 @@ class FragmentScores {
     return Rows::bind(book_, kv_head, thread);
   }
   VQ_DEVICE void finish_load(int thread, const typename Rows::Book::Begun& begun) {
-    book_.finish_load(thread, begun);
+    book_.finish(thread, begun);
   }
 
   // The query's fragments, and what makes a product a score in units of log2. Has a barrier that

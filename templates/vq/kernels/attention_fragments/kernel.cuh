@@ -78,7 +78,7 @@ class AttentionFragmentsBlock {
     if constexpr (Reader::kRing) reader_.begin();
     after_last_launch();
     const auto finish_keys = [&] { scores_.finish_load(key_thread, keys); };
-    const auto finish_values = [&] { value_book_.finish_load(value_thread, values); };
+    const auto finish_values = [&] { value_book_.finish(value_thread, values); };
     if constexpr (balanced(kConfig)) {
       AttentionPieces<Plan> pieces(args_, block_x());
       finish_keys();
@@ -89,7 +89,11 @@ class AttentionFragmentsBlock {
         attend_split([] {}, [] {});
       });
     } else {
-      if (work_.read_lengths(args_)) attend_split(finish_keys, finish_values);
+      if (work_.read_lengths(args_)) {
+        attend_split(finish_keys, finish_values);
+      } else {
+        copy_async_wait<0>();  // nothing is under way when the block ends
+      }
     }
   }
 
