@@ -230,6 +230,7 @@ PlanUse use_of(const AttentionBins&, const AttentionDecode&);
 inline double fill_turns(const PlanUse& use, int threads) {
   constexpr double kPassesOfTurn = 240;
   constexpr double kCopiedOfTurn = 16384;
+  constexpr double kTogether = 3;  // of 64 bytes a thread
   double turns = 0;
   for (const OperandUse& each : use.operands) {
     if (vq::is_scalar(each.format.decoder)) continue;
@@ -237,8 +238,11 @@ inline double fill_turns(const PlanUse& use, int threads) {
                          static_cast<double>(each.units) * each.format.residuals;
     const double entries = books * vq::shared_range(each.format).end;
     const bool copies = vq::stands_as_stored(each.format) && entries > threads;
-    turns += copies ? entries * vq::held_bytes(each.format) / kCopiedOfTurn
-                    : std::ceil(entries / threads);
+    const double own = std::ceil(entries / threads);
+    const bool together = each.format.residuals == 1 && own > 2;
+    turns += copies     ? entries * vq::held_bytes(each.format) / kCopiedOfTurn
+             : together ? 1 + kTogether * std::ceil((own - 1) * vq::held_bytes(each.format) / 64)
+                        : own;
     const double stored = each.fills / static_cast<double>(use.blocks) * each.places();
     turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
   }

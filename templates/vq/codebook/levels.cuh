@@ -77,6 +77,10 @@ struct SharedLevel {
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
   static constexpr int kRowBytes = kResiduals * kStageBytes;
   static constexpr int kUnitBytes = kCount * kRowBytes;
+  // Where a thread has many entries of a codebook to fetch, those of 64 bytes are on their way
+  // together.
+  static constexpr bool kMany = kResiduals == 1 && kCount > 2 * kThreads;
+  static constexpr int kTogether = 64 / static_cast<int>(sizeof(Words));
 
   // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
   // one from global memory. A thread fetches an entry once and writes all its copies, each lane
@@ -84,7 +88,11 @@ struct SharedLevel {
   template <class Entry>
   VQ_DEVICE static void load(int units, int thread, Entry entry) {
     if constexpr (kCount > 0) {
-      for (int i = thread; i < held(units); i += kThreads) store(i, fetch(i, entry));
+      if constexpr (kMany) {
+        load_together(units, thread, entry);
+      } else {
+        for (int i = thread; i < held(units); i += kThreads) store(i, fetch(i, entry));
+      }
     }
   }
 
@@ -130,6 +138,23 @@ struct SharedLevel {
   template <class Entry>
   VQ_DEVICE static Words fetch(int i, Entry entry) {
     return entry(i / (kCount * kResiduals), i / kCount % kResiduals, kBegin + i % kCount);
+  }
+  template <class Entry>
+  VQ_DEVICE static void load_together(int units, int thread, Entry entry) {
+    const int all = held(units);
+    for (int first = thread; first < all; first += kTogether * kThreads) {
+      Words words[kTogether];
+      VQ_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * kThreads;
+        words[k] = fetch(i < all ? i : first, entry);
+      }
+      VQ_UNROLL
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * kThreads;
+        if (i < all) store(i, words[k]);
+      }
+    }
   }
   VQ_DEVICE static void store(int i, const Words& words) {
     constexpr int kLine = 128 / kRowBytes > 1 ? 128 / kRowBytes : 1;  // rows side by side
