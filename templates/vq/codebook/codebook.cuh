@@ -4,7 +4,8 @@
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
 //   load()                    fetch what the levels keep near; all threads, sync_block before;
-//                             also in two parts, begin_load() and finish_load()
+//                             also in two parts, begin_load() and finish_load(), and by
+//                             asynchronous copies, begin() and finish()
 //   add_stage(value, u, stage, code)    value[] += scale(u, stage) * entry(u, stage, code)
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
@@ -104,7 +105,8 @@ class Codebook {
     if (begin == 0) load_scales();
   }
 
-  // begin_load() and finish_load() by such copies, where a thread has several entries to fetch.
+  // begin_load() and finish_load(), by such copies where a thread has several entries to fetch. A
+  // block that ends without finish() has to wait for them.
   static constexpr bool kCopies = kIsCopy && kUnits * kEntries > kThreads;
   VQ_DEVICE Begun begin(int thread) const {
     if constexpr (kCopies) {
