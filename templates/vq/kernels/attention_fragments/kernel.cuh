@@ -91,7 +91,7 @@ class AttentionFragmentsBlock {
     } else {
       if (work_.read_lengths(args_)) {
         attend_split(finish_keys, finish_values);
-      } else {
+      } else if constexpr (Scores::Rows::Book::kCopies || ValueRows::Book::kCopies) {
         copy_async_wait<0>();  // nothing is under way when the block ends
       }
     }
