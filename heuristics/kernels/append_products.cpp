@@ -63,14 +63,15 @@ void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
   const double steps = format.vector_size / 16.0;
   const double groups = entries / vq::kProductEntries;
   const double rows = turns * vq::run_vectors(config);
-  // Of 32 rows and 32 entries: 32 minima of each lane, 4 sets that are put in their place, 4 loads
-  // of norms and 2 of entries each step.
+  // Of 32 rows and 32 entries: each lane's maxima of its sets, most of three numbers at once, sets
+  // that are put in their place, 4 loads of norms and 2 of entries each step.
   const double tiles = rows / 32 * groups;
+  const double sets = 32.0 / vq::set_entries(format);
   to.products += share_of_blocks * tiles * 8 * steps;
   // And norms of all entries; then each row's set, and what is left.
   const double norms = turns * groups * format.vector_size * 1.5;
   const double compare = vq::set_entries(format) * (3.5 * format.vector_size + 30) / 32;
-  to.arithmetic += share_of_blocks * (tiles * (32 + 4 * 6 + 12) + norms +
+  to.arithmetic += share_of_blocks * (tiles * (0.6 * (32 - sets) + 5 * sets + 12) + norms +
                                       rows * (compare + 0.2 * format.vector_size));
   const double tile_lines = entries * format.vector_size * 2 / 128;
   const double set_lines = vq::set_entries(format) * format.vector_size * 2 / 128.0;

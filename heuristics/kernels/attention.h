@@ -221,16 +221,18 @@ PlanUse use_of(const AttentionTables&, const AttentionDecode&);
 PlanUse use_of(const AttentionFragments&, const AttentionDecode&);
 PlanUse use_of(const AttentionBins&, const AttentionDecode&);
 
-// What blocks of fragments and bytes wait for, in turns of one load of the second-level cache: all
-// fitted (H100).
+// What blocks of fragments and bytes wait for, in turns of one load of the second-level cache:
+// fitted on an H100 but for what says otherwise.
 //
 // Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
 // stores of them in as many copies: 240 passes take as long as a load (fitted). Copies of whole
-// codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an H200).
+// codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an H200);
+// entries that a thread fetches 64 bytes at a time (SharedLevel) three for each time, no more than
+// one by one (vecinfer-d8b12i8, H200).
 inline double fill_turns(const PlanUse& use, int threads) {
   constexpr double kPassesOfTurn = 240;
   constexpr double kCopiedOfTurn = 16384;
-  constexpr double kTogether = 3;  // of 64 bytes a thread
+  constexpr double kTogether = 3;
   double turns = 0;
   for (const OperandUse& each : use.operands) {
     if (vq::is_scalar(each.format.decoder)) continue;
@@ -239,9 +241,14 @@ inline double fill_turns(const PlanUse& use, int threads) {
     const double entries = books * vq::shared_range(each.format).end;
     const bool copies = vq::stands_as_stored(each.format) && entries > threads;
     const double own = std::ceil(entries / threads);
-    const bool together = each.format.residuals == 1 && own > 2;
+    const vq::EntryRange once = vq::shared_range(each.format);
+    const vq::EntryRange copied = vq::replicated_range(each.format);
+    const bool together = each.format.residuals == 1 &&
+                          std::max(once.end - once.begin, copied.end - copied.begin) > 2 * threads;
+    const double by_64_bytes =
+        1 + kTogether * std::ceil((own - 1) * vq::held_bytes(each.format) / 64);
     turns += copies     ? entries * vq::held_bytes(each.format) / kCopiedOfTurn
-             : together ? 1 + kTogether * std::ceil((own - 1) * vq::held_bytes(each.format) / 64)
+             : together ? std::min(own, by_64_bytes)
                         : own;
     const double stored = each.fills / static_cast<double>(use.blocks) * each.places();
     turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;

@@ -92,7 +92,8 @@ class Hardener {
   }
 
   // Sub-vectors y away from all entries c, as far as makes B + y c - |c|^2 / 2 zero for two of them
-  // and negative for all others, but for the rounding of y; B is the largest |c|^2 / 2.
+  // and negative for all others, but for the rounding of y. B is the largest |c|^2 / 2, which is
+  // the kernel's where its first tile is the whole codebook.
   void beside(const QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
     const auto entries = static_cast<std::size_t>(tensor.format.entries());
@@ -112,7 +113,7 @@ class Hardener {
         most = std::max(most, -below_most[e]);
       }
       for (double& each : below_most) each += most;
-      // Of a sub-vector and a direction: as far as makes the first entry zero, or the last.
+      // So far that the last of the estimates becomes 0, and then aside until another one does.
       std::vector<double> y(size), aside(size);
       for (std::size_t d = 0; d < size; ++d) {
         y[d] = -1.0 - static_cast<double>(below(100)) / 400;

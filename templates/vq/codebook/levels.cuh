@@ -77,8 +77,8 @@ struct SharedLevel {
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
   static constexpr int kRowBytes = kResiduals * kStageBytes;
   static constexpr int kUnitBytes = kCount * kRowBytes;
-  // Where a thread has many entries of a codebook to fetch, those of 64 bytes are on their way
-  // together.
+  // Where a thread has many entries of a codebook to fetch, as many as have 64 bytes are on their
+  // way together.
   static constexpr bool kMany = kResiduals == 1 && kCount > 2 * kThreads;
   static constexpr int kTogether = 64 / static_cast<int>(sizeof(Words));
 

@@ -1,7 +1,7 @@
 // Tiles of a codebook as they pass through shared memory for append_products. Products of warp
 // groups, and ldmatrix, read core matrices, which no copy makes of entries: warps load entries,
 // eight at once, and store them so. On their way they sum up |c|^2 / 2. Behind the matrices of a
-// tile stands B - |c|^2 / 2, B the same of the whole codebook.
+// tile stands B - |c|^2 / 2, one B for the whole codebook.
 #pragma once
 
 #include <vq/kernels/append_products/plan.h>

@@ -1,7 +1,8 @@
-// The largest of many estimates of a row, which the four lanes of a product that have the row's
-// columns keep each for itself first. Estimates are the integers that their bits are: those that
-// are not negative have the order of floats, and from sm_90 on one instruction compares three
-// integers. Of those that are negative the list tells no more than that none of them is above 0.
+// The largest of many estimates of a row. Four lanes of a product have the row's columns; each
+// keeps the largest of its own, and then their lists become one. Estimates are the integers that
+// their bits are: those that are not negative have the order of floats, and from sm_90 on one
+// instruction compares three integers. Negative ones come behind them in the reverse order, so that
+// of these a list tells no more than that none is above 0.
 #pragma once
 
 #include <vq/machine.cuh>
@@ -40,7 +41,7 @@ struct LargestEstimates {
     if constexpr (kCount == 3) {
       bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));
       bits[2] = larger_estimate(bits[2], larger_estimate(a, b));
-      // The three now, of which the second is no more than the first.
+      // The three now, of which the second is no more than the larger of the others.
       const i32 lower = smaller_estimate(bits[0], bits[2]);
       bits[0] = larger_estimate(bits[0], bits[2]);
       bits[2] = smaller_estimate(bits[1], lower);

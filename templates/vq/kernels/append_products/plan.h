@@ -69,7 +69,7 @@ VQ_HD constexpr int tile_entries(const ProductsConfig& c, const FormatConfig& f)
 VQ_HD constexpr int raw_tile_bytes(const ProductsConfig& c, const FormatConfig& f) {
   return tile_entries(c, f) * f.vector_size * 2;
 }
-// As products read it: core matrices, and the norms behind them, fp32.
+// As products read it: core matrices, and B - |c|^2 / 2 behind them, fp32.
 VQ_HD constexpr int tile_place_bytes(const ProductsConfig& c, const FormatConfig& f) {
   return tile_entries(c, f) / kCoreRows * core_rows_bytes(f) + tile_entries(c, f) * 4;
 }
@@ -102,7 +102,7 @@ VQ_HD constexpr int kept_estimates(const ProductsConfig& c) {
 
 // Byte offsets into the part of shared memory that a search has to itself.
 struct ProductsShared {
-  i64 tiles;     // [kTileBuffers] tiles, and |c|^2 / 2 of their entries
+  i64 tiles;     // [kTileBuffers] tiles, and B - |c|^2 / 2 of their entries
   i64 raw;       // [kRawTiles] tiles as they arrive, with warp groups
   i64 sets;      // in the same place, once the products are done: of each warp that compares 32
                  // entries
