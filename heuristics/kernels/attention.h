@@ -224,34 +224,37 @@ PlanUse use_of(const AttentionBins&, const AttentionDecode&);
 // What blocks of fragments and bytes wait for, in turns of one load of the second-level cache:
 // fitted on an H100 but for what says otherwise.
 //
-// Loads that a thread waits for, one after the other, to fill shared memory with entries, and its
-// stores of them in as many copies: 240 passes take as long as a load (fitted). Copies of whole
-// codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an H200);
-// entries that a thread fetches 64 bytes at a time (SharedLevel) three for each time, no more than
-// one by one (vecinfer-d8b12i8, H200).
-inline double fill_turns(const PlanUse& use, int threads) {
-  constexpr double kPassesOfTurn = 240;
+// Loads that a thread waits for, one after the other, to fetch `books` codebooks a block. Copies of
+// whole codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an
+// H200); entries that a thread fetches 64 bytes at a time three for each time, no more than one by
+// one (vecinfer-d8b12i8, H200).
+inline double fetch_turns(const vq::FormatConfig& format, double books, int threads) {
   constexpr double kCopiedOfTurn = 16384;
   constexpr double kTogether = 3;
+  const vq::EntryRange once = vq::shared_range(format);
+  const vq::EntryRange replicated = vq::replicated_range(format);
+  const double entries = books * once.end;
+  if (vq::stands_as_stored(format) && entries > threads) {
+    return entries * vq::held_bytes(format) / kCopiedOfTurn;
+  }
+  const double one_by_one = std::ceil(entries / threads);
+  const int of_level = std::max(once.end - once.begin, replicated.end - replicated.begin);
+  if (!vq::fetches_together(format.residuals, of_level, threads)) return one_by_one;
+  const double times = std::ceil((one_by_one - 1) * vq::held_bytes(format) / 64);
+  return std::min(one_by_one, 1 + kTogether * times);
+}
+
+// The same to fill shared memory with entries, and a thread's stores of them in as many copies: 240
+// passes take as long as a load (fitted).
+inline double fill_turns(const PlanUse& use, int threads) {
+  constexpr double kPassesOfTurn = 240;
   double turns = 0;
   for (const OperandUse& each : use.operands) {
     if (vq::is_scalar(each.format.decoder)) continue;
-    const double books = each.fills / static_cast<double>(use.blocks) *
-                         static_cast<double>(each.units) * each.format.residuals;
-    const double entries = books * vq::shared_range(each.format).end;
-    const bool copies = vq::stands_as_stored(each.format) && entries > threads;
-    const double own = std::ceil(entries / threads);
-    const vq::EntryRange once = vq::shared_range(each.format);
-    const vq::EntryRange copied = vq::replicated_range(each.format);
-    const bool together = each.format.residuals == 1 &&
-                          std::max(once.end - once.begin, copied.end - copied.begin) > 2 * threads;
-    const double by_64_bytes =
-        1 + kTogether * std::ceil((own - 1) * vq::held_bytes(each.format) / 64);
-    turns += copies     ? entries * vq::held_bytes(each.format) / kCopiedOfTurn
-             : together ? std::min(own, by_64_bytes)
-                        : own;
-    const double stored = each.fills / static_cast<double>(use.blocks) * each.places();
-    turns += stored * each.entry_bytes() / 128 / kPassesOfTurn;
+    const double fills = each.fills / static_cast<double>(use.blocks);
+    turns += fetch_turns(each.format,
+                         fills * static_cast<double>(each.units) * each.format.residuals, threads);
+    turns += fills * each.places() * each.entry_bytes() / 128 / kPassesOfTurn;
   }
   return turns;
 }

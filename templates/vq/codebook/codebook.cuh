@@ -107,9 +107,9 @@ class Codebook {
 
   // begin_load() and finish_load(), by such copies where a thread has several entries to fetch. A
   // block that ends without finish() has to wait for them.
-  static constexpr bool kCopies = kIsCopy && kUnits * kEntries > kThreads;
+  static constexpr bool kByCopies = kIsCopy && kUnits * kEntries > kThreads;
   VQ_DEVICE Begun begin(int thread) const {
-    if constexpr (kCopies) {
+    if constexpr (kByCopies) {
       copy(0, kPieces, thread);
       copy_async_commit();
       return {};
@@ -118,7 +118,7 @@ class Codebook {
     }
   }
   VQ_DEVICE void finish(int thread, const Begun& begun) {
-    if constexpr (kCopies) {
+    if constexpr (kByCopies) {
       copy_async_wait<0>();
     } else {
       finish_load(thread, begun);

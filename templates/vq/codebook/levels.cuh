@@ -1,6 +1,7 @@
 // The levels that hold entries near the threads: registers and shared memory.
 #pragma once
 
+#include <vq/layout/format.h>
 #include <vq/codebook/entry.cuh>
 #include <vq/codes.cuh>
 
@@ -79,7 +80,6 @@ struct SharedLevel {
   static constexpr int kUnitBytes = kCount * kRowBytes;
   // Where a thread has many entries of a codebook to fetch, as many as have 64 bytes are on their
   // way together.
-  static constexpr bool kMany = kResiduals == 1 && kCount > 2 * kThreads;
   static constexpr int kTogether = 64 / static_cast<int>(sizeof(Words));
 
   // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
@@ -88,7 +88,7 @@ struct SharedLevel {
   template <class Entry>
   VQ_DEVICE static void load(int units, int thread, Entry entry) {
     if constexpr (kCount > 0) {
-      if constexpr (kMany) {
+      if constexpr (fetches_together(kResiduals, kCount, kThreads)) {
         load_together(units, thread, entry);
       } else {
         for (int i = thread; i < held(units); i += kThreads) store(i, fetch(i, entry));

@@ -175,6 +175,12 @@ VQ_HD constexpr bool stands_as_stored(const FormatConfig& f) {
          range.end == entries(f);
 }
 
+// Whether each of a block's threads fetches so many of a level's `entries` of a codebook that some
+// of them are on their way together (SharedLevel).
+VQ_HD constexpr bool fetches_together(int residuals, int entries, int threads) {
+  return residuals == 1 && entries > 2 * threads;
+}
+
 // Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
 VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
   const EntryRange range = replicated_range(f);

@@ -91,7 +91,7 @@ class AttentionFragmentsBlock {
     } else {
       if (work_.read_lengths(args_)) {
         attend_split(finish_keys, finish_values);
-      } else if constexpr (Scores::Rows::Book::kCopies || ValueRows::Book::kCopies) {
+      } else if constexpr (Scores::Rows::Book::kByCopies || ValueRows::Book::kByCopies) {
         copy_async_wait<0>();  // nothing is under way when the block ends
       }
     }
