@@ -175,19 +175,18 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   if (c.groups_along_columns > 1) {
     to.prologue += 2 + 2.0 * static_cast<double>(vq::handed_over_bytes(c)) / 128 / kLatencyCycles;
   }
-  if (bytes) {
-    to.cluster_us = 0.7;
-    to.peer_bytes = 19;
-    // Results are written behind all products: clocks of a sum, of y and of partials; and what one
-    // warp group alone takes longer. As fitted.
-    constexpr double kOfResult = 0.47, kOfPartial = 0.13, kOfLoneGroup = 1.5;
-    const double sums = vq::outputs_per_block(c) * vq::block_rows(c);
-    if (c.splits == 1) to.prologue += kOfResult * sums / kLatencyCycles;
-    if (vq::stores_partials(c) && plan.x_before == 1) {
-      to.prologue += kOfPartial * sums / kLatencyCycles;
-    }
-    if (c.threads / 32 == vq::kGroupWarps) to.prologue += kOfLoneGroup;
+  // Results are written behind all products: clocks of a sum, of y and of partials; and what one
+  // warp group of bytes alone takes longer. As fitted, as are the bytes that a cluster exchanges a
+  // clock (docs/notebook/choosing-h200.md).
+  constexpr double kOfResult = 0.47, kOfPartial = 0.13, kOfLoneGroup = 1.5;
+  const double sums = vq::outputs_per_block(c) * vq::block_rows(c);
+  if (c.splits == 1) to.prologue += kOfResult * sums / kLatencyCycles;
+  if (vq::stores_partials(c) && plan.x_before == 1) {
+    to.prologue += kOfPartial * sums / kLatencyCycles;
   }
+  if (bytes && c.threads / 32 == vq::kGroupWarps) to.prologue += kOfLoneGroup;
+  to.cluster_us = 0.7;
+  to.peer_bytes = bytes ? 19 : 10;
   add_partials(to, c, false);
   to.chain += runs * tiles;
   to.registers = vq::warpgroup_registers(c);

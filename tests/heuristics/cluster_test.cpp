@@ -75,7 +75,7 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   LinearRowgroups rows{.chunk_columns = 512, .splits = 8, .combine = Combine::cluster};
   rows.rows_per_block = 64;
   rows.codebook = plan.codebook;
-  EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 1.5 + 256 * 64 * 4 / 100.0 / 1000);
+  EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 10.0 / 1000);
   rows.byte_sums = 1;
   EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 19.0 / 1000);
   EXPECT_GT(by_kernel[CostPart::combine], 1);
