@@ -30,6 +30,10 @@ inline bool has_bulk_copies(std::string_view arch) {
   return arch == "host" || arch_number(arch) >= 90;
 }
 
+// PTX ISA, griddepcontrol: requires sm_90. A kernel's blocks begin before those of the last one
+// end.
+inline bool has_dependent_launches(std::string_view arch) { return has_bulk_copies(arch); }
+
 // PTX ISA, barrier.cluster: requires sm_90. The same.
 inline bool has_clusters(std::string_view arch) { return has_bulk_copies(arch); }
 

@@ -198,7 +198,8 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
     us[CostPart::cluster] =
         work.cluster_us + on_one * work.exchanged_bytes / work.peer_bytes / clock;
   }
-  us[CostPart::prologue] = waves * work.prologue * kLatencyCycles / clock;
+  const double start = has_dependent_launches(gpu.arch) ? work.start : 0;
+  us[CostPart::prologue] = (waves * work.prologue + start) * kLatencyCycles / clock;
   us[CostPart::fill] = (waves - work.hidden_fill) * work.fill * kLatencyCycles / clock;
   // Lookups in global memory overlap; what a warp waits for them is a tenth of the latency, by
   // fits.

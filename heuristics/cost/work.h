@@ -61,6 +61,7 @@ struct BlockWork {
   std::int64_t blocks = 0;
   int cluster = 1;         // blocks that run at once
   double prologue = 0;     // in turn: chunks or tiles of the block,
+  double start = 0;        // before the first, unless the last call's merging hides it,
   double fill = 0;         // loads that a thread does to fill,
   double hidden_fill = 0;  // share of the first wave's that passes while the last call merges,
   double chain = 0;        // loads of codes that a warp does

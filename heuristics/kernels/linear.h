@@ -338,6 +338,15 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
   to.prologue += chunks + 1;
 }
 
+// What products of elements take besides, as fitted on an H200 (docs/notebook/choosing-h200.md):
+// each further chunk, and the start where no kernel merges splits, during which it would pass.
+template <class Config>
+void add_waits(BlockWork& to, const Config& c, double chunks) {
+  constexpr double kOfChunk = 2, kOfStart = 6;
+  to.prologue += kOfChunk * (chunks - 1);
+  if (c.splits == 1) to.start += kOfStart;
+}
+
 // Partials of many rows are stored behind all products, and read again: nothing overlaps them.
 // Where the next call begins with a kernel that makes x, that waits for the one that merges: as
 // fitted.

@@ -159,7 +159,8 @@ void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, co
   add_lookups(to, use.operands.front(), entries, conflicts);
   // Else stages with scales are summed in fp32 and rounded again.
   const double scaled = scaled_entries ? 2.0 * format.vector_size : 0;
-  to.arithmetic += entries * (rebuild_instructions(format) + scaled);
+  constexpr double kOfWhole = 1.15;  // of products of 8 rows, as fitted
+  to.arithmetic += entries * (rebuild_instructions(format) + scaled) * (halves ? 1 : kOfWhole);
   to.products += octets * tiles * passes * row_tiles * sides;
   to.arithmetic += octets * row_tiles;  // x as operands
   to.turns += octets;
@@ -167,6 +168,7 @@ void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, co
   add_loads(to, c, chunks, turns * warps, sides);
   to.fill += chunks * vq::chunk_columns(c) * c.rows_per_block / (halves ? 4 : 8) / c.threads;
   to.chain += turns * tiles;
+  add_waits(to, c, chunks);
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
   // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took
   // beside on sm_90: within a fifth of seven kernels compiled.

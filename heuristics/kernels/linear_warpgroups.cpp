@@ -166,6 +166,8 @@ void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, c
   // A warp group reads the rows once a product.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   add_loads(to, c, chunks, runs * warps, 2);
+  // Blocks that gather from global memory fill nothing, and were not seen to wait.
+  if (use.operands.front().format.placement != all_global()) add_waits(to, c, chunks);
   to.chain += runs * tiles;
   to.registers = vq::registers_of(c);
 }

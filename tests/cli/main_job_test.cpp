@@ -109,7 +109,9 @@ TEST(HostRun, AWrongResultExitsWith4) {
                   "'s/(scaled(sum, scale))/(2 * scaled(sum, scale))/' kernel.cpp\n"
                   "exec g++ \"$@\"\n");
   std::filesystem::permissions(compiler, std::filesystem::perms(0755));
-  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  Json gemv = tiny_gemv();
+  gemv["plan"] = {{"dataflow", "fragments"}};  // which has that line
+  const std::string config = folder.file("config.json", gemv.dump());
   const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
   const Outcome outcome = vqgen({"run", config, "--backend", "host", "--json"}, variables);
   EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
