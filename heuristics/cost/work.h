@@ -26,7 +26,7 @@ enum class CostPart {
   combine,   // of splits: the second kernel's launch, and its loads one after the other; or what
              // the last block does: barriers, its counter, and its loads; all partial sums
   cluster,   // of one: its barriers, and what a block loads from the others
-  prologue,  // waves x chunks: barriers, and the first loads behind each
+  prologue,  // the start; waves x chunks: barriers, and the first loads behind each
   fill,      // waves x loads that a thread waits for to fill codebooks, tables and staged x
   chain,     // waves x loads of codes that a warp waits for, one after the other; and what it waits
              // for of lookups in global memory

@@ -63,6 +63,30 @@ TEST(Cost, CountsOfAPlanByHand) {
   EXPECT_EQ(us[CostPart::lines], 0);
 }
 
+// Behind splits a kernel merges, while blocks of the next call begin, where launches overlap.
+TEST(Cost, OfAStartThatNoMergingHides) {
+  const Gemv op = one_row();
+  for (const auto& [name, start] : {std::pair{"h200", 6.0}, std::pair{"a100", 0.0}}) {
+    GpuSpec gpu = find_gpu(name);
+    gpu.sm_clock_mhz = 1000;
+    gpu.sms = 300;  // each block has one to itself
+    LinearFragments plan{.threads = 128,
+                         .outputs_per_warp = 8,
+                         .chunk_columns = 4096,
+                         .splits = 1,
+                         .rows_per_block = 4,
+                         .fragment_rows = 4,
+                         .codebook = all_shared(256)};
+    ASSERT_TRUE(check(plan, op, gpu).ok);
+    CostModel model(op, gpu, {});
+    EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::prologue], (2 + start) * 0.3) << name;
+    plan.chunk_columns = 2048;
+    EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::prologue], (3 + 2 + start) * 0.3) << name;
+    plan.splits = 2;
+    EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::prologue], 2 * 0.3) << name;
+  }
+}
+
 // What the last block does takes the place of the second kernel, and is all that differs.
 TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   const Gemv op = one_row();
