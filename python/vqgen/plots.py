@@ -303,8 +303,7 @@ MARKERS = "os^vD*PX<>hp"
 
 @styled
 def accuracy(*documents):
-    """Of `vqgen.eval --json`: what the loss through the kernels is above the unquantized one, against
-    bits an element of the cache."""
+    """Of `vqgen.eval --json`: the loss through the kernels above the unquantized one, by bits an element."""
     points = read(documents, "vqgen.eval --json", losses)
     figure, ((axes,),) = panels(1, 1, 8.5, 4)
     for i, (bits, loss, name, unquantized) in enumerate(points):
@@ -328,8 +327,7 @@ def by_channel(document):
 
 @styled
 def channels(*documents):
-    """Of `vqgen.eval --errors --json`: the mean squared error of each channel of keys and of values, a
-    line a row (VQKV, figure 2)."""
+    """Of `vqgen.eval --errors --json`: mean squared errors by channel, a line a row (VQKV, figure 2)."""
     found = read(documents, "vqgen.eval --errors --json", by_channel)
     figure, grid = panels(2, 1, 8.5, 2.6)
     for operand, axes in zip(("keys", "values"), grid.flat):
@@ -342,8 +340,33 @@ def channels(*documents):
     return figure
 
 
+def of_sizes(document):
+    for each in document["results"]:
+        errors, cpu = each["measures"], 1e3 * positive(each["cpu_ms"])
+        millions = positive(each["tokens"]) * positive(each["channels"]) / 1e6
+        us = {words(name): positive(of["us"]) for name, of in each["quantize"].items()}
+        yield ((millions, us | {"CPU": cpu}), (millions, {name: cpu / us[name] for name in us}),
+               (millions, {"any form": positive(errors["l2"])}),
+               (each["channels"], {"any form": positive(errors["mean_score"])}))
+
+
+@styled
+def study(*documents):
+    """Of `bench/scalar_study.py --json`: times and errors by size (the INT8 study, figures 1, 2, 4 and 5)."""
+    figure, grid = panels(2, 2, 5, 2.8)
+    titles = "Quantizing, us", "Times as fast as the CPU", "L2 error", "Mean error of scores"
+    for axes, title, points in zip(grid.flat, titles, zip(*read(documents, "bench/scalar_study.py", of_sizes))):
+        for name in points[0][1]:
+            axes.plot(*zip(*sorted((at, of[name]) for at, of in points)), "o-", label=name)
+        logarithmic(axes.xaxis, [at for at, _ in points])
+        logarithmic(axes.yaxis, [value for _, of in points for value in of.values()])
+        axes.set(title=title, xlabel="channels" if title == titles[-1] else "millions of elements")
+        axes.legend()
+    return figure
+
+
 KINDS = {each.__name__: each
-         for each in (hotness, landscape, ablation, context, rows, roofline, accuracy, channels)}
+         for each in (hotness, landscape, ablation, context, rows, roofline, accuracy, channels, study)}
 
 
 @styled

@@ -291,6 +291,20 @@ def test_channels_are_what_was_lost_of_each():
         plots.channels({"accuracy": {"rows": rows[1:2]}})
 
 
+def test_study_is_of_each_form_by_size():
+    sizes = [{"tokens": tokens, "channels": 500, "cpu_ms": 0.5, "measures": {"l2": 2, "mean_score": 0.25},
+              "quantize": {name: {"us": us} for name, us in (("naive", 50), ("vectorized", 20))}}
+             for tokens in (4000, 2000)]
+    time, times, l2, scores = plots.study({"results": sizes}).axes
+    for axes, names, values in ((time, ["naive", "vectorized", "CPU"], (50, 20, 500)),
+                                (times, ["naive", "vectorized"], (10, 25)), (l2, ["any form"], (2,))):
+        assert names_of(axes) == names
+        assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, at], [2, at]] for at in values]
+    assert scores.lines[0].get_xydata().tolist() == [[500, 0.25]] * 2 and scores.get_xlabel() == "channels"
+    with pytest.raises(ValueError, match="scalar_study.py"):
+        plots.study({"results": [sizes[0] | {"cpu_ms": 0}]})
+
+
 def texts_of(path):
     root = xml.etree.ElementTree.parse(path).getroot()
     return ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
