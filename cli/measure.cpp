@@ -254,8 +254,8 @@ void add_measure(CLI::App& app, Output& output) {
   command->add_option("config", options->configs, "config.json files")->required();
   command->add_option(
       "--plans", options->plans,
-      "A JSON array of objects of plan fields, each with the rest chosen around it; by "
-      "default the chosen plan alone");
+      "A file of a JSON array of objects of plan fields, each with the rest chosen around it; "
+      "by default the chosen plan alone");
   add_touched_experts(*command, options->timing.touched_experts);
   add_chooser_option(*command, options->chooser);
   command
