@@ -214,8 +214,11 @@ TEST_F(CacheExplain, SaysWhatIsLookedUpAndWhatIsNearest) {
   EXPECT_EQ(compiled("h200")["cache_miss"], "damaged");
 }
 
-// The plan of so small a product is the same for both, and with it the kernel's name.
+// The plan of so small a product by fragments is the same for both, and with it the kernel's name.
 TEST_F(CacheExplain, AnotherArchitectureIsNamed) {
+  Json gemv = tiny_gemv();
+  gemv["plan"] = {{"dataflow", "fragments"}};
+  config_ = folder_.file("fragments.json", gemv.dump());
   compiled("h100");
   const Json other = explained("a100");
   EXPECT_EQ(other["cache"], "miss");
