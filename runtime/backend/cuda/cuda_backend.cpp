@@ -164,7 +164,7 @@ class CudaBackend final : public Backend {
                                      const KernelSource& source) override {
     require_machine(source);
     // Texts for older architectures do not wait (VQ_KERNEL).
-    const bool dependent = options_.dependent_launches && arch_number(source.arch) >= 90;
+    const bool dependent = options_.dependent_launches && has_dependent_launches(source.arch);
     context();
     return std::make_unique<CudaKernel>(context_, artifact, source, dependent);
   }
