@@ -1,6 +1,7 @@
 // Compiles and runs one case on a backend.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,6 +47,10 @@ std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuS
 
 // The kernel with the first `place` of its text replaced; a failure of the test where it has none.
 KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead);
+
+// Whether a seeded fault is found: by `right`, which runs the kernel that has it and judges the
+// result, or by the race checker. Other errors go on.
+bool fault_is_found(const std::function<bool()>& right);
 
 // Changes each word of the codes of tokens that are past their sequence's length or raw.
 void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word));
