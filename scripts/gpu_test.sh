@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command: the sweep and the laws, the backend's own tests, k-means, every
 # example config, the machine code of products in flight, and compute-sanitizer (memcheck, racecheck)
-# on one kernel of each op.
+# on the kernels of scripts/lib/sanitized_kernels.txt, some of each dataflow.
 #
 #   scripts/gpu_test.sh             builds the dev preset first
 #   scripts/gpu_test.sh BUILD_DIR   takes the binaries in BUILD_DIR/bin, built elsewhere
@@ -33,6 +33,7 @@ if ! grep -Eq '^GPU +ok' <<<"$report"; then
 fi
 
 status=0
+processes="$(($(nproc) < 16 ? $(nproc) : 16))"  # that share the GPU
 # part NAME COMMAND...: shows the output's end, and all of it where the command fails.
 part() {
   local name="$1" start=$SECONDS
@@ -49,10 +50,9 @@ part() {
 
 # The sweep's tests, spread over processes: each compiles its own kernels.
 sweep() {
-  local shards shard pids=() failed=0
-  shards="$(($(nproc) < 12 ? $(nproc) : 12))"
-  for ((shard = 0; shard < shards; ++shard)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "$BIN/sweep_test" \
+  local shard pids=() failed=0
+  for ((shard = 0; shard < processes; ++shard)); do
+    GTEST_TOTAL_SHARDS=$processes GTEST_SHARD_INDEX=$shard "$BIN/sweep_test" \
       >"$work/sweep-$shard.log" 2>&1 &
     pids+=($!)
   done
@@ -61,6 +61,27 @@ sweep() {
   done
   cat "$work"/sweep-*.log | awk '/ cases, /{n+=$2} /suites? ran\./{t+=$2}
     END{printf "[  PASSED  ] %d tests of the sweep, %d cases\n", t, n}'
+  return "$failed"
+}
+
+# The kernels that are listed for a tool of compute-sanitizer under it, some at a time.
+sanitized() {
+  local tool="$1" name tools config file files=() failed=0
+  mkdir "$work/$tool"
+  while read -r name tools config; do
+    [[ ",$tools," == *",$tool,"* ]] || continue
+    file="$work/$tool/${name//\//-}"
+    files+=("$file")
+    echo "$config" >"$file.json"
+    while [ "$(jobs -rp | wc -l)" -ge "$processes" ]; do wait -n || true; done
+    { compute-sanitizer --tool "$tool" --error-exitcode 9 "$BIN/vqgen" run "$file.json" \
+        --backend cuda && touch "$file.ok"; } >"$file.log" 2>&1 &
+  done <scripts/lib/sanitized_kernels.txt
+  wait
+  for file in "${files[@]}"; do
+    [ -e "$file.ok" ] || { failed=1; echo "${file##*/}"; tail -n 12 "$file.log"; }
+  done
+  [ "$failed" -ne 0 ] || echo "[  PASSED  ] ${#files[@]} kernels"
   return "$failed"
 }
 
@@ -77,12 +98,8 @@ else
   echo "skipped: nvcc or nvdisasm is not installed, which scripts/check_wgmma.py needs"
 fi
 if command -v compute-sanitizer >/dev/null; then
-  for config in tinycode-layer tinycode-projection llama3-8b-kv-append-2bit llama3-8b-kv-decode-2bit llama3-8b-merge int8-channel-quantize; do
-    for tool in memcheck racecheck; do
-      part "$tool $config" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-        "$BIN/vqgen" run "examples/configs/$config.json" --backend cuda
-    done
-  done
+  part "memcheck of each dataflow" sanitized memcheck
+  part "racecheck of each dataflow" sanitized racecheck
 else
   echo "skipped: compute-sanitizer is not installed"
 fi
