@@ -166,8 +166,15 @@ void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, c
   // A warp group reads the rows once a product.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   add_loads(to, c, chunks, runs * warps, 2);
-  // Blocks that gather from global memory fill nothing, and were not seen to wait.
-  if (use.operands.front().format.placement != all_global()) add_waits(to, c, chunks);
+  // Blocks that gather from global memory fill nothing, and were not seen to wait. The warps that
+  // look up are what hides their lookups: with idle ones 238 plans near the best of 15 problems
+  // took 1.06 times as long (aqlm-1x16 of both entries, H200).
+  constexpr double kIdleTake = 1.06;
+  if (use.operands.front().format.placement != all_global()) {
+    add_waits(to, c, chunks);
+  } else if (c.idle_warps > 0) {
+    to.times *= kIdleTake;
+  }
   to.chain += runs * tiles;
   to.registers = vq::registers_of(c);
 }
