@@ -310,12 +310,10 @@ bool reads_global(const VqFormat& format, const Placement& placement) {
 // That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
 // instructions that make operands of them.
 double scalar_registers(const VqFormat& format) {
-  constexpr double kBytes = 10;
-  constexpr double kMinifloats = 33;
   if (!format.is_scalar()) return 0;
-  if (format.decoder == Decoder::e4m3) return kMinifloats;
+  if (format.decoder == Decoder::e4m3) return 33;
   const bool bytes = format.index_bits / format.vector_size == 8;
-  return bytes || format.has_zeros() ? kBytes : 0;
+  return bytes || format.has_zeros() ? 10 : 0;
 }
 
 // That a thread would take, about: fitted to 1500 kernels of sm_90, most of which spill nothing;
@@ -323,8 +321,8 @@ double scalar_registers(const VqFormat& format) {
 // 96 and of 256 channels, to 266 of them.
 int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
   const double tiles = plan.step_tokens / 8.0;
+  const double octets = op.shape.head_dim / 32.0;  // of a quarter of the channels
   const int dims = op.shape.head_dim;
-  const double octets = dims / 32.0;  // of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
   // Codes share words.
@@ -334,9 +332,10 @@ int registers_of(const AttentionDecode& op, const AttentionFragments& plan, doub
       reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
   if (waits) of_tile += 5.1;
   double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
-  const bool narrow = is_narrow(op.keys) || is_narrow(op.values);
-  if (narrow) own += 4.8 * octets;
+  if (is_narrow(op.keys) || is_narrow(op.values)) own += 4.8 * octets;
   if (dims > 128 && !bytes) own += 33.7;
+  // Quads past the second keep less at once, the more channels there are.
+  own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
   return static_cast<int>(own);
 }
 
@@ -379,6 +378,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.passes += pieces * 2 * merged;
   to.prologue += pieces * around_turns(plan, op);
   to.fill = fill_turns(use, plan.threads);
+  hide_copies(to, use);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
   // Entries in shared memory come while the last launch ends, those in global memory after codes.
   constexpr double kFirstLookup = 1.5;

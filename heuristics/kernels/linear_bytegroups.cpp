@@ -153,7 +153,7 @@ void count_work(BlockWork& to, const LinearBytegroups& plan, const Linear& op, c
   const double first = plan.x_before == 1 ? vq::chunk_columns(c) : kFirstColumns;
   to.prologue += to.passes * first / columns / kLatencyCycles;
   add_partials(to, c, plan.x_before == 1);
-  if (fills_behind_merging(c)) to.hidden_fill = 0.25;  // as fitted
+  if (fills_behind_merging(c)) to.hidden_fill = 0.25 * to.fill;  // as fitted
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
 }

@@ -234,7 +234,7 @@ void count_work(BlockWork& to, const LinearBytes& plan, const Linear& op, const 
   // The sums of groups to numbers.
   to.arithmetic += runs / vq::group_runs(c) * vq::lane_sums(c) * 4;
   add_partials(to, c, plan.x_before == 1);
-  if (fills_behind_merging(c)) to.hidden_fill = 1;  // as fitted, like the terms below
+  if (fills_behind_merging(c)) to.hidden_fill = to.fill;  // as fitted, like the terms below
   to.chain += turns * tiles;
   if (!pairs) to.prologue += 2;  // as fitted, of products of 8 rows
   // Sums are handed over in turns, each with two barriers, and stored and loaded.

@@ -150,9 +150,60 @@ TEST(Cost, NoGpuIsSlowerForBeingBetter) {
       other = gpu;
       other.max_threads_per_sm = 1024;  // fewer blocks at a time
       other.registers_per_sm /= 2;
+      // These leave more of the first-level cache to lookups in global memory.
+      const CostParts ideal = CostModel(problem, gpu, {}, ceilings()).ideal(plan);
+      if (ideal[CostPart::lines] > 0) continue;
       EXPECT_GE(us_of(plan, problem, other), us);
     }
   }
+}
+
+// 1 MB of entries are gathered through what shared memory leaves of the first-level cache.
+TEST(Cost, TheMoreBlocksKeepInSharedMemoryTheLongerLookupsInGlobalMemoryTake) {
+  const GpuSpec gpu = find_gpu("h200");
+  Gemm op;
+  op.shape = {64, 4096, 4096};
+  op.weights = find_format("aqlm-1x16", "test");
+  double before = 0;
+  for (const int columns : {128, 256, 512}) {
+    LinearWarpgroups groups;
+    groups.threads = 512;
+    groups.outputs_per_warp = 16;
+    groups.rows_per_block = 64;
+    groups.chunk_columns = columns;
+    groups.code_words = 2;
+    groups.codebook = all_global();
+    const Plan plan = groups;
+    ASSERT_TRUE(check(plan, op, gpu).ok);
+    const double us = CostModel(op, gpu, {}, ceilings()).ideal(plan)[CostPart::lines];
+    EXPECT_GT(us, before) << columns;
+    before = us;
+  }
+}
+
+// Copies of whole codebooks, which stand in memory as they do in shared memory.
+TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
+  const auto fill = [](const char* format, const char* gpu) {
+    AttentionDecode op;
+    op.keys = op.values = find_format(format, "test");
+    op.shape.batch = 1;
+    op.shape.query_heads = 4;
+    op.shape.kv_heads = 1;
+    op.shape.head_dim = 128;
+    op.shape.tokens = 1000;
+    const int entries = 1 << op.keys.index_bits;
+    AttentionFragments fragments;
+    fragments.threads = 128;
+    fragments.splits = 4;
+    fragments.heads_per_block = 4;
+    fragments.key_codebook = fragments.value_codebook = all_shared(entries);
+    const Plan plan = fragments;
+    GpuSpec other = find_gpu("h200");
+    other.arch = gpu;
+    return CostModel(op, other, {}, ceilings()).ideal(plan)[CostPart::fill];
+  };
+  EXPECT_NEAR(fill("vecinfer-d4b8", "sm_90"), 0.15 * fill("vecinfer-d4b8", "sm_80"), 1e-9);
+  EXPECT_EQ(fill("vecinfer-d4b8i8", "sm_90"), fill("vecinfer-d4b8i8", "sm_80"));
 }
 
 // A hot profile makes lanes agree, so that there are fewer conflicts than with uniform codes.
