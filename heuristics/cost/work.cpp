@@ -54,6 +54,7 @@ BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
 template <class P>
 BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
+  work.first_bytes = 7;
   // Few warps wait longer for lookups in global memory than what these wait for in turn: of 320
   // plans near the best of 250 products (H100 and H200).
   constexpr int kFewThreads = 128;
@@ -163,6 +164,7 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
   to.lines += a_block * levels.global * levels.lines;
   to.global_lookups += a_block * levels.global;
   if (levels.global > 0) {
+    to.looked_up_bytes += a_block * levels.global * 32 * use.format.vector_size * 2;
     to.gathered_bytes =
         std::max(to.gathered_bytes, static_cast<double>(use.units * use.format.residuals) *
                                         vq::entries(use.format) * use.format.vector_size * 2);
@@ -235,6 +237,11 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double cache = std::max(0.0, gpu.shared_bytes_per_sm - kept);
   const double missed = std::max(0.0, 1 - cache / std::max(1.0, gathered));
   us[CostPart::lines] = on_one * work.lines * (1 + kMissed * missed) / clock;
+  // What the cache holds of them comes once, before lookups can hit.
+  if (gathered > 0 && work.first_bytes > 0) {
+    const double touched = gathered * (1 - std::exp(-on_one * work.looked_up_bytes / gathered));
+    us[CostPart::fill] += (1 - missed) * touched / work.first_bytes / clock;
+  }
   us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;

@@ -27,7 +27,8 @@ enum class CostPart {
              // the last block does: barriers, its counter, and its loads; all partial sums
   cluster,   // of one: its barriers, and what a block loads from the others
   prologue,  // the start; waves x chunks: barriers, and the first loads behind each
-  fill,      // waves x loads that a thread waits for to fill codebooks, tables and staged x
+  fill,      // waves x loads that a thread waits for to fill codebooks, tables and staged x; the
+             // first-level cache, with what products look up in global memory
   chain,     // waves x loads of codes that a warp waits for, one after the other; and what it waits
              // for of lookups in global memory
   memory,    // codes and codebooks from device memory
@@ -71,6 +72,10 @@ struct BlockWork {
   double passes = 0;
   double lines = 0;
   double global_lookups = 0;   // of `lookups`, those in global memory
+  double looked_up_bytes = 0;  // by these
+  // That an SM loads a clock of entries which its cache has not yet; 0: no such wait is counted.
+  // Of products, as fitted (H200); attention's first lookups are a term of its own.
+  double first_bytes = 0;
   double gathered_bytes = 0;   // of the codebooks that lookups in global memory touch; a maximum
   std::int64_t gathering = 1;  // blocks that follow each other and touch the same of these,
   std::int64_t books = 1;      // of which there are so many

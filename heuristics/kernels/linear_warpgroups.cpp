@@ -175,6 +175,10 @@ void count_work(BlockWork& to, const LinearWarpgroups& plan, const Linear& op, c
   } else if (c.idle_warps > 0) {
     to.times *= kIdleTake;
   }
+  // Blocks of larger clusters load each other's sums more slowly: 330 plans of clusters of four and
+  // 430 of more (H200).
+  const int cluster = vq::splits(c);
+  to.peer_bytes = cluster > 4 ? 12 : cluster > 3 ? 40 : 100;
   to.chain += runs * tiles;
   to.registers = vq::registers_of(c);
 }
