@@ -219,7 +219,7 @@ TEST(CostCorrection, ComesNearerToWhatIsMeasured) {
   const auto& candidates = land.space.candidates;
   CostCorrection correction(candidates);
   History history(candidates.size());
-  const std::size_t unseen = land.space.by_cost[62];
+  const std::size_t unseen = land.space.by_cost[63];
   double before = *candidates[unseen].expected_us;
   const double twice = 2 * before;
   for (std::size_t i = 0; i < 60; ++i) {
@@ -229,7 +229,7 @@ TEST(CostCorrection, ComesNearerToWhatIsMeasured) {
     correction.learn(history);
     const double now = correction.us(unseen);
     EXPECT_GT(now, before * 0.995);  // a field's value may be shared by few of a batch
-    EXPECT_LT(now, twice * 1.001);  // of fields that several share, each takes a part
+    EXPECT_LT(now, twice * 1.001);   // of fields that several share, each takes a part
     before = now;
   }
   EXPECT_GT(before, 0.85 * twice);

@@ -275,8 +275,8 @@ class OnCpu final : public test::Counting {
 
 TEST(Tune, OnACpuFinalsTakeWhatTheBudgetHasLeft) {
   // One whose finalists are few enough for all rounds of calls of 3 s, and no slower than usual: of
-  // 60 that were drawn no other is.
-  test::Landscape land = test::landscape(test::gemv_problem(), 37);
+  // 120 that were drawn no other is.
+  test::Landscape land = test::landscape(test::gemv_problem(), 72);
   const double usual_us = land.us(choose(land.problem, land.gpu));
   for (const double call_s : {0.01, 0.1, 0.6, 3.0}) {
     for (Measurement& each : land.recorded) each.time_us *= call_s * 1e6 / usual_us;
