@@ -246,28 +246,31 @@ inline double fetch_turns(const vq::FormatConfig& format, double books, int thre
 
 // The same to fill shared memory with entries, and a thread's stores of them in as many copies: 240
 // passes take as long as a load (fitted).
-inline double fill_turns(const PlanUse& use, int threads) {
+inline double fill_turns(const OperandUse& use, std::int64_t blocks, int threads) {
   constexpr double kPassesOfTurn = 240;
+  if (vq::is_scalar(use.format.decoder)) return 0;
+  const double fills = use.fills / static_cast<double>(blocks);
+  const double books = fills * static_cast<double>(use.units) * use.format.residuals;
+  return fetch_turns(use.format, books, threads) +
+         fills * use.places() * use.entry_bytes() / 128 / kPassesOfTurn;
+}
+inline double fill_turns(const PlanUse& use, int threads) {
   double turns = 0;
-  for (const OperandUse& each : use.operands) {
-    if (vq::is_scalar(each.format.decoder)) continue;
-    const double fills = each.fills / static_cast<double>(use.blocks);
-    turns += fetch_turns(each.format,
-                         fills * static_cast<double>(each.units) * each.format.residuals, threads);
-    turns += fills * each.places() * each.entry_bytes() / 128 / kPassesOfTurn;
-  }
+  for (const OperandUse& each : use.operands) turns += fill_turns(each, use.blocks, threads);
   return turns;
 }
 
 // Copies of whole codebooks are under way while the last launch ends; what threads fetch and store
 // themselves was not seen to be: by fits to 6,900 plans of 97 problems (H200).
-inline void hide_copies(BlockWork& to, PlanUse use) {
+inline void fill_by_copies(BlockWork& to, const PlanUse& use) {
   constexpr double kHidden = 0.85;
-  std::erase_if(use.operands,
-                [](const OperandUse& each) { return !vq::stands_as_stored(each.format); });
+  to.fill = fill_turns(use, to.threads);
   BlockWork copied = {.threads = to.threads, .blocks = to.blocks};
-  for (const OperandUse& each : use.operands) add_fill(copied, each);
-  to.hidden_fill = kHidden * fill_turns(use, to.threads);
+  for (const OperandUse& each : use.operands) {
+    if (!vq::stands_as_stored(each.format)) continue;
+    to.hidden_fill += kHidden * fill_turns(each, use.blocks, to.threads);
+    add_fill(copied, each);
+  }
   to.hidden_passes = kHidden * copied.passes;
   to.hidden_l2_bytes = kHidden * copied.l2_bytes;
 }

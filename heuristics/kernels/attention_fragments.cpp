@@ -310,10 +310,11 @@ bool reads_global(const VqFormat& format, const Placement& placement) {
 // That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
 // instructions that make operands of them.
 double scalar_registers(const VqFormat& format) {
+  constexpr double kBytes = 10, kMinifloats = 33;
   if (!format.is_scalar()) return 0;
-  if (format.decoder == Decoder::e4m3) return 33;
+  if (format.decoder == Decoder::e4m3) return kMinifloats;
   const bool bytes = format.index_bits / format.vector_size == 8;
-  return bytes || format.has_zeros() ? 10 : 0;
+  return bytes || format.has_zeros() ? kBytes : 0;
 }
 
 // That a thread would take, about: fitted to 1500 kernels of sm_90, most of which spill nothing;
@@ -321,8 +322,8 @@ double scalar_registers(const VqFormat& format) {
 // 96 and of 256 channels, to 266 of them.
 int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
   const double tiles = plan.step_tokens / 8.0;
-  const double octets = op.shape.head_dim / 32.0;  // of a quarter of the channels
   const int dims = op.shape.head_dim;
+  const double octets = dims / 32.0;  // of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
   // Codes share words.
@@ -377,8 +378,7 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
   to.passes += pieces * 2 * merged;
   to.prologue += pieces * around_turns(plan, op);
-  to.fill = fill_turns(use, plan.threads);
-  hide_copies(to, use);
+  fill_by_copies(to, use);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
   // Entries in shared memory come while the last launch ends, those in global memory after codes.
   constexpr double kFirstLookup = 1.5;
