@@ -63,8 +63,9 @@ struct BlockWork {
   int cluster = 1;             // blocks that run at once
   double prologue = 0;         // in turn: chunks or tiles of the block,
   double start = 0;            // before the first, unless the last call's merging hides it,
-  double fill = 0;             // loads that a thread does to fill,
-  double hidden_fill = 0;      // of which, in the first wave, these pass while the last call ends,
+  double fill = 0;             // loads that a thread does to fill, so many times,
+  double fills = 1;            // all of them alike:
+  double hidden_fill = 0;      // of `fill`, in the first wave, these pass while the last call ends,
   double hidden_passes = 0;    // as do these of `passes`
   double hidden_l2_bytes = 0;  // and of `l2_bytes`,
   double chain = 0;            // loads of codes that a warp does

@@ -169,7 +169,9 @@ void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, co
   to.fill += chunks * vq::chunk_columns(c) * c.rows_per_block / (halves ? 4 : 8) / c.threads;
   to.chain += turns * tiles;
   add_waits(to, c, chunks);
-  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 0.5;
+  // A barrier and sums through shared memory: by 8 rather than splits few rows of small matrices
+  // took 1.2 times as long (136 products, H200).
+  for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 1;
   // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took
   // beside on sm_90: within a fifth of seven kernels compiled.
   const double sums = vq::scaled_sums(c) ? format.residuals : 1;
@@ -178,6 +180,12 @@ void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, co
   to.registers =
       static_cast<int>(kBeside + chains * tiles * row_tiles * 4 +
                        2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
+  const vq::Launch launch = call_shape(plan, op).launches[0];
+  if (launch.resident > 0) {  // what ptxas then spills was not seen to take time
+    to.resident = launch.resident;
+    constexpr int kOfTwoBlocks = 64;
+    to.registers = std::min(to.registers, kOfTwoBlocks);
+  }
 }
 
 }  // namespace vqgen

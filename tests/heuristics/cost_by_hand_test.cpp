@@ -1,6 +1,8 @@
 // The cost model's counts of single plans, by hand.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/profiles.h"
 #include "heuristics/cost.h"
 #include "heuristics/kernels/slice.h"
@@ -34,6 +36,36 @@ TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
   const double clock = gpu.sm_clock_mhz;
   const double x = once[CostPart::fill] - 2 * kLatencyCycles / clock;
   EXPECT_NEAR(global[CostPart::fill], x + 8192 / 7.0 / clock, 1e-3);
+}
+
+// A tile of gptvq-2 has 256 columns: a block fills 16 times, and where it has a neighbour, one of
+// these passes with nothing else to do.
+TEST(Cost, LaterFillsPassBehindWhatBlocksBesideDo) {
+  Gemv op;
+  op.shape = {1, 4096, 4096};
+  op.weights = find_format("gptvq-2", "test");
+  const LinearFragments plan{.threads = 256,
+                             .outputs_per_warp = 16,
+                             .chunk_columns = 256,
+                             .splits = 1,
+                             .rows_per_block = 4,
+                             .fragment_rows = 4,
+                             .code_words = 4,
+                             .codebook = all_replicated(256, 8)};
+  GpuSpec gpu = find_gpu("h200");
+  ASSERT_TRUE(check(plan, op, gpu).ok);
+  constexpr int kBlocks = 32;
+  constexpr double kFills = 16;
+  gpu.sms = kBlocks;
+  const CostParts alone = CostModel(op, gpu, {}).ideal(plan);
+  gpu.sms = kBlocks / 2;
+  const CostParts beside = CostModel(op, gpu, {}).ideal(plan);
+  const double again = alone[CostPart::fill] * (1 - 1 / kFills);
+  const double others =
+      *std::max_element(beside.of.begin() + static_cast<int>(CostPart::memory), beside.of.end()) /
+      2;
+  ASSERT_LT(others, again);  // so that what is left is more than one fill
+  EXPECT_NEAR(beside[CostPart::fill], alone[CostPart::fill] - others, 1e-9);
 }
 
 // By hand: 4096 x 4096 in codes of 2 bits on 128 blocks of one SM each.

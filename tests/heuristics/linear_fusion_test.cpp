@@ -115,5 +115,33 @@ TEST(LinearFusion, TilesHaveNoBankConflicts) {
   EXPECT_EQ(*places.rbegin(), 31);
 }
 
+// A grid of one block a multiprocessor, many sums, other numbers of threads, and x that leaves no
+// room for two blocks: ptxas takes what it likes.
+TEST(LinearFragments, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
+  Gemm op;
+  op.shape = {4, 16384, 4096};
+  op.weights = find_format("quip-4", "test");
+  const LinearFragments both{.threads = 512,
+                             .outputs_per_warp = 16,
+                             .chunk_columns = 1024,
+                             .splits = 4,
+                             .rows_per_block = 4,
+                             .fragment_rows = 4,
+                             .code_words = 4,
+                             .codebook = all_replicated(256, 8)};
+  const GpuSpec gpu = find_gpu("h200");
+  const auto resident = [&](auto change) {
+    LinearFragments plan = both;
+    change(plan);
+    EXPECT_TRUE(check(plan, op, gpu).ok);
+    return call_shape(plan, op).launches[0].resident;
+  };
+  EXPECT_EQ(resident([](LinearFragments&) {}), 2);
+  EXPECT_EQ(resident([](LinearFragments& plan) { plan.splits = 2; }), 0);  // 128 blocks
+  EXPECT_EQ(resident([](LinearFragments& plan) { plan.threads = 256; }), 0);
+  EXPECT_EQ(resident([](LinearFragments& plan) { plan.rows_per_block = 16; }), 0);
+  EXPECT_EQ(resident([](LinearFragments& plan) { plan.codebook.copies = 16; }), 0);
+}
+
 }  // namespace
 }  // namespace vqgen

@@ -81,4 +81,26 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearFragments>& c) {
   return i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16;
 }
 
+// Two blocks of 512 threads are to stand side by side, with 64 registers a thread, where the grid
+// and shared memory have both and a lane holds few sums and words of codes: of its own accord ptxas
+// takes 70 to 85, and one block alone takes 1.2 times as long. 0: as it comes.
+VQ_HD constexpr int resident(const LinearConfig<LinearFragments>& c, const Launch& launch) {
+  constexpr i64 kSms = 132;         // of the largest sm_90,
+  constexpr i64 kSmBytes = 233472;  // with so much shared memory each,
+  constexpr i64 kOfSystem = 1024;   // of which each block takes this too
+  constexpr int kFewSums = 4;
+  constexpr int kFewWords = 4;
+  const bool few =
+      c.outputs_per_warp * c.rows_per_block <= 32 * kFewSums && run_words(c) <= kFewWords;
+  const bool both =
+      launch.x * launch.y * launch.z > kSms && 2 * (launch.shared_bytes + kOfSystem) <= kSmBytes;
+  return c.threads == 512 && c.fusion == LinearFusion::permute && few && both ? 2 : 0;
+}
+
+VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearFragments>& c) {
+  CallShape shape = call_behind(c, CallShape{}, shared_layout(c).total);
+  shape.launches[0].resident = resident(c, shape.launches[0]);
+  return shape;
+}
+
 }  // namespace vq
