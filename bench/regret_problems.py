@@ -13,7 +13,7 @@ PROBLEMS = 40  # of each kind
 SEED = 24
 CACHES = ["vecinfer-d4b8", "vecinfer-d4b8i8", "vecinfer-d8b12", "vecinfer-d8b12i8", "vecinfer-d8b8",
           "vecinfer-d4b10", "vecinfer-d2b8", "million-d4b8", "cq-4c8b", "cq-8c8b"]
-WEIGHTS = ["aqlm-2x8", "aqlm-3", "aqlm-1x16", "aqlm-1x16i8", "gptvq-2", "quip-2", "quip-4"]
+WEIGHTS = ["aqlm-2x8", "aqlm-2x8i8", "aqlm-3", "aqlm-1x16", "aqlm-1x16i8", "gptvq-2", "quip-2", "quip-4"]
 HEAD_DIMS = [64, 96, 128, 256]
 MOST_ELEMENTS = 2**31  # of keys, so that two caches of 2 bits fit any card
 
