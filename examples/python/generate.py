@@ -35,8 +35,8 @@ inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
 with tempfile.TemporaryDirectory() as folder:
     # In earnest: a few dozen sequences of text like that which will come.
     sample = torch.randint(0, model.config.vocab_size, (4, 256))
-    vqgen.hf.calibrate(model, [sample], f"{folder}/codebooks", keys="vecinfer-d4b8",
-                       values="vecinfer-d4b8")
+    vqgen.hf.calibrate(model, [sample], f"{folder}/codebooks", keys="vecinfer-d4b8i8",
+                       values="vecinfer-d4b8i8")
     batch, prompt = inputs["input_ids"].shape
     cache = vqgen.hf.VQCache(model.config, f"{folder}/codebooks", batch=batch, tokens=prompt + new,
                              window=16, device=device)

@@ -1,6 +1,6 @@
 """What a quantized cache costs a model in accuracy, and what it gains in memory and speed:
 
-    python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8 --window 0 128
+    python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8i8 --window 0 128
     python -m vqgen.eval MODEL --random-weights --contexts 32768 --batches 1 8 --format vecinfer-d4b8i8
 
 MODEL is a folder that transformers loads, or a config.json for --random-weights. With --text, loss

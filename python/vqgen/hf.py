@@ -1,6 +1,6 @@
 """A Hugging Face model over a quantized KV cache:
 
-    calibrate(model, batches, "codebooks", keys="vecinfer-d4b8", values="vecinfer-d4b8")
+    calibrate(model, batches, "codebooks", keys="vecinfer-d4b8i8", values="vecinfer-d4b8i8")
     model.set_attn_implementation("vqgen")
     cache = VQCache(model.config, "codebooks", batch=2, tokens=4096, window=128)
     model.generate(**inputs, past_key_values=cache)
