@@ -247,12 +247,12 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;
   // What a block waits for to fill again passes behind what those beside it do. 57 pairs of plans
-  // of products, of which gptvq-2 fills most often: 1.046 of the faster became 1.038.
+  // of products, of which gptvq-2 fills most often: 1.046 of the faster became 1.039.
   const double busy =
       *std::max_element(us.of.begin() + static_cast<int>(CostPart::memory), us.of.end());
   const double others = busy * static_cast<double>(beside - 1) / static_cast<double>(beside);
   const double again = waves * work.fill * (1 - 1 / work.fills) * kLatencyCycles / clock;
-  us[CostPart::fill] -= std::min(again, others);
+  us[CostPart::fill] -= std::min({again, others, us[CostPart::fill]});
   const double times = work.times * (most_blocks > 1 ? work.times_of_several : 1);
   for (double& each : us.of) each *= times;
   return us;
