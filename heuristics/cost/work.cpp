@@ -175,16 +175,16 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double clock = gpu.sm_clock_mhz;  // cycles a us
   const int sms = cluster_sms(gpu, work.cluster);
-  // Blocks of the busiest, of which others may have one less. By fits to 228 problems (H100).
-  constexpr double kShareOfOthers = 0.4;
   const double even = static_cast<double>(work.blocks) / sms;
   const double most_blocks = std::ceil(even);
-  const double on_one = most_blocks - kShareOfOthers * (most_blocks - even);
   // The compiler keeps to what lets a block run, or as many as it was told.
   const int most = std::min(255, gpu.registers_per_sm / (work.threads * work.resident) / 8 * 8);
   const int registers = std::min(work.registers, most);
   const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
   const double waves = std::ceil(most_blocks / held);
+  // Blocks of the busiest, of which others may have one less.
+  const double spared = waves > 1 ? work.spared_of_several : work.spared;
+  const double on_one = most_blocks - spared * (most_blocks - even);
   constexpr double kSchedulers = 4;
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;

@@ -186,6 +186,7 @@ void count_work(BlockWork& to, const LinearRowgroups& plan, const Linear& op, co
   }
   if (bytes && c.threads / 32 == vq::kGroupWarps) to.prologue += kOfLoneGroup;
   to.cluster_us = 0.7;
+  if (bytes) share_as_bytes(to);
   to.peer_bytes = bytes ? 19 : 10;
   add_partials(to, c, false);
   to.chain += runs * tiles;

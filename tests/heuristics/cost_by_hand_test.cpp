@@ -85,7 +85,7 @@ TEST(Cost, CountsOfAPlanByHand) {
   ASSERT_TRUE(check(plan, op, gpu).ok);
   const CostParts us = CostModel(op, gpu, {}).ideal(plan);
   const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
-  const double share = 1 - 0.4 * 4 / 132;  // of a block: four multiprocessors have none
+  const double share = 1 - 0.3 * 4 / 132;  // of a block: four multiprocessors have none
   EXPECT_DOUBLE_EQ(us[CostPart::lookups], share * lookups / 4 / 1000);
   EXPECT_DOUBLE_EQ(us[CostPart::tensor], share * lookups * 2 / 1000);  // a product an entry
   EXPECT_DOUBLE_EQ(us[CostPart::memory], (4096.0 * 4096 / 4 + 8192) * 1e-6);
@@ -97,6 +97,14 @@ TEST(Cost, CountsOfAPlanByHand) {
                    share * (lookups * 4 + x + 2 * staged + codes + fill) / 1000);
   EXPECT_EQ(us[CostPart::combine], 0);
   EXPECT_EQ(us[CostPart::lines], 0);
+  // Two blocks of most multiprocessors, at once and one after the other.
+  gpu.sms = 66;
+  const double missing = 2 - 128.0 / 66;
+  EXPECT_DOUBLE_EQ(CostModel(op, gpu, {}).ideal(plan)[CostPart::lookups],
+                   (2 - 0.3 * missing) * lookups / 4 / 1000);
+  gpu.max_threads_per_sm = plan.threads;
+  EXPECT_DOUBLE_EQ(CostModel(op, gpu, {}).ideal(plan)[CostPart::lookups],
+                   (2 - 0.1 * missing) * lookups / 4 / 1000);
 }
 
 // Behind splits a kernel merges, while blocks of the next call begin, where launches overlap.
