@@ -366,11 +366,13 @@ bool fills_behind_merging(const Config& c) {
   return vq::stores_partials(c) && c.combine == Combine::kernel && c.x_before == 0;
 }
 
+// What a multiprocessor is spared of sums of bytes, by which their coefficients were fitted.
+inline void share_as_bytes(BlockWork& to) { to.spared = to.spared_of_several = 0.4; }
+
 // What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
 // on an H100 (docs/notebook/bytes.md#choosing), and kept since: a table is filled by stores, which
 // take as long by any number of threads; barriers of a cluster take less, and what its blocks load
-// from each other more; and what a multiprocessor is spared where others have a block less.
-inline void share_as_bytes(BlockWork& to) { to.spared = to.spared_of_several = 0.4; }
+// from each other more.
 inline void count_bytes(BlockWork& to) {
   constexpr double kThreads = 512;
   to.fill *= to.threads / kThreads;

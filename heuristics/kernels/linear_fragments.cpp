@@ -180,9 +180,9 @@ void count_work(BlockWork& to, const LinearFragments& plan, const Linear& op, co
   to.registers =
       static_cast<int>(kBeside + chains * tiles * row_tiles * 4 +
                        2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
-  const vq::Launch launch = call_shape(plan, op).launches[0];
-  if (launch.resident > 0) {  // what ptxas then spills was not seen to take time
-    to.resident = launch.resident;
+  const int resident = vq::call_shape(c).launches[0].resident;
+  if (resident > 0) {  // what ptxas then spills was not seen to take time
+    to.resident = resident;
     constexpr int kOfTwoBlocks = 64;
     to.registers = std::min(to.registers, kOfTwoBlocks);
   }

@@ -115,8 +115,8 @@ TEST(LinearFusion, TilesHaveNoBankConflicts) {
   EXPECT_EQ(*places.rbegin(), 31);
 }
 
-// A grid of one block a multiprocessor, many sums, other numbers of threads, and x that leaves no
-// room for two blocks: ptxas takes what it likes.
+// A grid of one block a multiprocessor, other numbers of threads, many sums, copies that leave no
+// room for two blocks, and another fusion: ptxas takes what it likes.
 TEST(LinearFragments, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
   Gemm op;
   op.shape = {4, 16384, 4096};
@@ -141,6 +141,8 @@ TEST(LinearFragments, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
   EXPECT_EQ(resident([](LinearFragments& plan) { plan.threads = 256; }), 0);
   EXPECT_EQ(resident([](LinearFragments& plan) { plan.rows_per_block = 16; }), 0);
   EXPECT_EQ(resident([](LinearFragments& plan) { plan.codebook.copies = 16; }), 0);
+  const auto shuffled = [](LinearFragments& plan) { plan.fusion = LinearFusion::registers; };
+  EXPECT_EQ(resident(shuffled), 0);
 }
 
 }  // namespace
