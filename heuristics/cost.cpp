@@ -111,7 +111,7 @@ double CostModel::least_us(const Plan& plan) {
   // Fills nothing, takes no shared memory, has no conflicts.
   *placement_of(bare, Operand::weights) = all_global();
   BlockWork work = block_work(bare, problem_, conflicts_);
-  work.lines = work.gathered_bytes = work.global_lookups = 0;
+  work.lines = work.first_lines = work.gathered_bytes = work.global_lookups = 0;
   work.times = 1;
   // Parts are added up in another order than by operator(), so that they round otherwise.
   constexpr double kRounding = 1 - 1e-9;

@@ -123,8 +123,8 @@ BlockWork begun(const P&, const ScalarMatrix& op, const PlanUse& use) {
 
 ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   const Placement& p = use.format.placement;
-  const Key key{use.operand,  use.lane_units, use.entry_bytes(), p.registers,
-                p.replicated, p.copies,       p.shared};
+  const Key key{use.operand, use.lane_units, use.in_a_row, use.entry_bytes(),
+                p.registers, p.replicated,   p.copies,     p.shared};
   const auto [known, fresh] = known_.try_emplace(key);
   Levels& levels = known->second;
   if (!fresh) return levels;
@@ -138,9 +138,13 @@ ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   levels.global = accesses->second.share(global.begin, global.end);
   const double book = static_cast<double>(use.lane_units) *
                       static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
-  // Lines that 32 lanes touch of a table of so many, each line as likely.
+  // Lines that so many lanes touch of a table of so many, each line as likely.
   const double all = book / use.format.residuals / kPassBytes;
-  levels.lines = all < 1 ? 1 : all * (1 - std::pow(1 - 1 / all, 32));
+  const auto touched = [all](double lanes) {
+    return all < 1 ? 1 : all * (1 - std::pow(1 - 1 / all, lanes));
+  };
+  levels.lines = touched(32);
+  levels.first_lines = touched(32 * use.in_a_row) / use.in_a_row;
   return levels;
 }
 
@@ -163,12 +167,12 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
   const double phases = 32.0 / phase_lanes(use.entry_bytes());
   to.passes += a_block * phases * levels.passes;
   to.lines += a_block * levels.global * levels.lines;
+  to.first_lines += a_block * levels.global * levels.first_lines;
   to.global_lookups += a_block * levels.global;
   if (levels.global > 0) {
     to.looked_up_bytes += a_block * levels.global * 32 * use.format.vector_size * 2;
-    to.gathered_bytes =
-        std::max(to.gathered_bytes, static_cast<double>(use.units * use.format.residuals) *
-                                        vq::entries(use.format) * use.format.vector_size * 2);
+    to.gathered_bytes += static_cast<double>(use.units * use.format.residuals) *
+                         vq::entries(use.format) * use.format.vector_size * 2;
   }
 }
 
@@ -237,7 +241,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double kept = static_cast<double>(beside) * static_cast<double>(work.shared_bytes);
   const double cache = std::max(0.0, gpu.shared_bytes_per_sm - kept);
   const double missed = std::max(0.0, 1 - cache / std::max(1.0, gathered));
-  us[CostPart::lines] = on_one * work.lines * (1 + kMissed * missed) / clock;
+  us[CostPart::lines] = on_one * (work.lines + kMissed * missed * work.first_lines) / clock;
   // What the cache holds of them comes once, before lookups can hit.
   if (gathered > 0 && work.first_bytes > 0) {
     const double touched = gathered * (1 - std::exp(-on_one * work.looked_up_bytes / gathered));

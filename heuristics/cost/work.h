@@ -72,12 +72,13 @@ struct BlockWork {
   double l2_bytes = 0;         // of the whole block, as all below
   double passes = 0;
   double lines = 0;
+  double first_lines = 0;      // of these, those that no lookup just before has touched
   double global_lookups = 0;   // of `lookups`, those in global memory
   double looked_up_bytes = 0;  // by these
   // That an SM loads a clock of entries which its cache has not yet; 0: no such wait is counted.
   // Of products, as fitted (H200); attention's first lookups are a term of its own.
   double first_bytes = 0;
-  double gathered_bytes = 0;   // of the codebooks that lookups in global memory touch; a maximum
+  double gathered_bytes = 0;   // of the codebooks that lookups in global memory touch
   std::int64_t gathering = 1;  // blocks that follow each other and touch the same of these,
   std::int64_t books = 1;      // of which there are so many
   double lookups = 0;
@@ -109,14 +110,15 @@ class ConflictTable {
 
   // How lookups of an operand fall on the levels.
   struct Levels {
-    double passes = 0;  // a phase, at both shared levels
-    double global = 0;  // share of lookups that stand in global memory
-    double lines = 0;   // that such a lookup touches
+    double passes = 0;       // a phase, at both shared levels
+    double global = 0;       // share of lookups that stand in global memory
+    double lines = 0;        // that such a lookup touches,
+    double first_lines = 0;  // those of which no lookup just before has touched
   };
   Levels of(const OperandUse& use);
 
  private:
-  using Key = std::tuple<Operand, int, int, int, int, int, int>;
+  using Key = std::tuple<Operand, int, int, int, int, int, int, int>;
   std::span<const HotnessProfile> profiles_;
   std::map<Operand, Accesses> accesses_;
   std::map<Key, Levels> known_;  // some ten

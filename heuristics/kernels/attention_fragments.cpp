@@ -1,7 +1,9 @@
 // Attention by fragments, on tensor cores.
+#include <array>
 #include <limits>
 
 #include "heuristics/kernels/attention.h"
+#include "heuristics/kernels/fragments_registers.h"
 #include "heuristics/kernels/fragments_ring.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/place.h"
@@ -287,60 +289,21 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }
 
-// Of scalar codes a block reads the one entry of each unit once: it is the scales.
+// Of scalar codes a block reads the one entry of each unit once: it is the scales. The tiles of a
+// step look up the same channels of keys one after the other, of values each all of its own.
 PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
   PlanUse use = use_of<AttentionFragments>(plan, op);
-  for (OperandUse& each : use.operands) {
+  const std::array<int, 2> lanes{4, vq::value_lanes(configured(plan, op))};
+  const std::array<int, 2> in_a_row{plan.step_tokens / 8, 2};
+  for (std::size_t i = 0; i < 2; ++i) {
+    OperandUse& each = use.operands[i];
+    each.lane_units = std::min(each.lane_units, lanes[i]);
+    each.in_a_row = in_a_row[i];
     if (!vq::is_scalar(each.format.decoder)) continue;
     each.lookups = each.fills * static_cast<double>(each.units);
   }
   return use;
 }
-
-namespace {
-
-// Whether entries have two elements, of which a lane looks up most.
-bool is_narrow(const VqFormat& format) { return !format.is_scalar() && format.vector_size == 2; }
-
-// Whether lookups wait for global memory.
-bool reads_global(const VqFormat& format, const Placement& placement) {
-  return !format.is_scalar() && placement == all_global();
-}
-
-// That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
-// instructions that make operands of them.
-double scalar_registers(const VqFormat& format) {
-  constexpr double kBytes = 10, kMinifloats = 33;
-  if (!format.is_scalar()) return 0;
-  if (format.decoder == Decoder::e4m3) return kMinifloats;
-  const bool bytes = format.index_bits / format.vector_size == 8;
-  return bytes || format.has_zeros() ? kBytes : 0;
-}
-
-// That a thread would take, about: fitted to 1500 kernels of sm_90, most of which spill nothing;
-// off by 10 of them in the median, rather above than below. What keys of int8 entries take less, of
-// 96 and of 256 channels, to 266 of them.
-int registers_of(const AttentionDecode& op, const AttentionFragments& plan, double quads) {
-  const double tiles = plan.step_tokens / 8.0;
-  const int dims = op.shape.head_dim;
-  const double octets = dims / 32.0;  // of a quarter of the channels
-  double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
-  const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
-  // Codes share words.
-  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += bytes ? 4.5 : 9.8;
-  of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
-  const bool waits =
-      reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
-  if (waits) of_tile += 5.1;
-  double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
-  if (is_narrow(op.keys) || is_narrow(op.values)) own += 4.8 * octets;
-  if (dims > 128 && !bytes) own += 33.7;
-  // Quads past the second keep less at once, the more channels there are.
-  own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
-  return static_cast<int>(own);
-}
-
-}  // namespace
 
 // Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
 void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDecode& op,
@@ -382,10 +345,8 @@ void count_work(BlockWork& to, const AttentionFragments& plan, const AttentionDe
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
   // Entries in shared memory come while the last launch ends, those in global memory after codes.
   constexpr double kFirstLookup = 1.5;
-  const bool waits =
-      reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
-  if (waits) to.chain += kFirstLookup;
-  to.registers = registers_of(op, plan, quads);
+  if (looks_up_in_global(plan, op)) to.chain += kFirstLookup;
+  to.registers = registers_of(plan, op);
   to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
   // By fits: turns that blocks of 16 warps take besides; times that several blocks take.

@@ -1,0 +1,54 @@
+// What a thread of attention by fragments takes.
+#include "heuristics/kernels/fragments_registers.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace vqgen {
+namespace {
+
+// Whether entries have two elements, of which a lane looks up most.
+bool is_narrow(const VqFormat& format) { return !format.is_scalar() && format.vector_size == 2; }
+
+// Whether lookups wait for global memory.
+bool reads_global(const VqFormat& format, const Placement& placement) {
+  return !format.is_scalar() && placement == all_global();
+}
+
+// That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
+// instructions that make operands of them.
+double scalar_registers(const VqFormat& format) {
+  constexpr double kBytes = 10, kMinifloats = 33;
+  if (!format.is_scalar()) return 0;
+  if (format.decoder == Decoder::e4m3) return kMinifloats;
+  const bool bytes = format.index_bits / format.vector_size == 8;
+  return bytes || format.has_zeros() ? kBytes : 0;
+}
+
+}  // namespace
+
+bool looks_up_in_global(const AttentionFragments& plan, const AttentionDecode& op) {
+  return reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
+}
+
+int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
+  const double tiles = plan.step_tokens / 8.0;
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const int dims = op.shape.head_dim;
+  const double octets = dims / 32.0;  // of a quarter of the channels
+  double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
+  const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
+  // Codes share words.
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += bytes ? 4.5 : 9.8;
+  of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
+  if (looks_up_in_global(plan, op)) of_tile += 5.1;
+  double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
+  if (is_narrow(op.keys) || is_narrow(op.values)) own += 4.8 * octets;
+  if (dims > 128 && !bytes) own += 33.7;
+  // Quads past the second keep less at once, the more channels there are.
+  own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
+  return static_cast<int>(own);
+}
+
+}  // namespace vqgen
