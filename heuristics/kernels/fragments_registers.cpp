@@ -48,6 +48,8 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   if (dims > 128 && !bytes) own += 33.7;
   // Quads past the second keep less at once, the more channels there are.
   own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
+  // The fourth keeps less, the fewer channels there are (5,700 kernels of an H200).
+  if (quads > 3) own -= 5.5 * std::max(0.0, 5 - octets);
   return static_cast<int>(own);
 }
 

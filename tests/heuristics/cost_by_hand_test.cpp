@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "core/profiles.h"
 #include "heuristics/cost.h"
@@ -217,6 +219,59 @@ TEST(Cost, OfLookupsInCodebooksOfSeveralHeads) {
   const double of_heads = lines();
   op.keys.scope = op.values.scope = Scope::tensor;
   EXPECT_GT(of_heads, 1.2 * lines());
+}
+
+// Of 64 lines with the entries of four sub-vectors, whose tiles of a step follow each other, those
+// that no tile before has touched come from the second-level cache, where the first holds none. Of
+// values a warp reads eight sub-vectors, and two tokens of each after the other.
+TEST(Cost, OfLookupsThatFindTheLinesOfTheOneBefore) {
+  AttentionDecode op;
+  op.shape = {1, 112, 14, 256, 59904};
+  op.keys = op.values = find_format("million-d4b8", "test");
+  AttentionFragments plan{.threads = 256, .splits = 9, .heads_per_block = 8};
+  const auto lines = [&](int step_tokens) {
+    plan.step_tokens = step_tokens;
+    GpuSpec gpu = find_gpu("h200");
+    gpu.shared_bytes_per_sm = static_cast<int>(plan_use(plan, op).shared_bytes);
+    return CostModel(op, gpu, {}).ideal(plan)[CostPart::lines];
+  };
+  const auto touched = [](double all, double lanes) {
+    return all * (1 - std::pow(1 - 1 / all, lanes));
+  };
+  constexpr double kMissed = 1.75;
+  plan.key_codebook = all_global();
+  plan.value_codebook = all_shared(256);
+  const double keys = lines(8);
+  EXPECT_NEAR(lines(32) / keys,
+              (touched(64, 32) + kMissed * touched(64, 128) / 4) / touched(64, 32) / (1 + kMissed),
+              1e-9);
+  std::swap(plan.key_codebook, plan.value_codebook);
+  EXPECT_NEAR(lines(8) / keys,
+              (touched(128, 32) + kMissed * touched(128, 64) / 2) / touched(64, 32) / (1 + kMissed),
+              1e-9);
+  EXPECT_DOUBLE_EQ(lines(32), lines(8));
+}
+
+// A product of integers takes four instructions' time, for each row of x.
+TEST(Cost, OfSlicesOfIntegers) {
+  Gemm op;
+  op.shape = {1, 2112, 4096};  // a block for each multiprocessor
+  op.weights = find_format("aqlm-1x16i8", "test");
+  LinearSlices plan{.threads = 512,
+                    .outputs_per_warp = 4,
+                    .columns_per_block = 4096,
+                    .entry_slices = 4,
+                    .rows_per_block = 4,
+                    .code_words = 2};
+  const GpuSpec gpu = find_gpu("h200");
+  const auto arithmetic = [&](int rows) {
+    op.shape.rows = rows;
+    return CostModel(op, gpu, {}).ideal(plan)[CostPart::arithmetic];
+  };
+  // 16 warps look up 4 outputs' 512 sub-vectors, 32 at a time, for a sum of a group of outputs.
+  const double lookups = 16 * 4 * 512 / 32, groups = 16;
+  EXPECT_NEAR((arithmetic(4) - arithmetic(1)) * 4 * gpu.sm_clock_mhz,
+              3 * (lookups * 4 + groups * 12), 1e-6);
 }
 
 // Two blocks by length are to stand on a multiprocessor, 128 registers a thread: of 8 heads and
