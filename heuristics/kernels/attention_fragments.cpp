@@ -297,10 +297,12 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
   const std::array<int, 2> in_a_row{plan.step_tokens / 8, 2};
   for (std::size_t i = 0; i < 2; ++i) {
     OperandUse& each = use.operands[i];
+    if (vq::is_scalar(each.format.decoder)) {
+      each.lookups = each.fills * static_cast<double>(each.units);
+      continue;
+    }
     each.lane_units = std::min(each.lane_units, lanes[i]);
     each.in_a_row = in_a_row[i];
-    if (!vq::is_scalar(each.format.decoder)) continue;
-    each.lookups = each.fills * static_cast<double>(each.units);
   }
   return use;
 }
