@@ -11,6 +11,11 @@ namespace {
 // Whether entries have two elements, of which a lane looks up most.
 bool is_narrow(const VqFormat& format) { return !format.is_scalar() && format.vector_size == 2; }
 
+// Whether words hold parts of codes.
+bool shares_words(const VqFormat& format) {
+  return !format.is_scalar() && !std::has_single_bit(static_cast<unsigned>(format.index_bits));
+}
+
 // Whether lookups wait for global memory.
 bool reads_global(const VqFormat& format, const Placement& placement) {
   return !format.is_scalar() && placement == all_global();
@@ -39,8 +44,12 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   const double octets = dims / 32.0;  // of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
-  // Codes share words.
-  if (!std::has_single_bit(static_cast<unsigned>(dims))) of_tile += bytes ? 4.5 : 9.8;
+  // Words that lanes share, and codes (of keys of 16 bits, 1,287 kernels of an H200).
+  if (!std::has_single_bit(static_cast<unsigned>(dims))) {
+    of_tile += bytes ? 4.5 : 9.8;
+  } else if (!bytes && shares_words(op.keys)) {
+    of_tile += 5;
+  }
   of_tile += std::max(scalar_registers(op.keys), scalar_registers(op.values));
   if (looks_up_in_global(plan, op)) of_tile += 5.1;
   double own = 18.7 + octets * (6.5 + 2.3 * quads) + 16.8 * quads + tiles * of_tile;
@@ -48,7 +57,7 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   if (dims > 128 && !bytes) own += 33.7;
   // Quads past the second keep less at once, the more channels there are.
   own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
-  // The fourth keeps less, the fewer channels there are (5,700 kernels of an H200).
+  // The fourth keeps less, the fewer channels there are (560 kernels of an H200).
   if (quads > 3) own -= 5.5 * std::max(0.0, 5 - octets);
   return static_cast<int>(own);
 }
