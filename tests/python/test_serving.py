@@ -182,7 +182,7 @@ class Server:
 
     def turn(self):
         self.admit()
-        if self.draw.random() < 0.05 and any(self.running):
+        if self.draw.random() < 0.15 and any(self.running):
             self.evict(self.draw.choice([each for each in self.running if each]))
         counts = {}
         for request in [each for each in self.running if each]:
