@@ -289,8 +289,9 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
               [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
 }
 
-// Of scalar codes a block reads the one entry of each unit once: it is the scales. The tiles of a
-// step look up the same channels of keys one after the other, of values each all of its own.
+// Of scalar codes a block reads the one entry of each unit once: it is the scales. Of keys the
+// tiles of a step look up an octet of channels one after the other; of values a lane does two
+// tokens, and a tile all of its channels before the next tile's.
 PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
   PlanUse use = use_of<AttentionFragments>(plan, op);
   const std::array<int, 2> lanes{4, vq::value_lanes(configured(plan, op))};
@@ -302,7 +303,7 @@ PlanUse use_of(const AttentionFragments& plan, const AttentionDecode& op) {
       continue;
     }
     each.lane_units = std::min(each.lane_units, lanes[i]);
-    each.in_a_row = in_a_row[i];
+    each.in_a_row = each.lane_units > 1 ? in_a_row[i] : 1;
   }
   return use;
 }

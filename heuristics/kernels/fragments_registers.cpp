@@ -44,7 +44,8 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   const double octets = dims / 32.0;  // of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
-  // Words that lanes share, and codes (of keys of 16 bits, 1,287 kernels of an H200).
+  // Words that lanes share; else codes that words share, of keys whose entries have 16 bits (codes
+  // of 10 and 12 bits, 1,287 kernels of an H200).
   if (!std::has_single_bit(static_cast<unsigned>(dims))) {
     of_tile += bytes ? 4.5 : 9.8;
   } else if (!bytes && shares_words(op.keys)) {

@@ -1,8 +1,8 @@
 // What a thread of attention by fragments takes, before it is compiled.
 #pragma once
 
-#include "core/problem/problem.h"
 #include "core/plan/plan.h"
+#include "core/problem/problem.h"
 
 namespace vqgen {
 

@@ -16,10 +16,10 @@ struct OperandUse {
   vq::FormatConfig format = {};  // with the plan's placement
   std::int64_t units = 1;        // whose codebooks a block keeps near at once
   int lane_units = 1;            // of these, those that the lanes of a warp read at the same time
-  int in_a_row = 1;              // lookups of a warp with the same lane_units, one after the other
-  int slices = 1;                // of an entry; a block holds and looks up one of them
-  double lookups = 0;            // of entries, all blocks of a call together
-  double fills = 0;              // times that blocks load the codebooks of `units` units, together
+  int in_a_row = 1;    // lookups of a warp with the same lane_units, soon after each other
+  int slices = 1;      // of an entry; a block holds and looks up one of them
+  double lookups = 0;  // of entries, all blocks of a call together
+  double fills = 0;    // times that blocks load the codebooks of `units` units, together
 
   std::int64_t tensor_units = 1;  // all of the tensor
   std::int64_t parts_bytes = 0;  // of keys in parts: the codebooks of all, `format` being the first

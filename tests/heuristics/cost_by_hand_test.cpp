@@ -7,6 +7,7 @@
 
 #include "core/profiles.h"
 #include "heuristics/cost.h"
+#include "heuristics/kernels/fragments_registers.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -219,6 +220,31 @@ TEST(Cost, OfLookupsInCodebooksOfSeveralHeads) {
   const double of_heads = lines();
   op.keys.scope = op.values.scope = Scope::tensor;
   EXPECT_GT(of_heads, 1.2 * lines());
+}
+
+// 16-bit keys whose words share codes take five more a tile; the fourth quad of heads less, the
+// fewer channels there are.
+TEST(FragmentsRegisters, GrowWithSharedCodesAndLessWithTheFourthQuad) {
+  AttentionDecode op;
+  op.shape = {1, 32, 2, 128, 8192};
+  op.keys = op.values = find_format("vecinfer-d4b8", "test");
+  AttentionFragments plan{.threads = 128, .step_tokens = 32, .heads_per_block = 4};
+  plan.key_codebook = plan.value_codebook = all_shared(256);
+  const int whole = registers_of(plan, op);
+  op.keys.index_bits = 10;
+  EXPECT_EQ(registers_of(plan, op), whole + 4 * 5);
+  op.keys.entry_type = EntryType::int8;
+  EXPECT_EQ(registers_of(plan, op), whole);
+  const auto fourth = [&](int channels) {
+    op.shape.head_dim = channels;
+    plan.heads_per_block = 12;
+    const int three = registers_of(plan, op);
+    plan.heads_per_block = 16;
+    return registers_of(plan, op) - three;
+  };
+  // 16.8, 2.3 an octet of 32 channels and 2.1 a tile, less 5.5 (5 - octets)
+  EXPECT_NEAR(fourth(64), 16.8 + 2 * 2.3 + 4 * 2.1 - 5.5 * 3, 1);
+  EXPECT_NEAR(fourth(128), 16.8 + 4 * 2.3 + 4 * 2.1 - 5.5 - 4, 1);
 }
 
 // Of 64 lines with the entries of four sub-vectors, whose tiles of a step follow each other, those
