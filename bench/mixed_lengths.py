@@ -23,7 +23,7 @@ BATCHES = [[131072] + [2048] * 31, [32768] + [1024] * 7, [65536] * 2 + [4096] * 
 CACHES = 4
 
 
-def graphs(lengths, tokens, independent=False):
+def graphs(lengths, tokens, **options):
     """One of each cache: a step over sequences of `lengths` in a cache of room for `tokens`."""
     made = []
     device = torch.device("cuda")
@@ -35,8 +35,8 @@ def graphs(lengths, tokens, independent=False):
         drawn = _speed.random_tensors(op, op.description["problem"], torch.float16, device)
         given = {name.replace("keys.", "key_").replace("values.", "value_"): drawn[name]
                  for name in drawn}
-        cache = vqgen.torch.VQCache(batch=len(lengths), tokens=tokens, independent=independent,
-                                    **HEADS, **FORMATS, **given)
+        cache = vqgen.torch.VQCache(batch=len(lengths), tokens=tokens, **options, **HEADS,
+                                    **FORMATS, **given)
         for held in (cache.keys, cache.values):
             held.codes.view(torch.uint8).random_(0, 256)
         cache.lengths.copy_(torch.tensor(lengths))
@@ -68,10 +68,13 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     rows = []
-    print("| lengths | mixed, us | uniform, us | ratio | independent |\n|---|---|---|---|---|")
+    print("| lengths | chosen plan, us | by length, us | uniform, us | ratios | | independent |\n"
+          "|---|---|---|---|---|---|---|")
     for lengths in BATCHES:
         longest, each = max(lengths), sum(lengths) // len(lengths)
-        kinds = {"mixed": graphs(lengths, longest), "uniform": graphs([each] * len(lengths), each),
+        kinds = {"mixed": graphs(lengths, longest),
+                 "by length": graphs(lengths, longest, attention_plan={"splits_by": "length"}),
+                 "uniform": graphs([each] * len(lengths), each),
                  "independent": graphs(lengths, longest, independent=True)}
         times = {kind: [] for kind in kinds}
         for turn in range(options.rounds):
@@ -81,8 +84,9 @@ def main():
         ratios = {kind: statistics.median(a / b for a, b in zip(times[kind], times["uniform"]))
                   for kind in kinds}
         name = ", ".join(f"{lengths.count(n)} x {n}" for n in sorted(set(lengths), reverse=True))
-        print(f"| {name} | {us['mixed']:.1f} | {us['uniform']:.1f} | {ratios['mixed']:.2f} | "
-              f"{ratios['independent']:.2f} |", flush=True)
+        print(f"| {name} | {us['mixed']:.1f} | {us['by length']:.1f} | {us['uniform']:.1f} | "
+              f"{ratios['mixed']:.2f} | {ratios['by length']:.2f} | {ratios['independent']:.2f} |",
+              flush=True)
         rows.append({"lengths": lengths, "us": us, "ratios": ratios})
         del kinds
     if options.json:

@@ -76,10 +76,10 @@ void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
 
-// The plan of the dataflow that `wanted` is of; check() may refuse it.
+// The rules' plan from `wanted`, a default plan of its dataflow; check() may refuse it.
 Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
-  const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P&, const OpOf<P>& op) {
-    return Plan(choose_plan(P{}, op, gpu));
+  const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P& from, const OpOf<P>& op) {
+    return Plan(choose_plan(from, op, gpu));
   });
   // Those on tensor cores are bound by passes through shared memory, of which copies spare some.
   const bool on_tensor_cores = std::holds_alternative<AttentionFragments>(plan) ||
@@ -106,7 +106,7 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1 ||
           op.shape.tokens > kFewTokens * plan.splits) &&
-         choose_plan(AttentionFragments{}, op, gpu).splits_by == SplitsBy::sequence;
+         !wants_by_length(op, gpu);
 }
 
 // Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
@@ -162,7 +162,8 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
 }
 
 // The plan by rules with all fields that the config fixes: of the dataflow that it names, or of the
-// first that has the fields, the rules' own before the others.
+// first that has the fields, the rules' own before the others; and where the fields have blocks
+// share all sequences, around that.
 Plan by_rules(const Config& config, const GpuSpec& gpu) {
   const JsonCursor fields = config.plan_cursor();
   Plan plan = by_rules(config.problem, gpu);
@@ -172,7 +173,10 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
     if (!others.empty()) wanted = others.front();
   }
   if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
-  return with_overrides(plan, config);
+  const Plan fixed = with_overrides(plan, config);
+  if (!is_by_length(fixed) || is_by_length(plan)) return fixed;
+  const AttentionFragments by_length{.splits_by = SplitsBy::length};
+  return with_overrides(of_dataflow(by_length, config.problem, gpu), config);
 }
 
 // The rules' plan with the last block merging where it may and can and no cluster does.
@@ -225,6 +229,37 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
                               });
 }
 
+// Of the plans whose blocks share all sequences the one that is expected to be the fastest, else
+// the rules' own. The model takes sequences to be equally long, and does not know the gaps where a
+// block goes from one to the next, which two blocks of 8 warps fill for each other: 1 x 131072 and
+// 31 x 2048 tokens took 42.3 us so, and 52.7 by blocks of 16 warps that are alone, which it expects
+// to be no slower (d4b8, H200; docs/notebook/mixed-lengths.md).
+Plan cheapest_by_length(const Plan& rules, const Config& config, const GpuSpec& gpu,
+                        const ChooseOptions& options) {
+  constexpr double kGaps = 1.25;
+  if (options.chooser != Chooser::model || !knows_dataflow(rules)) return rules;
+  class ByLength final : public Candidates {
+   public:
+    using Candidates::Candidates;
+    void add(const Plan& plan) override { plans.push_back(plan); }
+    std::vector<Plan> plans;
+  };
+  const auto& op = std::get<AttentionDecode>(config.problem);
+  ByLength all(config.problem, gpu);
+  add_candidates(all, AttentionFragments{.splits_by = SplitsBy::length}, op, SpacePlacement::any);
+  CostModel model(config.problem, gpu, options.profiles);
+  return least_with_overrides(all.plans, config, gpu,
+                              [&](const Plan& plan) -> std::optional<double> {
+                                const std::optional<Cost> cost = model(plan);
+                                if (!cost) return std::nullopt;
+                                const auto& each = std::get<AttentionFragments>(plan);
+                                const bool filled =
+                                    each.threads == 256 && call_shape(each, op).blocks() > gpu.sms;
+                                return filled ? cost->us : kGaps * cost->us;
+                              })
+      .value_or(rules);
+}
+
 // The one most like the rules' plan of the space's plans of its dataflow; that plan where there is
 // none.
 Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSpec& gpu) {
@@ -238,6 +273,16 @@ Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSp
 
 }  // namespace
 
+bool is_by_length(const Plan& plan) {
+  const auto* fragments = std::get_if<AttentionFragments>(&plan);
+  return fragments != nullptr && fragments->splits_by == SplitsBy::length;
+}
+
+bool wants_by_length(const Problem& problem, const GpuSpec& gpu) {
+  const auto* op = std::get_if<AttentionDecode>(&problem);
+  return op != nullptr && is_by_length(choose_plan(AttentionFragments{}, *op, gpu));
+}
+
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
                                   std::span<const HotnessProfile> profiles, bool last_block,
                                   const CostProfile& coefficients) {
@@ -249,6 +294,11 @@ std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
   const Plan by_rule = by_rules(problem, gpu);
+  if (is_by_length(by_rule)) {
+    Config config;
+    config.problem = problem;
+    return cheapest_by_length(by_rule, config, gpu, options);
+  }
   if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
     if (best) {
@@ -264,6 +314,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   require(check(config.problem), config.problem);
   // Before the search, so that what is wrong with the fields is said.
   const Plan by_rule = by_rules(config, gpu);
+  if (is_by_length(by_rule)) return cheapest_by_length(by_rule, config, gpu, options);
   if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;

@@ -1,9 +1,11 @@
 // Problem and GPU to Plan, purely.
 //
 // Chooser rules is a few rules of thumb, ours and VQ-LLM's: fill the GPU, keep codebooks near.
-// Chooser model takes the plan of the space (heuristics/space.h) that the cost model
-// (heuristics/cost.h) expects to be the fastest, and the rules' where theirs is of a dataflow that
-// the model does not know, which may be faster than all that it does.
+// They also say where blocks share all sequences by length, which costs of equal lengths cannot
+// tell; chooser model then takes the cheapest of such plans. Chooser model takes the plan of the
+// space (heuristics/space.h) that the cost model (heuristics/cost.h) expects to be the fastest, and
+// the rules' where theirs is of a dataflow that the model does not know, which may be faster than
+// all that it does.
 #pragma once
 
 #include <span>
@@ -42,6 +44,12 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
 
 // The same, accepted by check(), or Error(infeasible) with its reason.
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
+
+// Whether blocks of the plan share all sequences of a call by their lengths, and whether the rules
+// would have them for the problem: where a batch may hold long and short sequences
+// (docs/serving.md).
+bool is_by_length(const Plan& plan);
+bool wants_by_length(const Problem& problem, const GpuSpec& gpu);
 
 struct RankedPlan {
   Plan plan;

@@ -125,14 +125,31 @@ int heads_of_block(const AttentionDecode& op) {
   return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
 }
 
-// Where sequences may be long, and of different lengths, blocks share them all: as many as stand on
-// the GPU at once, so that each loads its codebooks once and all end together. Two that share a
-// multiprocessor fill the gaps where one goes from a sequence to the next.
+// Blocks by length of a plan that stand on a multiprocessor at once.
+int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu) {
+  plan.splits = 2;
+  return occupancy(gpu, plan.threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
+}
+
+// As many as stand on the GPU at once, so that each loads its codebooks once and all end together.
+int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan,
+                     const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 1024;
+  const std::int64_t blocks =
+      std::int64_t{std::max(resident_by_length(op, plan, gpu), 1)} * gpu.sms;
+  return static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
+}
+
+// Whether sequences may be long, and of different lengths.
+bool may_be_mixed(const AttentionDecode& op) {
+  constexpr std::int64_t kLong = 131072;  // tokens
+  return op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.independent;
+}
+
+// Blocks that share all sequences. Two of 8 warps on a multiprocessor fill the gaps where one goes
+// from a sequence to the next.
 std::optional<AttentionFragments> for_mixed_lengths(const AttentionDecode& op,
                                                     AttentionFragments plan, const GpuSpec& gpu) {
-  constexpr std::int64_t kLong = 131072;  // tokens
-  constexpr std::int64_t kMost = 1024;
-  if (op.shape.batch == 1 || op.shape.tokens < kLong || op.shape.independent) return std::nullopt;
   plan.splits_by = SplitsBy::length;
   if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
     plan.combine = Combine::last_block;
@@ -143,22 +160,33 @@ std::optional<AttentionFragments> for_mixed_lengths(const AttentionDecode& op,
     plan.threads = threads;
     plan.splits = 2;
     if (!place_codebooks(plan, op, gpu)) continue;
-    const int resident = occupancy(gpu, threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
-    if (threads == 256 && resident < 2) continue;
-    const std::int64_t blocks = std::int64_t{std::max(resident, 1)} * gpu.sms;
-    plan.splits =
-        static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
+    if (threads == 256 && resident_by_length(op, plan, gpu) < 2) continue;
+    plan.splits = splits_by_length(op, plan, gpu);
     return plan;
   }
   return std::nullopt;
 }
 
-// As the rules take it; nullopt where check() accepts none.
-std::optional<AttentionFragments> feasible(const AttentionDecode& op, const GpuSpec& gpu) {
-  AttentionFragments plan;
+// Adds the plan with each of the placements, with as many splits as blocks of it stand on the GPU.
+void add_by_length(Candidates& to, const AttentionDecode& op, AttentionFragments plan,
+                   const std::vector<PlacementPair>& placements) {
+  for (const auto& [keys, values] : placements) {
+    plan.key_codebook = keys;
+    plan.value_codebook = values;
+    plan.splits = splits_by_length(op, plan, to.gpu);
+    to.add(plan);
+  }
+}
+
+// As the rules take it, by length where the plan is; nullopt where check() accepts none.
+std::optional<AttentionFragments> feasible(AttentionFragments plan, const AttentionDecode& op,
+                                           const GpuSpec& gpu) {
   plan.heads_per_block = heads_of_block(op);
   plan.code_words = widest_load(op);
-  if (const auto of_mixed_lengths = for_mixed_lengths(op, plan, gpu)) return of_mixed_lengths;
+  if (plan.splits_by == SplitsBy::length) return for_mixed_lengths(op, plan, gpu);
+  if (may_be_mixed(op)) {
+    if (const auto of_mixed_lengths = for_mixed_lengths(op, plan, gpu)) return of_mixed_lengths;
+  }
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
@@ -261,14 +289,16 @@ void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDec
 
 AttentionFragments choose_plan(AttentionFragments plan, const AttentionDecode& op,
                                const GpuSpec& gpu) {
-  return feasible(op, gpu).value_or(plan);
+  return feasible(plan, op, gpu).value_or(plan);
 }
 
-// A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds.
+// A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds. Of a
+// plan with splits_by length, those that have as many blocks as stand on the GPU at once.
 void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
   using P = AttentionFragments;
-  const auto chosen = feasible(op, to.gpu);
+  const bool by_length = plan.splits_by == SplitsBy::length;
+  const auto chosen = feasible(plan, op, to.gpu);
   if (!chosen) return;
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
   plan = *chosen;
@@ -286,7 +316,13 @@ void add_candidates(Candidates& to, AttentionFragments plan, const AttentionDeco
                {&P::threads, {64, 128, 256, 512}},
                {&P::step_tokens, plan.code_stages > 0 ? std::vector{16} : std::vector{8, 16, 32}},
                {&P::code_words, halvings(plan.code_words)}},
-              [&] { add_splits(to, op, plan, plan.step_tokens, placements); });
+              [&] {
+                if (by_length) {
+                  add_by_length(to, op, plan, placements);
+                } else {
+                  add_splits(to, op, plan, plan.step_tokens, placements);
+                }
+              });
 }
 
 // Of scalar codes a block reads the one entry of each unit once: it is the scales. Of keys the

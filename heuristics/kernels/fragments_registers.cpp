@@ -60,6 +60,14 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
   // The fourth keeps less, the fewer channels there are (560 kernels of an H200).
   if (quads > 3) own -= 5.5 * std::max(0.0, 5 - octets);
+  // INT8 by length spills 64 to 1,888 bytes where two blocks share a multiprocessor: of 8 heads
+  // steps of 16 took 1.27 times the best of 256 threads, steps of 8 1.08 (27 problems of an H200).
+  // What minifloats take is enough as it is.
+  const auto integers = [](const VqFormat& format) {
+    return format.is_scalar() && format.decoder != Decoder::e4m3;
+  };
+  const bool by_length = plan.splits_by == SplitsBy::length;
+  if (by_length && (integers(op.keys) || integers(op.values))) own += 6.3 * octets * tiles;
   return static_cast<int>(own);
 }
 

@@ -263,6 +263,11 @@ class Borrowing {
     const Rung rung = neighbour.rung;
     const bool borrowed = rung == Rung::bucket || rung == Rung::nearest || rung == Rung::family;
     if (!borrowed) return "";
+    // Measured with sequences of equal length, which tells nothing of a batch of long and short
+    // ones.
+    if (wants_by_length(config_.problem, gpu_) && !is_by_length(plan)) {
+      return "splits each sequence by itself, where a batch may hold long and short ones";
+    }
     // Where splits follow from the size, another size is a grid that nobody measured: products by
     // tables, 11008 x 4096 in 2 x 8 bits, took 9.8 us so, 8.6 by the model's choice (H200).
     const int splits = call_shape(plan, config_.problem).splits;

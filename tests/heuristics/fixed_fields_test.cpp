@@ -107,5 +107,50 @@ TEST(FixedFields, HoldForTheModelToo) {
   }
 }
 
+AttentionFragments by_length(std::int64_t tokens, Json plan, Chooser chooser,
+                             const char* gpu = "h200") {
+  Json json = attention_json();
+  json["shape"] = {
+      {"batch", 32}, {"query_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}, {"tokens", tokens}};
+  const Config config = with_plan(json, std::move(plan));
+  const Plan chosen = propose(config, find_gpu(gpu), {.chooser = chooser});
+  EXPECT_TRUE(check(chosen, config.problem, find_gpu(gpu)).ok);
+  return std::get<AttentionFragments>(chosen);
+}
+
+// Blocks that share all sequences are as many as stand on the GPU at once, two on a multiprocessor,
+// whatever the capacity: short ones ask for them, long ones have them by default.
+TEST(FixedFields, BlocksByLengthFillTheGpuOnce) {
+  const Json asked = {{"splits_by", "length"}};
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    SCOPED_TRACE(enum_name(chooser));
+    const AttentionFragments plan = by_length(32768, asked, chooser);
+    EXPECT_EQ(plan.splits_by, SplitsBy::length);
+    EXPECT_EQ(plan.threads, 256);
+    EXPECT_EQ(plan.splits, 2 * 132 / 8);
+    EXPECT_EQ(by_length(131072, Json::object(), chooser), plan);
+    EXPECT_EQ(by_length(131072, asked, chooser), plan);
+    EXPECT_EQ(by_length(32768, Json::object(), chooser).splits_by, SplitsBy::sequence);
+    EXPECT_EQ(by_length(131072, {{"splits_by", "sequence"}}, chooser).splits_by,
+              SplitsBy::sequence);
+  }
+}
+
+TEST(FixedFields, BlocksByLengthAreFittedAroundFixedFields) {
+  Json asked = {{"splits_by", "length"}, {"threads", 512}};
+  EXPECT_EQ(by_length(32768, asked, Chooser::model).splits, 132 / 8);
+  asked["splits"] = 7;
+  const AttentionFragments plan = by_length(32768, asked, Chooser::model);
+  EXPECT_EQ(plan.splits, 7);
+  EXPECT_EQ(plan.threads, 512);
+}
+
+// Where the copies of codebooks leave room for one block alone, fewer copies may leave it for two.
+TEST(FixedFields, BlocksByLengthShareAMultiprocessorOfLittleSharedMemory) {
+  const AttentionFragments plan = by_length(131072, Json::object(), Chooser::model, "l40s");
+  EXPECT_EQ(plan.splits, 2 * find_gpu("l40s").sms / 8);
+  EXPECT_LT(plan.key_codebook.copies, 16);
+}
+
 }  // namespace
 }  // namespace vqgen

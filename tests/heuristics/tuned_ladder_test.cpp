@@ -361,6 +361,14 @@ TEST(TunedLadder, RowsAreFoundHoweverTheyAreWritten) {
   }
 }
 
+TEST(TunedLadder, RowsBySequenceDoNotServeABatchOfLongAndShortOnes) {
+  const Problem problem = attention_problem(65536, 8);
+  const Tables tables({{tuned_row(problem, model_choice(problem))}});
+  EXPECT_EQ(taken(tables.ask(attention_problem(49152, 8))), "bucket t0:2");
+  expect_words(tables.ask(attention_problem(131072, 8)).passed.front().refused,
+               {"each sequence by itself"});
+}
+
 TEST(TunedLadder, DamageIsMetWhereTheTableIsAdded) {
   const Problem problem = gemv_problem(1, 1024, 1024);
   const TunedRow row = tuned_row(problem, model_choice(problem));
