@@ -270,21 +270,22 @@ DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 class VQCache:
     """The quantized KV cache of one layer: codes, raw window and sinks, and how long each sequence
-    is. Positions and lengths are on the device, so that append() and attend() may be captured: a
-    replay goes on where the one before ended.
+    is. Positions and lengths are on the device: a captured append() or attend() goes on by replays.
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
     has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     independent: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
-    window_batch: tokens that leave the window together (docs/embedding.md).
+    window_batch: tokens that leave the window together (docs/embedding.md). attention_plan: fields of
+    its plan, {"splits_by": "length"} for long sequences beside short ones (docs/serving.md).
     """
 
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
                  key_smooth=None, window: int = 0, sinks: int = 0, query_tokens: int = 1,
-                 independent: bool = False, lengths=None, window_batch: int = 1):
+                 independent: bool = False, lengths=None, window_batch: int = 1,
+                 attention_plan: dict | None = None):
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
@@ -292,9 +293,8 @@ class VQCache:
                  "window": window, "window_batch": window_batch, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
-            {"op": "attention_decode", **both, "shape": {
-                **shape, "query_heads": query_heads, "query_tokens": query_tokens,
-                **({"independent": True} if independent else {})}})
+            {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": dict(shape,
+                query_heads=query_heads, query_tokens=query_tokens, independent=independent)})
         self._append_config = functools.cache(lambda new_tokens: config_text(
             {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
         self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})

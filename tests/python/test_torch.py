@@ -206,11 +206,11 @@ def test_whole_graphs_compile(draw):
     assert torch.equal(compiled(query), step(query))
 
 
-def new_cache(draw, window=0, sinks=0, window_batch=1):
+def new_cache(draw, window=0, sinks=0, window_batch=1, **options):
     books = [tensor(draw.standard_normal((1, 1, 256, 4)).astype(np.float16)) for _ in range(2)]
     return vt.VQCache(**SHAPE, query_heads=4, keys=FORM, values=FORM, key_codebooks=books[0],
                       value_codebooks=books[1], window=window, sinks=sinks,
-                      window_batch=window_batch)
+                      window_batch=window_batch, **options)
 
 
 @pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
@@ -255,6 +255,24 @@ def test_attention_over_a_decoded_cache_is_attend(draw, window, sinks, batch):
     assert torch.equal(first[0], keys[:, :, :5]) and torch.equal(first[1], values[:, :, :5])
     with pytest.raises(vqgen.BadInput, match="room for 40"):
         cache.decode(41)
+
+
+def test_a_cache_attends_by_the_plan_that_is_asked_for(draw):
+    seed = draw.integers(1 << 30)
+    plans = {}
+    fresh = [tensor(each) for each in draw.standard_normal((2, 2, 40, 2, 64)).astype(np.float16)]
+    query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
+    results = []
+    for asked in (None, {"splits_by": "length"}):
+        cache = new_cache(np.random.default_rng(seed), attention_plan=asked)
+        cache.append(*fresh, tensor(np.array([40, 3], np.int32)))
+        results.append(cache.attend(query)[0])
+        op = vt.prepare(cache.attention_config, torch.device(DEVICE))
+        plans[str(asked)] = {str(each["plan"].get("splits_by")) for each in op.description["buckets"]}
+    assert list(plans.values()) == [{"sequence"}, {"length"}]
+    assert torch.allclose(*(each.float() for each in results), atol=2e-3)
+    with pytest.raises(vqgen.Infeasible, match="splits_by 'length'"):
+        new_cache(draw, attention_plan={"splits_by": "length"}, independent=True)
 
 
 def test_several_tokens_at_once_are_those_one_by_one(draw):
