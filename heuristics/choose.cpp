@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "heuristics/kernels/slice.h"
+#include "heuristics/kernels/attention.h"
 #include "heuristics/placement/place.h"
 #include "heuristics/space.h"
 
@@ -76,7 +76,8 @@ void require(const Verdict& verdict, const Problem& problem) {
   if (!verdict.ok) throw Error(ErrorKind::infeasible, op_name(problem) + ": " + verdict.reason);
 }
 
-// The rules' plan from `wanted`, a default plan of its dataflow; check() may refuse it.
+// The rules' plan from `wanted`, a default plan of its dataflow or one by length; check() may
+// refuse it.
 Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu) {
   const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P& from, const OpOf<P>& op) {
     return Plan(choose_plan(from, op, gpu));
@@ -106,7 +107,7 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1 ||
           op.shape.tokens > kFewTokens * plan.splits) &&
-         !wants_by_length(op, gpu);
+         !is_by_length(choose_plan(AttentionFragments{}, op, gpu));
 }
 
 // Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
@@ -229,35 +230,37 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
                               });
 }
 
-// Of the plans whose blocks share all sequences the one that is expected to be the fastest, else
-// the rules' own. The model takes sequences to be equally long, and does not know the gaps where a
-// block goes from one to the next, which two blocks of 8 warps fill for each other: 1 x 131072 and
-// 31 x 2048 tokens took 42.3 us so, and 52.7 by blocks of 16 warps that are alone, which it expects
-// to be no slower (d4b8, H200; docs/notebook/mixed-lengths.md).
-Plan cheapest_by_length(const Plan& rules, const Config& config, const GpuSpec& gpu,
-                        const ChooseOptions& options) {
-  constexpr double kGaps = 1.25;
-  if (options.chooser != Chooser::model || !knows_dataflow(rules)) return rules;
+// Of the plans whose blocks share all sequences, the rules' among them, the one that is expected to
+// be the fastest with the fields that the config fixes; nothing where none can run with them. The
+// model takes sequences to be equally long, and does not know the gaps where a block goes from one
+// to the next, which two blocks of 8 warps fill for each other. Blocks of 16 warps, which are
+// alone, it has a few percent ahead; in batches of long and short sequences they took 0.92 to 1.20
+// times as long, 1.06 in the mean of 22 (H200, docs/notebook/mixed-lengths.md).
+std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, const GpuSpec& gpu,
+                                       const ChooseOptions& options) {
+  constexpr double kGaps = 1.06;
+  const auto& op = std::get<AttentionDecode>(config.problem);
+  if (options.chooser == Chooser::rules) {
+    return check(rules, op, gpu).ok ? std::optional(rules) : std::nullopt;
+  }
   class ByLength final : public Candidates {
    public:
     using Candidates::Candidates;
     void add(const Plan& plan) override { plans.push_back(plan); }
     std::vector<Plan> plans;
   };
-  const auto& op = std::get<AttentionDecode>(config.problem);
   ByLength all(config.problem, gpu);
+  all.add(rules);
   add_candidates(all, AttentionFragments{.splits_by = SplitsBy::length}, op, SpacePlacement::any);
   CostModel model(config.problem, gpu, options.profiles);
-  return least_with_overrides(all.plans, config, gpu,
-                              [&](const Plan& plan) -> std::optional<double> {
-                                const std::optional<Cost> cost = model(plan);
-                                if (!cost) return std::nullopt;
-                                const auto& each = std::get<AttentionFragments>(plan);
-                                const bool filled =
-                                    each.threads == 256 && call_shape(each, op).blocks() > gpu.sms;
-                                return filled ? cost->us : kGaps * cost->us;
-                              })
-      .value_or(rules);
+  return least_with_overrides(
+      all.plans, config, gpu, [&](const Plan& plan) -> std::optional<double> {
+        const std::optional<Cost> cost = model(plan);
+        if (!cost) return std::nullopt;
+        const auto& each = std::get<AttentionFragments>(plan);
+        const bool filled = each.threads == 256 && resident_by_length(op, each, gpu) > 1;
+        return filled ? cost->us : kGaps * cost->us;
+      });
 }
 
 // The one most like the rules' plan of the space's plans of its dataflow; that plan where there is
@@ -278,9 +281,8 @@ bool is_by_length(const Plan& plan) {
   return fragments != nullptr && fragments->splits_by == SplitsBy::length;
 }
 
-bool wants_by_length(const Problem& problem, const GpuSpec& gpu) {
-  const auto* op = std::get_if<AttentionDecode>(&problem);
-  return op != nullptr && is_by_length(choose_plan(AttentionFragments{}, *op, gpu));
+bool wants_by_length(const Config& config, const GpuSpec& gpu) {
+  return is_by_length(by_rules(config, gpu));
 }
 
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
@@ -297,7 +299,7 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
   if (is_by_length(by_rule)) {
     Config config;
     config.problem = problem;
-    return cheapest_by_length(by_rule, config, gpu, options);
+    if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
   }
   if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
@@ -314,7 +316,9 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   require(check(config.problem), config.problem);
   // Before the search, so that what is wrong with the fields is said.
   const Plan by_rule = by_rules(config, gpu);
-  if (is_by_length(by_rule)) return cheapest_by_length(by_rule, config, gpu, options);
+  if (is_by_length(by_rule)) {
+    if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
+  }
   if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;

@@ -25,7 +25,8 @@ inline constexpr Chooser kDefaultChooser = Chooser::model;
 
 // Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by
 // the model where it expects that to be faster. Not by default: on an H200 it gained 2 to 4 % in
-// attention with 16 splits, but lost as much with 8 or 32, and 8 % in products by tables.
+// attention with 16 splits, but lost as much with 8 or 32, and 8 % in products by tables. Blocks
+// that share all sequences by length have it in any case.
 inline constexpr bool kDefaultLastBlock = false;
 
 struct ChooseOptions {
@@ -45,11 +46,11 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
 // The same, accepted by check(), or Error(infeasible) with its reason.
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// Whether blocks of the plan share all sequences of a call by their lengths, and whether the rules
-// would have them for the problem: where a batch may hold long and short sequences
-// (docs/serving.md).
+// Whether blocks of the plan share all sequences of a call by their lengths.
 bool is_by_length(const Plan& plan);
-bool wants_by_length(const Problem& problem, const GpuSpec& gpu);
+// Whether the rules have them do so, for a batch that may hold long and short sequences
+// (docs/serving.md), with the fields that the config fixes.
+bool wants_by_length(const Config& config, const GpuSpec& gpu);
 
 struct RankedPlan {
   Plan plan;

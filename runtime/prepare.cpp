@@ -43,7 +43,10 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
   } else if (options.chooser == Chooser::rules || !is_modelled(planned.plan)) {
     planned.from = {Rung::rules, why + "by rules of thumb"};
   } else {
-    planned.from = {Rung::model, why + "expected to be the fastest by the cost model"};
+    const char* const of =
+        is_by_length(planned.plan) ? " of plans whose blocks share all sequences by length" : "";
+    planned.from = {Rung::model,
+                    fmt::format("{}expected to be the fastest{} by the cost model", why, of)};
   }
   return planned;
 }

@@ -26,6 +26,10 @@ std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
   return op.shape.tokens * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
 }
 
+// Blocks by length of such a plan that stand on a multiprocessor at once: more than one where they
+// are compiled for 128 registers a thread, and have the shared memory.
+int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu);
+
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
   return format.row_words(op.shape.head_dim);
 }

@@ -9,6 +9,14 @@
 #include "heuristics/placement/place.h"
 
 namespace vqgen {
+
+int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu) {
+  constexpr int kRegisters = 128;
+  plan.splits = 2;
+  const int blocks = occupancy(gpu, plan.threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
+  return std::clamp(vq::resident(configured(plan, op)), 1, std::max(1, blocks));
+}
+
 namespace {
 
 // The words that one load moves at most, for rows of keys and values alike.
@@ -86,9 +94,6 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionFragments& plan,
          occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
-// That a thread takes, about.
-constexpr int kRegisters = 128;
-
 // Heads that a block has registers for: of at most 256 threads, and of more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
@@ -125,18 +130,11 @@ int heads_of_block(const AttentionDecode& op) {
   return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
 }
 
-// Blocks by length of a plan that stand on a multiprocessor at once.
-int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu) {
-  plan.splits = 2;
-  return occupancy(gpu, plan.threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
-}
-
 // As many as stand on the GPU at once, so that each loads its codebooks once and all end together.
 int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan,
                      const GpuSpec& gpu) {
   constexpr std::int64_t kMost = 1024;
-  const std::int64_t blocks =
-      std::int64_t{std::max(resident_by_length(op, plan, gpu), 1)} * gpu.sms;
+  const std::int64_t blocks = std::int64_t{resident_by_length(op, plan, gpu)} * gpu.sms;
   return static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
 }
 
@@ -155,12 +153,13 @@ std::optional<AttentionFragments> for_mixed_lengths(const AttentionDecode& op,
     plan.combine = Combine::last_block;
   }
   plan.step_tokens = tokens_of_step(op, plan);
+  const bool small = plan.heads_per_block * op.shape.head_dim <= kMostHeadsOf512 * 128;
   for (const int threads : {256, 512, 128}) {
-    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
+    if (threads > 256 && !small) continue;
     plan.threads = threads;
     plan.splits = 2;
     if (!place_codebooks(plan, op, gpu)) continue;
-    if (threads == 256 && resident_by_length(op, plan, gpu) < 2) continue;
+    if (threads == 256 && small && resident_by_length(op, plan, gpu) < 2) continue;
     plan.splits = splits_by_length(op, plan, gpu);
     return plan;
   }

@@ -60,14 +60,17 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
   // The fourth keeps less, the fewer channels there are (560 kernels of an H200).
   if (quads > 3) own -= 5.5 * std::max(0.0, 5 - octets);
-  // INT8 by length spills 64 to 1,888 bytes where two blocks share a multiprocessor: of 8 heads
-  // steps of 16 took 1.27 times the best of 256 threads, steps of 8 1.08 (27 problems of an H200).
-  // What minifloats take is enough as it is.
-  const auto integers = [](const VqFormat& format) {
-    return format.is_scalar() && format.decoder != Decoder::e4m3;
+  // What codes of 8 bits take in blocks by length, whose pieces begin anew with queries and scales:
+  // with 128 registers a thread 64 to 1,888 bytes are spilled. INT8 of 8 heads took 1.27 times the
+  // best of 256 threads by steps of 16, 1.08 by steps of 8 (27 problems of an H200, 3 of them
+  // INT8).
+  const auto bytes_of = [](const VqFormat& format) {
+    return format.decoder == Decoder::scalar && format.index_bits / format.vector_size == 8;
   };
+  const bool limited = plan.threads > 256 || vq::resident(configured(plan, op)) > 1;
   const bool by_length = plan.splits_by == SplitsBy::length;
-  if (by_length && (integers(op.keys) || integers(op.values))) own += 6.3 * octets * tiles;
+  if (by_length && limited && (bytes_of(op.keys) || bytes_of(op.values)))
+    own += 6.3 * octets * tiles;
   return static_cast<int>(own);
 }
 

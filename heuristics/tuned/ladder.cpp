@@ -265,7 +265,7 @@ class Borrowing {
     if (!borrowed) return "";
     // Measured with sequences of equal length, which tells nothing of a batch of long and short
     // ones.
-    if (wants_by_length(config_.problem, gpu_) && !is_by_length(plan)) {
+    if (!is_by_length(plan) && wants_by_length(config_, gpu_)) {
       return "splits each sequence by itself, where a batch may hold long and short ones";
     }
     // Where splits follow from the size, another size is a grid that nobody measured: products by

@@ -269,8 +269,8 @@ DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class VQCache:
-    """The quantized KV cache of one layer: codes, raw window and sinks, and how long each sequence
-    is. Positions and lengths are on the device: a captured append() or attend() goes on by replays.
+    """The quantized KV cache of one layer: codes, raw window and sinks, and sequences' lengths. These
+    and positions are on the device: a captured step goes on where the last replay ended.
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
@@ -293,7 +293,7 @@ class VQCache:
                  "window": window, "window_batch": window_batch, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
         self.attention_config = config_text(
-            {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": dict(shape,
+            {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
                 query_heads=query_heads, query_tokens=query_tokens, independent=independent)})
         self._append_config = functools.cache(lambda new_tokens: config_text(
             {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))

@@ -107,49 +107,100 @@ TEST(FixedFields, HoldForTheModelToo) {
   }
 }
 
-AttentionFragments by_length(std::int64_t tokens, Json plan, Chooser chooser,
-                             const char* gpu = "h200") {
+// A batch of sequences of up to `tokens`, with these fields of its shape and its plan.
+Config long_batch(std::int64_t tokens, const Json& plan, const Json& shape = Json::object()) {
   Json json = attention_json();
-  json["shape"] = {
-      {"batch", 32}, {"query_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}, {"tokens", tokens}};
-  const Config config = with_plan(json, std::move(plan));
+  json["shape"] = {{"batch", 32}, {"query_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}};
+  json["shape"]["tokens"] = tokens;
+  json["shape"].update(shape);
+  return with_plan(json, plan);
+}
+
+AttentionFragments by_length(const Config& config, Chooser chooser, const char* gpu = "h200") {
   const Plan chosen = propose(config, find_gpu(gpu), {.chooser = chooser});
   EXPECT_TRUE(check(chosen, config.problem, find_gpu(gpu)).ok);
   return std::get<AttentionFragments>(chosen);
 }
 
+const Json kNoFields = Json::object();
+const Json kByLength = {{"splits_by", "length"}};
+
 // Blocks that share all sequences are as many as stand on the GPU at once, two on a multiprocessor,
-// whatever the capacity: short ones ask for them, long ones have them by default.
+// whatever the capacity: batches of short ones ask for them, long ones have them by default.
 TEST(FixedFields, BlocksByLengthFillTheGpuOnce) {
-  const Json asked = {{"splits_by", "length"}};
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     SCOPED_TRACE(enum_name(chooser));
-    const AttentionFragments plan = by_length(32768, asked, chooser);
+    const AttentionFragments plan = by_length(long_batch(32768, kByLength), chooser);
     EXPECT_EQ(plan.splits_by, SplitsBy::length);
     EXPECT_EQ(plan.threads, 256);
     EXPECT_EQ(plan.splits, 2 * 132 / 8);
-    EXPECT_EQ(by_length(131072, Json::object(), chooser), plan);
-    EXPECT_EQ(by_length(131072, asked, chooser), plan);
-    EXPECT_EQ(by_length(32768, Json::object(), chooser).splits_by, SplitsBy::sequence);
-    EXPECT_EQ(by_length(131072, {{"splits_by", "sequence"}}, chooser).splits_by,
-              SplitsBy::sequence);
+    EXPECT_EQ(by_length(long_batch(131072, kNoFields), chooser), plan);
+    EXPECT_EQ(by_length(long_batch(131072, kByLength), chooser), plan);
+    for (const Config& each :
+         {long_batch(32768, kNoFields), long_batch(131072, {{"splits_by", "sequence"}})}) {
+      EXPECT_EQ(by_length(each, chooser).splits_by, SplitsBy::sequence);
+    }
   }
 }
 
 TEST(FixedFields, BlocksByLengthAreFittedAroundFixedFields) {
   Json asked = {{"splits_by", "length"}, {"threads", 512}};
-  EXPECT_EQ(by_length(32768, asked, Chooser::model).splits, 132 / 8);
+  EXPECT_EQ(by_length(long_batch(32768, asked), Chooser::model).splits, 132 / 8);
   asked["splits"] = 7;
-  const AttentionFragments plan = by_length(32768, asked, Chooser::model);
+  const AttentionFragments plan = by_length(long_batch(32768, asked), Chooser::model);
   EXPECT_EQ(plan.splits, 7);
   EXPECT_EQ(plan.threads, 512);
 }
 
-// Where the copies of codebooks leave room for one block alone, fewer copies may leave it for two.
-TEST(FixedFields, BlocksByLengthShareAMultiprocessorOfLittleSharedMemory) {
-  const AttentionFragments plan = by_length(131072, Json::object(), Chooser::model, "l40s");
-  EXPECT_EQ(plan.splits, 2 * find_gpu("l40s").sms / 8);
-  EXPECT_LT(plan.key_codebook.copies, 16);
+// Blocks of 16 heads take more registers than leave room for a second; where two would have half of
+// the copies of codebooks, one of 16 warps has all.
+TEST(FixedFields, BlocksByLengthStandAloneWhereTwoHaveNoRoom) {
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    const auto plan = by_length(long_batch(131072, kNoFields, {{"query_tokens", 4}}), chooser);
+    EXPECT_EQ(plan.splits_by, SplitsBy::length);
+    EXPECT_EQ(plan.heads_per_block, 16);
+    EXPECT_EQ(plan.splits, 132 / 8);
+  }
+  const AttentionFragments plan = by_length(long_batch(131072, kNoFields), Chooser::model, "l40s");
+  EXPECT_EQ(plan.threads, 512);
+  EXPECT_EQ(plan.splits, find_gpu("l40s").sms / 8);
+  EXPECT_EQ(plan.key_codebook.copies, 16);
+}
+
+// INT8 spills the more, the more tokens a step has.
+TEST(FixedFields, StepsByLengthLeaveInt8ItsRegisters) {
+  Config config = long_batch(131072, kNoFields, {{"query_heads", 64}});
+  auto& op = std::get<AttentionDecode>(config.problem);
+  op.keys = op.values = find_format("int8-channel", "test");
+  EXPECT_EQ(by_length(config, Chooser::model).step_tokens, 8);
+}
+
+// The rules have placements that the space has not: copies of values beside keys that have none.
+TEST(FixedFields, TheRulesPlanByLengthIsAmongThoseCompared) {
+  Config config = long_batch(131072, kNoFields, {{"batch", 4}});
+  auto& op = std::get<AttentionDecode>(config.problem);
+  op.keys = find_format("cq-8c8b", "test");
+  const GpuSpec gpu = find_gpu("h200");
+  const Plan rules = propose(op, gpu, {.chooser = Chooser::rules});
+  ASSERT_TRUE(is_by_length(rules));
+  CostModel model(op, gpu, {});
+  EXPECT_LE(model(propose(op, gpu))->us, model(rules)->us);
+}
+
+// A plan without what blocks by length need is of another dataflow, or by sequence.
+TEST(FixedFields, ThatBlocksByLengthCannotHaveAreOfOthers) {
+  const GpuSpec gpu = find_gpu("h200");
+  for (const Json& shape : {kNoFields, Json({{"query_tokens", 4}})}) {
+    const Config config = long_batch(131072, {{"splits", 1}}, shape);
+    const Plan plan = propose(config, gpu, {.chooser = Chooser::model});
+    EXPECT_FALSE(is_by_length(plan));
+    EXPECT_TRUE(check(plan, config.problem, gpu).ok);
+  }
+  const Json wide = {{"splits_by", "length"}, {"threads", 512}};
+  for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
+    const auto plan = by_length(long_batch(131072, wide, {{"query_tokens", 4}}), chooser);
+    EXPECT_LE(plan.heads_per_block, 8);
+  }
 }
 
 }  // namespace

@@ -362,11 +362,12 @@ TEST(TunedLadder, RowsAreFoundHoweverTheyAreWritten) {
 }
 
 TEST(TunedLadder, RowsBySequenceDoNotServeABatchOfLongAndShortOnes) {
-  const Problem problem = attention_problem(65536, 8);
+  const Problem problem = attention_problem(65536, 8), longer = attention_problem(131072, 8);
   const Tables tables({{tuned_row(problem, model_choice(problem))}});
   EXPECT_EQ(taken(tables.ask(attention_problem(49152, 8))), "bucket t0:2");
-  expect_words(tables.ask(attention_problem(131072, 8)).passed.front().refused,
-               {"each sequence by itself"});
+  expect_words(tables.ask(longer).passed.front().refused, {"each sequence by itself"});
+  const char* const asked = R"({"splits_by": "sequence"})";
+  EXPECT_EQ(taken(tables.ask(longer, "uniform", asked)), "bucket t0:2");
 }
 
 TEST(TunedLadder, DamageIsMetWhereTheTableIsAdded) {
