@@ -252,13 +252,21 @@ std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, 
   ByLength all(config.problem, gpu);
   all.add(rules);
   add_candidates(all, AttentionFragments{.splits_by = SplitsBy::length}, op, SpacePlacement::any);
+  if (!config.plan.contains("splits")) {
+    for (Plan& each : all.plans) {
+      auto fixed = std::get<AttentionFragments>(with_overrides(each, config));
+      fixed.splits = splits_by_length(op, fixed, gpu);
+      each = fixed;
+    }
+  }
   CostModel model(config.problem, gpu, options.profiles);
   return least_with_overrides(
       all.plans, config, gpu, [&](const Plan& plan) -> std::optional<double> {
         const std::optional<Cost> cost = model(plan);
         if (!cost) return std::nullopt;
         const auto& each = std::get<AttentionFragments>(plan);
-        const bool filled = each.threads == 256 && resident_by_length(op, each, gpu) > 1;
+        const bool filled = each.threads == 256 && resident_by_length(op, each, gpu) > 1 &&
+                            call_shape(each, op).blocks() > gpu.sms;
         return filled ? cost->us : kGaps * cost->us;
       });
 }
@@ -282,7 +290,8 @@ bool is_by_length(const Plan& plan) {
 }
 
 bool wants_by_length(const Config& config, const GpuSpec& gpu) {
-  return is_by_length(by_rules(config, gpu));
+  const Plan by_rule = by_rules(config, gpu);
+  return is_by_length(by_rule) && cheapest_by_length(by_rule, config, gpu, {}).has_value();
 }
 
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,

@@ -43,10 +43,11 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
   } else if (options.chooser == Chooser::rules || !is_modelled(planned.plan)) {
     planned.from = {Rung::rules, why + "by rules of thumb"};
   } else {
-    const char* const of =
-        is_by_length(planned.plan) ? " of plans whose blocks share all sequences by length" : "";
     planned.from = {Rung::model,
-                    fmt::format("{}expected to be the fastest{} by the cost model", why, of)};
+                    why + (is_by_length(planned.plan)
+                               ? "blocks share all sequences by length: the cost model's choice of "
+                                 "such plans"
+                               : "expected to be the fastest by the cost model")};
   }
   return planned;
 }

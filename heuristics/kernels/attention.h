@@ -26,9 +26,12 @@ std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
   return op.shape.tokens * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
 }
 
-// Blocks by length of such a plan that stand on a multiprocessor at once: more than one where they
-// are compiled for 128 registers a thread, and have the shared memory.
+// Blocks by length of such a plan that stand on a multiprocessor at once: by shared memory, and by
+// the registers that they are compiled for, 128 a thread, or up to 255 of more heads and channels.
 int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu);
+// As many splits as blocks stand on the GPU at once, so that each loads its codebooks once and all
+// end together.
+int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu);
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
   return format.row_words(op.shape.head_dim);

@@ -82,20 +82,24 @@ constexpr std::int64_t kLongShare = 16384;
 constexpr double kFullEnough = 0.75;  // of the multiprocessors
 constexpr int kThreadsOfTwo = 192;    // where two blocks share one
 
-// Where blocks stand in line: two quads of heads of 128 channels and no splits take 207 registers,
+// Where blocks stand in line. Two quads of heads of 128 channels and no splits take 207 registers,
 // by which blocks of 6 warps do not share a multiprocessor. Us by 6 and by 4 warps, of 64 heads of
 // 8: 32 x 6080 60.1 and 45.7, 64 x 8192 151 and 114 (H200); of 35 problems of 1024 to 16384 tokens
-// 4 warps took 0.67 to 0.78 times as long (H100).
-int threads_in_line(const AttentionDecode& op, int heads) {
+// 4 warps took 0.67 to 0.78 times as long (H100). With splits they take 168.
+AttentionBytes in_line(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kThreadsOfTwoQuadsInLine = 128;
-  return heads > 4 && op.shape.head_dim > 64 ? kThreadsOfTwoQuadsInLine : kThreadsOfTwo;
+  if (plan.heads_per_block > 4 && op.shape.head_dim > 64) {
+    const AttentionBytes four_warps = of_size(plan, op, gpu, kThreadsOfTwoQuadsInLine);
+    if (four_warps.splits == 1) return four_warps;
+  }
+  return of_size(plan, op, gpu, kThreadsOfTwo);
 }
 
 AttentionBytes of_heads(AttentionBytes plan, const AttentionDecode& op, const GpuSpec& gpu,
                         int heads) {
   plan.heads_per_block = heads;
   const std::int64_t blocks = head_blocks(op, plan);
-  if (blocks > gpu.sms) return of_size(plan, op, gpu, threads_in_line(op, heads));
+  if (blocks > gpu.sms) return in_line(plan, op, gpu);
   const AttentionBytes small = of_size(plan, op, gpu, 256);
   const std::int64_t share = share_of_block(op, small);
   if (share <= kShortShare) return small;

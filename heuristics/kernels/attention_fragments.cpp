@@ -11,10 +11,18 @@
 namespace vqgen {
 
 int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu) {
-  constexpr int kRegisters = 128;
   plan.splits = 2;
-  const int blocks = occupancy(gpu, plan.threads, kRegisters, use_of(plan, op).shared_bytes).blocks;
-  return std::clamp(vq::resident(configured(plan, op)), 1, std::max(1, blocks));
+  const int most = vq::resident(configured(plan, op));
+  const int registers = most > 0 || plan.threads > 256 ? 128 : 255;
+  const int blocks = occupancy(gpu, plan.threads, registers, use_of(plan, op).shared_bytes).blocks;
+  return std::max(1, most > 0 ? std::min(most, blocks) : blocks);
+}
+
+int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan,
+                     const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 1024;
+  const std::int64_t blocks = std::int64_t{resident_by_length(op, plan, gpu)} * gpu.sms;
+  return static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
 }
 
 namespace {
@@ -128,14 +136,6 @@ int heads_of_block(const AttentionDecode& op) {
   if (tokens == 1) return even_heads(op, most);
   const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
   return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
-}
-
-// As many as stand on the GPU at once, so that each loads its codebooks once and all end together.
-int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan,
-                     const GpuSpec& gpu) {
-  constexpr std::int64_t kMost = 1024;
-  const std::int64_t blocks = std::int64_t{resident_by_length(op, plan, gpu)} * gpu.sms;
-  return static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
 }
 
 // Whether sequences may be long, and of different lengths.
