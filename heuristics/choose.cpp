@@ -289,11 +289,6 @@ bool is_by_length(const Plan& plan) {
   return fragments != nullptr && fragments->splits_by == SplitsBy::length;
 }
 
-bool wants_by_length(const Config& config, const GpuSpec& gpu) {
-  const Plan by_rule = by_rules(config, gpu);
-  return is_by_length(by_rule) && cheapest_by_length(by_rule, config, gpu, {}).has_value();
-}
-
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
                                   std::span<const HotnessProfile> profiles, bool last_block,
                                   const CostProfile& coefficients) {

@@ -48,9 +48,6 @@ Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& opt
 
 // Whether blocks of the plan share all sequences of a call by their lengths.
 bool is_by_length(const Plan& plan);
-// Whether propose() has them do so by default, for a batch that may hold long and short sequences
-// (docs/serving.md), with the fields that the config fixes.
-bool wants_by_length(const Config& config, const GpuSpec& gpu);
 
 struct RankedPlan {
   Plan plan;

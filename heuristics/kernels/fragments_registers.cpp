@@ -21,14 +21,15 @@ bool reads_global(const VqFormat& format, const Placement& placement) {
   return !format.is_scalar() && placement == all_global();
 }
 
+bool has_byte_codes(const VqFormat& format) { return format.index_bits / format.vector_size == 8; }
+
 // That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
 // instructions that make operands of them.
 double scalar_registers(const VqFormat& format) {
   constexpr double kBytes = 10, kMinifloats = 33;
   if (!format.is_scalar()) return 0;
   if (format.decoder == Decoder::e4m3) return kMinifloats;
-  const bool bytes = format.index_bits / format.vector_size == 8;
-  return bytes || format.has_zeros() ? kBytes : 0;
+  return has_byte_codes(format) || format.has_zeros() ? kBytes : 0;
 }
 
 }  // namespace
@@ -65,7 +66,7 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
   // best of 256 threads by steps of 16, 1.08 by steps of 8 (27 problems of an H200, 3 of them
   // INT8).
   const auto bytes_of = [](const VqFormat& format) {
-    return format.decoder == Decoder::scalar && format.index_bits / format.vector_size == 8;
+    return format.decoder == Decoder::scalar && has_byte_codes(format);
   };
   const bool limited = plan.threads > 256 || vq::resident(configured(plan, op)) > 1;
   const bool by_length = plan.splits_by == SplitsBy::length;

@@ -263,17 +263,18 @@ class Borrowing {
     const Rung rung = neighbour.rung;
     const bool borrowed = rung == Rung::bucket || rung == Rung::nearest || rung == Rung::family;
     if (!borrowed) return "";
-    // Measured with sequences of equal length, which tells nothing of a batch of long and short
-    // ones.
-    if (!is_by_length(plan) && wants_by_length(config_, gpu_)) {
-      return "splits each sequence by itself, where a batch may hold long and short ones";
-    }
     // Where splits follow from the size, another size is a grid that nobody measured: products by
     // tables, 11008 x 4096 in 2 x 8 bits, took 9.8 us so, 8.6 by the model's choice (H200).
     const int splits = call_shape(plan, config_.problem).splits;
     const int measured = call_shape(plan, neighbour.row.problem).splits;
     if (splits != measured) {
       return fmt::format("has {} splits here, {} where it was measured", splits, measured);
+    }
+    // Measured with sequences of equal length, which tells nothing of a batch of long and short
+    // ones.
+    const bool attends = std::holds_alternative<AttentionDecode>(config_.problem);
+    if (attends && !is_by_length(plan) && own_us() && is_by_length(*own)) {
+      return "splits each sequence by itself, where a batch may hold long and short ones";
     }
     const std::optional<Cost> cost = model_(plan);
     if (!cost) {

@@ -195,9 +195,8 @@ TEST(FixedFields, ThatBlocksByLengthCannotHaveAreOfOthers) {
     const Plan plan = propose(config, gpu, {.chooser = Chooser::model});
     EXPECT_FALSE(is_by_length(plan));
     EXPECT_TRUE(check(plan, config.problem, gpu).ok);
-    EXPECT_FALSE(wants_by_length(config, gpu));
   }
-  EXPECT_TRUE(wants_by_length(long_batch(131072, kNoFields), gpu));
+  EXPECT_TRUE(is_by_length(propose(long_batch(131072, kNoFields), gpu)));
   const Json wide = {{"splits_by", "length"}, {"threads", 512}};
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const auto plan = by_length(long_batch(131072, wide, {{"query_tokens", 4}}), chooser);

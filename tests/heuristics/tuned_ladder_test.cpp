@@ -362,12 +362,13 @@ TEST(TunedLadder, RowsAreFoundHoweverTheyAreWritten) {
 }
 
 TEST(TunedLadder, RowsBySequenceDoNotServeABatchOfLongAndShortOnes) {
-  const Problem problem = attention_problem(65536, 8), longer = attention_problem(131072, 8);
+  const Problem problem = attention_problem(65536, 32), longer = attention_problem(131072, 32);
   const Tables tables({{tuned_row(problem, model_choice(problem))}});
-  EXPECT_EQ(taken(tables.ask(attention_problem(49152, 8))), "bucket t0:2");
+  EXPECT_EQ(taken(tables.ask(attention_problem(49152, 32))), "bucket t0:2");
   expect_words(tables.ask(longer).passed.front().refused, {"each sequence by itself"});
-  const char* const asked = R"({"splits_by": "sequence"})";
-  EXPECT_EQ(taken(tables.ask(longer, "uniform", asked)), "bucket t0:2");
+  for (const char* asked : {R"({"splits_by": "sequence"})", R"({"splits": 1})",
+                            R"({"dataflow": "fragments", "splits": 1})"})
+    EXPECT_EQ(taken(tables.ask(longer, "uniform", asked)), "bucket t0:2") << asked;
 }
 
 TEST(TunedLadder, DamageIsMetWhereTheTableIsAdded) {
