@@ -4,10 +4,10 @@ from a seed and tuned for by nobody (docs/notebook/choosing.md). Those of bench/
 
     bench/regret_problems.py FOLDER [SEED]
 """
+import argparse
 import json
 import pathlib
 import random
-import sys
 
 PROBLEMS = 40  # of each kind
 SEED = 24
@@ -56,12 +56,13 @@ def configs(seed):
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, config in configs(int(sys.argv[2]) if len(sys.argv) == 3 else SEED):
-        (folder / f"{name}.json").write_text(json.dumps(config) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("seed", type=int, nargs="?", default=SEED)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    for name, config in configs(arguments.seed):
+        (arguments.folder / f"{name}.json").write_text(json.dumps(config) + "\n")
 
 
 if __name__ == "__main__":

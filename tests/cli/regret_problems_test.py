@@ -15,9 +15,14 @@ def texts(folder):
 
 def main():
     source, vqgen = map(pathlib.Path, sys.argv[1:])
+    script = source.resolve() / "bench" / "regret_problems.py"
     kept = texts(source / "bench" / "regret")
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, source / "bench" / "regret_problems.py", folder], check=True)
+        for arguments, code in [(["--help"], 0), (["--seed"], 2), (["a", "b"], 2)]:
+            run = subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True)
+            assert run.returncode == code, (arguments, run.returncode)
+        assert not list(pathlib.Path(folder).iterdir()), "wrote something for wrong arguments"
+        subprocess.run([sys.executable, script, folder], check=True)
         written = texts(pathlib.Path(folder))
     assert len(kept) == 80, len(kept)
     assert kept == written, "write bench/regret anew by bench/regret_problems.py"
