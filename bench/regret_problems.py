@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the problems that untuned choices are judged by to a folder: 40 of attention and 40 products, drawn
-from a seed and tuned for by nobody (docs/notebook/choosing.md). Those of bench/regret/ are of the default seed.
+"""Writes problems that nobody tuned for to a folder: 40 of attention and 40 products, drawn from a seed.
 
     bench/regret_problems.py FOLDER [SEED]
+
+Untuned choices are judged by them (docs/notebook/choosing.md). Those of bench/regret/ are of the default seed.
 """
 import argparse
 import json
@@ -56,7 +57,7 @@ def configs(seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("seed", type=int, nargs="?", default=SEED)
     arguments = parser.parse_args()

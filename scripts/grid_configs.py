@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the configs of the grid that choose() is judged by (docs/notebook/choosing.md) to a folder:
-products of three shapes at 1, 8 and 64 rows in four formats, and attention of Llama-7B in two.
+"""Writes the configs of the grid that choose() is judged by (docs/notebook/choosing.md) to a folder.
 
     scripts/grid_configs.py FOLDER
+
+Products of three shapes at 1, 8 and 64 rows in four formats, and attention of Llama-7B in two.
 """
+import argparse
 import json
 import pathlib
-import sys
 
 SHAPES = [(4096, 4096), (11008, 4096), (4096, 11008)]
 ROWS = [1, 8, 64]
@@ -33,9 +34,9 @@ def configs():
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, config in configs():
         (folder / f"{name}.json").write_text(json.dumps(config, indent=2) + "\n")
