@@ -122,7 +122,6 @@ void judge_plan(Judge& judge, const AttentionBytes& plan, const AttentionDecode&
                 head_dim);
   judge_format(judge, op.keys, head_dim, "keys");
   judge_format(judge, op.values, head_dim, "values");
-  judge.require(op.raw_slots() == 0, "dataflow bytes reads no raw window or sinks; use fragments");
   judge.require(op.shape.query_tokens == 1,
                 "query_tokens {} are more than the one of dataflow bytes; use fragments",
                 op.shape.query_tokens);

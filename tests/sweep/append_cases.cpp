@@ -125,16 +125,16 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
-  for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  for (const int head_dim : {0, 1}) impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
-  impossible.insert({{kKeyBits, kKeyLattice}, {kDataflow, kFragments}});
-  impossible.insert({{kValueBits, kValueLattice}, {kDataflow, kFragments}});
+  impossible.emplace(AxisValue{kKeyBits, kKeyLattice}, AxisValue{kDataflow, kFragments});
+  impossible.emplace(AxisValue{kValueBits, kValueLattice}, AxisValue{kDataflow, kFragments});
   // Warps along the entries are no more than a block has.
   for (int threads = 0; threads < kSizes[kThreads]; ++threads) {
     for (int along = threads + 1; along < kSizes[kAlong]; ++along) {
-      impossible.insert({{kThreads, threads}, {kAlong, along}});
+      impossible.emplace(AxisValue{kThreads, threads}, AxisValue{kAlong, along});
     }
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

@@ -113,7 +113,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 
 SweepCases append_products_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;
-  for (const int threads : {0, 1}) impossible.insert({{kThreads, threads}, {kWarpgroups, 1}});
+  for (const int threads : {0, 1}) impossible.emplace(AxisValue{kThreads, threads}, AxisValue{kWarpgroups, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, own);

@@ -28,6 +28,8 @@ enum Axis {
   kRounds,
   kPages,
   kOrder,
+  kWindow,
+  kSinks,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -37,8 +39,10 @@ constexpr std::array kWordsOfRun{1, 2, 4};  // which leave rows as they are
 constexpr std::array kThreadsOf{32, 64, 96};
 constexpr std::array kRoundsOf{2, 3, 4};
 constexpr std::array kHeadsOf{8, 4, 1};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
+constexpr std::array kSinkCounts{0, 3, 40};
 // By Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3, 4, 5};
+const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3, 4, 5, 5, 3};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -53,6 +57,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.independent = v[kIndependent] == 1;
   op.shape.page_tokens = pick(kPageTokens, kPages);
+  op.shape.window = pick(kWindows, kWindow).slots;
+  op.shape.window_batch = pick(kWindows, kWindow).batch;
+  op.shape.sinks = pick(kSinkCounts, kSinks);
   const auto format = [&](Axis scope) {
     VqFormat of{.vector_size = 4, .index_bits = 8, .scope = pick(kScopes, scope)};
     if (of.scope == Scope::channel_group) of.group_channels = op.shape.head_dim;
@@ -80,6 +87,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input.page_order = pick(kPageOrders, kOrder);
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   result.misalignment = {alignment, alignment * 4};
+  if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
   result.name = case_name(v);
   return result;
 }

@@ -279,25 +279,25 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;  // head_dim 96 is no power of two
   for (const int transforms : {kHadamard, kHadamard + 1}) {
-    impossible.insert({{kHeadDim, 1}, {kTransforms, transforms}});
+    impossible.emplace(AxisValue{kHeadDim, 1}, AxisValue{kTransforms, transforms});
   }
   for (const int vector : {0, 1}) {
-    impossible.insert({{kKeyBits, kKeyE8p}, {kKeyVector, vector}});
-    impossible.insert({{kValueBits, kValueE8p}, {kValueVector, vector}});
+    impossible.emplace(AxisValue{kKeyBits, kKeyE8p}, AxisValue{kKeyVector, vector});
+    impossible.emplace(AxisValue{kValueBits, kValueE8p}, AxisValue{kValueVector, vector});
   }
   for (const int of_keys : {1, 3}) {
-    impossible.insert({{kKeyBits, kKeyE8p}, {kIntegers, of_keys}});
-    impossible.insert({{kKeyVector, 0}, {kIntegers, of_keys}});
+    impossible.emplace(AxisValue{kKeyBits, kKeyE8p}, AxisValue{kIntegers, of_keys});
+    impossible.emplace(AxisValue{kKeyVector, 0}, AxisValue{kIntegers, of_keys});
   }
   for (const int of_values : {2, 3}) {
-    impossible.insert({{kValueBits, kValueE8p}, {kIntegers, of_values}});
-    impossible.insert({{kValueVector, 0}, {kIntegers, of_values}});
+    impossible.emplace(AxisValue{kValueBits, kValueE8p}, AxisValue{kIntegers, of_values});
+    impossible.emplace(AxisValue{kValueVector, 0}, AxisValue{kIntegers, of_values});
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
-    impossible.insert({{kKeyBits, bits}, {kDataflow, kTables}});
+    impossible.emplace(AxisValue{kKeyBits, bits}, AxisValue{kDataflow, kTables});
   }
-  impossible.insert({{kDataflow, kChannels}, {kCombine, 1}});  // which plans do not say
+  impossible.emplace(AxisValue{kDataflow, kChannels}, AxisValue{kCombine, 1});  // which plans do not say
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });

@@ -223,7 +223,7 @@ SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (int bits = 0; bits < static_cast<int>(kBitsOf.size()); ++bits) {
     // 10 bits in 16 copies take 128 KiB a stage.
     if (kBitsOf[static_cast<std::size_t>(bits)] != 10) continue;
-    for (const int places : {1, 2}) impossible.insert({{kBits, bits}, {kPlaces, places}});
+    for (const int places : {1, 2}) impossible.emplace(AxisValue{kBits, bits}, AxisValue{kPlaces, places});
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);

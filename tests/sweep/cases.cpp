@@ -51,10 +51,10 @@ VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_d
 
 void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
   constexpr int kIntegers = 2;
-  impossible.insert({{axes.bits, axes.lattice}, {axes.scales, kIntegers}});
-  impossible.insert({{axes.vector, 0}, {axes.scales, kIntegers}});
+  impossible.emplace(AxisValue{axes.bits, axes.lattice}, AxisValue{axes.scales, kIntegers});
+  impossible.emplace(AxisValue{axes.vector, 0}, AxisValue{axes.scales, kIntegers});
   for (const int vector : {0, 1}) {
-    impossible.insert({{axes.bits, axes.lattice}, {axes.vector, vector}});
+    impossible.emplace(AxisValue{axes.bits, axes.lattice}, AxisValue{axes.vector, vector});
   }
 }
 
@@ -62,7 +62,7 @@ void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_a
   for (int tokens = 0; tokens < static_cast<int>(kPageTokens.size()); ++tokens) {
     for (int order = 0; order < static_cast<int>(kPageOrders.size()); ++order) {
       if ((tokens > 0) == (order > 0)) continue;
-      impossible.insert({{tokens_axis, tokens}, {order_axis, order}});
+      impossible.emplace(AxisValue{tokens_axis, tokens}, AxisValue{order_axis, order});
     }
   }
 }
@@ -71,7 +71,7 @@ void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes) {
   const auto side_by_side = static_cast<int>(kPageOrders.size()) - 1;
   for (int layout = 1; layout < static_cast<int>(kLayouts.size()); ++layout) {
     for (const int axis : {axes.key_layout, axes.value_layout}) {
-      impossible.insert({{axis, layout}, {axes.order, side_by_side}});
+      impossible.emplace(AxisValue{axis, layout}, AxisValue{axes.order, side_by_side});
     }
   }
 }

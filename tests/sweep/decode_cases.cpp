@@ -108,7 +108,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
-  for (const int head_dim : {0, 1}) impossible.insert({{kHeadDim, head_dim}, {kHadamard, 1}});
+  for (const int head_dim : {0, 1}) impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});

@@ -133,13 +133,13 @@ SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   for (const int format : {kPairs, kLattice, kTiles, kGroups, kWide}) {
     for (const int dataflow : {kOfBytes, kOfByteGroups}) {
-      impossible.insert({{kDataflow, dataflow}, {kFormat, format}});
+      impossible.emplace(AxisValue{kDataflow, dataflow}, AxisValue{kFormat, format});
     }
   }
   for (const int format : {kLattice, kWide}) {
-    impossible.insert({{kDataflow, kTables}, {kFormat, format}});
+    impossible.emplace(AxisValue{kDataflow, kTables}, AxisValue{kFormat, format});
   }
-  impossible.insert({{kDataflow, kSlices}, {kFormat, kLattice}});
+  impossible.emplace(AxisValue{kDataflow, kSlices}, AxisValue{kFormat, kLattice});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });

@@ -300,36 +300,36 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
-  for (const int vector : {0, 1}) impossible.insert({{kBits, kE8p}, {kVector, vector}});
-  impossible.insert({{kBits, kE8p}, {kIntegers, 1}});
-  impossible.insert({{kVector, 0}, {kIntegers, 1}});
+  for (const int vector : {0, 1}) impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kVector, vector});
+  impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kIntegers, 1});
+  impossible.emplace(AxisValue{kVector, 0}, AxisValue{kIntegers, 1});
   for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
     for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
       if (dataflow == kFragments || dataflow == kWarpgroups || dataflow == kRowgroups) continue;
-      impossible.insert({{kRows, static_cast<int>(gemm)}, {kDataflow, dataflow}});
+      impossible.emplace(AxisValue{kRows, static_cast<int>(gemm)}, AxisValue{kDataflow, dataflow});
     }
   }
   // No block has room for larger tables, and none serves units that a chunk lies across.
   for (int bits = kMostTableBits - 1; bits <= kE8p; ++bits) {
-    impossible.insert({{kBits, bits}, {kDataflow, kTables}});
+    impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kTables});
   }
-  for (const int scope : {2, 3}) impossible.insert({{kScope, scope}, {kDataflow, kTables}});
+  for (const int scope : {2, 3}) impossible.emplace(AxisValue{kScope, scope}, AxisValue{kDataflow, kTables});
   // Codes of a sub-vector that are no share of a word.
   for (int bits = 2; bits <= 16; ++bits) {
-    if ((bits & (bits - 1)) != 0) impossible.insert({{kBits, bits - 2}, {kDataflow, kSlices}});
+    if ((bits & (bits - 1)) != 0) impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
   }
-  impossible.insert({{kBits, kE8p}, {kDataflow, kSlices}});
-  impossible.insert({{kResiduals, 2}, {kDataflow, kSlices}});
+  impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kDataflow, kSlices});
+  impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
   // What plans of these dataflows do not say.
   for (int level = 1; level < kPlacements; ++level) {
-    impossible.insert({{kLevel, level}, {kDataflow, kSlices}});
+    impossible.emplace(AxisValue{kLevel, level}, AxisValue{kDataflow, kSlices});
   }
   for (const int value : {1, 2}) {
     for (const int dataflow : {kTables, kSlices}) {
-      impossible.insert({{kDataflow, dataflow}, {kSplits, value}});
+      impossible.emplace(AxisValue{kDataflow, dataflow}, AxisValue{kSplits, value});
     }
     for (const int dataflow : {kTables, kWarpgroups, kSlices, kRowgroups}) {
-      impossible.insert({{kDataflow, dataflow}, {kFusion, value}});
+      impossible.emplace(AxisValue{kDataflow, dataflow}, AxisValue{kFusion, value});
     }
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

@@ -196,19 +196,19 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // which other sweeps have
   for (int format = 0; format < 13; ++format) {
-    if (format != 4) impossible.insert({{kKeys, format}, {kDataflow, 1}});
+    if (format != 4) impossible.emplace(AxisValue{kKeys, format}, AxisValue{kDataflow, 1});
     const bool keys = format < 7 || format == 10 || format == 12;
     const bool values = format < 9;
     for (const int fragments : {2, 3, kRing}) {
-      if (!keys) impossible.insert({{kKeys, format}, {kDataflow, fragments}});
-      if (!values) impossible.insert({{kValues, format}, {kDataflow, fragments}});
+      if (!keys) impossible.emplace(AxisValue{kKeys, format}, AxisValue{kDataflow, fragments});
+      if (!values) impossible.emplace(AxisValue{kValues, format}, AxisValue{kDataflow, fragments});
     }
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   for (int layout = 0; layout < static_cast<int>(kLayouts.size()); ++layout) {
     if (kLayouts[static_cast<std::size_t>(layout)].rows == 1) continue;
     for (const Axis tensor : {kKeyLayout, kValueLayout}) {
-      impossible.insert({{tensor, layout}, {kDataflow, kRing}});
+      impossible.emplace(AxisValue{tensor, layout}, AxisValue{kDataflow, kRing});
     }
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

@@ -138,6 +138,12 @@ template <class Plan>
 VQ_HD constexpr bool reads_raw(const AttentionConfig<Plan>& c) {
   return raw_slots(c) > 0 || c.query_tokens > 1;
 }
+// Whether splits share the tokens that are read from codes, and raw ones are shared out apart from
+// these. Dataflow bytes alone has that.
+template <class Plan>
+VQ_HD constexpr bool raw_apart(const AttentionConfig<Plan>&) {
+  return false;
+}
 // Whether the query that quantized keys are compared with is another than that of raw ones.
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {

@@ -63,12 +63,14 @@ struct AttentionWork {
   static constexpr int kThreads = Plan::config().threads;
   using Splits = AttentionSplits<Plan>;
   using Raw = RawRows<Plan>;
+  static constexpr bool kRawApart = raw_apart(Plan::config());
 
   int batch, split, splits, slot;  // of the sequence's `splits`; of all partials
   int kv_head, first_head, heads;
   int number;        // of the first query token
   int behind;        // query tokens of the block behind that one
-  int seen, window;  // tokens that the last one sees; from where on it reads its own window
+  int seen, window;  // tokens that the last one sees; from where on it reads its own window. The
+                     // first where raw tokens are shared out apart, too
   int begin, end;
   typename Raw::Tokens raw;
   QueryToken<Plan> token;
@@ -100,12 +102,18 @@ struct AttentionWork {
     split = block_x();
     splits = kSplits;
     slot = split + kSplits * batch;
-    return read_tokens(args, [&](int length) {
-      const i64 share = share_of_split(args, length);
-      begin = clip(split * share, length);
-      end = clip((split + 1) * share, length);
-      if (Plan::config().independent && split == kSplits - 1) end = length;
+    const bool any = read_tokens(args, [&](int length) {
+      if constexpr (kRawApart) {
+        seen = length;
+      } else {
+        take_share(args, 0, length);
+      }
     });
+    if constexpr (kRawApart) {
+      const int codes = clip(raw.window > 0 ? raw.window : 0, seen);
+      take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
+    }
+    return any;
   }
   // Likewise, of a piece.
   VQ_DEVICE bool take(const AttentionDecodeArgs& args, const AttentionPiece& piece) {
@@ -123,7 +131,8 @@ struct AttentionWork {
   // still write the length: maybe elsewhere, but within the sequence's room.
   VQ_DEVICE i64 begin_by_hint(const AttentionDecodeArgs& args) const {
     if constexpr (kSplits == 1) return 0;
-    const int length = load_hint(args.lengths + block_z());
+    int length = load_hint(args.lengths + block_z());
+    if constexpr (kRawApart && Raw::kMaxWindow > 0) length -= load_hint(args.windows + block_z());
     const i64 first = block_x() * share_of_split(args, length > 0 ? length : 0);
     return first < args.capacity ? first : args.capacity;
   }
@@ -288,6 +297,17 @@ struct AttentionWork {
       raw.end_with_codes(token.cached);
     }
     return true;
+  }
+  // The split's tokens of [from, to), of which splits take whole tiles.
+  VQ_DEVICE void take_share(const AttentionDecodeArgs& args, int from, int to) {
+    const i64 share = share_of_split(args, to - from);
+    const int base = Plan::config().independent ? 0 : from;
+    begin = clip(base + split * share, to);
+    end = clip(base + (split + 1) * share, to);
+    if constexpr (Plan::config().independent) {
+      if (begin < from) begin = from;
+      if (split == kSplits - 1) end = to;
+    }
   }
   // Tokens of each split of a sequence of so many.
   VQ_DEVICE static i64 share_of_split(const AttentionDecodeArgs& args, int length) {

@@ -15,6 +15,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_bytes/plan.h>
+#include <vq/kernels/attention_bytes/raw_tiles.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 
@@ -36,6 +37,9 @@ class ByteSoftmax {
   static constexpr float kMost = 15.995f;  // the largest exponent whose power fits 16 bits
   static constexpr float kLowest = -1.0e30f;
   using Scores = float[kTiles][kQuads];
+  static constexpr bool kRaw = reads_raw(kConfig);
+  static constexpr bool kSkips = kConfig.max_sinks > 0;
+  using Raw = Either<kRaw, RawTiles<Plan>, NoRawTiles>;
 
   VQ_DEVICE ByteSoftmax() {
     VQ_UNROLL
@@ -48,6 +52,9 @@ class ByteSoftmax {
   // that read codes of values at once, of rows 2c or of rows 2c + 1, meet in no bank.
   VQ_DEVICE static int token_of(int row) { return row < 4 ? row : row ^ 1; }
 
+  // Tokens below `from`, which are raw, do not count.
+  VQ_DEVICE void skip_below(int from) { from_ = from; }
+
   // Sums of products become exponents: times scale[quad] they are scores in units of log2. Tokens
   // from `end` on, of the step from `first` on, get -inf.
   VQ_DEVICE void to_exponents(Scores& scores, const float (&scale)[kQuads], int first, int end) {
@@ -59,7 +66,7 @@ class ByteSoftmax {
           exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
       above = above || exponents[i / kQuads][i % kQuads] > kMost;
     }
-    if (any_of_warp(above) || first + kBytesStep > end) {
+    if (any_of_warp(above) || first + kBytesStep > end || (kSkips && first < from_)) {
       raise_maximum(scores, scale, first, end);
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
@@ -161,23 +168,32 @@ class ByteSoftmax {
     }
   }
 
-  // The warps' parts of a block become one, in the order of the warps. All threads; begins with a
-  // barrier, behind which entries and rounds are no longer needed. each(head, channel, value,
-  // maximum, sum) is given the whole, the value less the values' scale.
+  // The warps' parts of a block become one, in the order of the warps; a warp's is that of its
+  // codes times the values' scale, and of its raw tokens. All threads; begins with a barrier,
+  // behind which entries and rounds are no longer needed. each(head, channel, value, maximum, sum)
+  // is given the whole, where there are no raw tokens the value less the scale.
   template <class Each>
-  VQ_DEVICE void merge(Each each) {
+  VQ_DEVICE void merge(const Raw& raw, float scale, Each each) {
     if (lane() < kGroupLanes) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
-        store_shared(maximum_of(quad * 4 + lane(), warp()), maximum_[quad]);
+        float own = maximum_[quad];
+        if constexpr (kRaw) own = larger(own, raw.maximum(quad) + kOne);
+        store_shared(maximum_of(quad * 4 + lane(), warp()), own);
       }
     }
     sync_block();
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const int head = quad * 4 + place_in_group();
-      const float weight = exp2_approx(maximum_[quad] - block_maximum(head));
+      const float highest = block_maximum(head);
+      const float weight = exp2_approx(maximum_[quad] - highest);
       float total = sum_[quad] * weight;
+      float of_raw = 0.0f;
+      if constexpr (kRaw) {
+        of_raw = exp2_approx(raw.maximum(quad) + kOne - highest);
+        total = fused(raw.sum(quad), of_raw, total);
+      }
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
       if (lane() < kGroupLanes) store_shared(sum_of(head, warp()), total);
@@ -188,7 +204,11 @@ class ByteSoftmax {
           const i32(&own)[4] = sums_[vector][i / 2][quad];
           const auto high = static_cast<float>(own[i % 2 * 2]);
           const auto low = static_cast<float>(own[i % 2 * 2 + 1]);
-          return float_bits(fused(high, 256.0f, low) * weight);
+          const float of_codes = fused(high, 256.0f, low) * weight;
+          if constexpr (!kRaw)
+            return float_bits(of_codes);
+          else
+            return float_bits(fused(raw.output(quad, vector * 4 + i), of_raw, of_codes * scale));
         };
         store_shared(reinterpret_cast<U32x4*>(part) + vector,
                      U32x4{bits(0), bits(1), bits(2), bits(3)});
@@ -229,8 +249,9 @@ class ByteSoftmax {
   VQ_DEVICE float exponent(float score, const float (&scale)[kQuads], int quad) const {
     return fused(score, scale[quad], kOne - maximum_[quad]);
   }
-  VQ_DEVICE static bool counts(int tile, int first, int end) {
-    return first + tile * 8 + token_of(lane_group()) < end;
+  VQ_DEVICE bool counts(int tile, int first, int end) const {
+    const int token = first + tile * 8 + token_of(lane_group());
+    return token < end && (!kSkips || token >= from_);
   }
 
   // Of a head's maximum and the scores of its tokens that count.
@@ -277,6 +298,7 @@ class ByteSoftmax {
 
   float maximum_[kQuads];  // the same in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane had
+  int from_ = 0;
   i32 sums_[kVectors][2][kQuads][4];
 };
 

@@ -7,6 +7,7 @@
 //            operand a of products with the query's bytes (query_bytes.cuh)
 //   values   lane (g, c) looks up channels [g head_dim / 8, ..) of rows 2c and 2c + 1, which become
 //            operand a by permutes (byte_softmax.cuh)
+//   raw      tokens of the window and sinks come behind a warp's codes (raw_tiles.cuh)
 //
 // The values of a step and the scores of the next are looked up and multiplied side by side, so
 // that a warp has two independent streams under way. Each warp keeps a maximum, a sum and an output
@@ -38,6 +39,7 @@ class AttentionBytesBlock {
   static constexpr int kQuads = Softmax::kQuads;
   // Octets of a key, and sub-vectors of a value, that a lane has.
   static constexpr int kTurns = kConfig.head_dim / 32;
+  static constexpr bool kRaw = reads_raw(kConfig);
   static_assert(kHasMmaS8, "attention_bytes needs sm_80");
 
   VQ_DEVICE explicit AttentionBytesBlock(const AttentionDecodeArgs& args)
@@ -60,6 +62,12 @@ class AttentionBytesBlock {
     const auto pages = rounds_.load_first_pages();
     const bool few = rounds_.others_are_few();
     if (few) rounds_.ask_for_others(pages);
+    if constexpr (kRaw) {
+      softmax_.skip_below(work_.raw.sinks);
+      const RawTokens tokens = RawTiles<Plan>::tokens_of(work_);
+      RawTiles<Plan>::prefetch(args_, tokens);
+      if (thread_index() == 0) RawTiles<Plan>::keep(tokens);
+    }
     make_query(rows);
     sync_block();
     if (!few) rounds_.ask_for_others(pages);
@@ -67,11 +75,16 @@ class AttentionBytesBlock {
     if (asks) Rounds::await_first();
     sync_block();
     attend();
+    typename Softmax::Raw raw;
+    if constexpr (kRaw) attend_raw(raw);
     const float scale =
         scale_of<kConfig.values.stage_scales, kConfig.values.per_head>(args_.values);
-    softmax_.merge([this, scale](int head, int channel, float value, float highest, float total) {
-      if (head < work_.heads) work_.write_one(args_, head, channel, value * scale, highest, total);
-    });
+    const float left = kRaw ? 1.0f : scale;
+    softmax_.merge(raw, scale,
+                   [this, left](int head, int channel, float value, float highest, float total) {
+                     if (head < work_.heads)
+                       work_.write_one(args_, head, channel, value * left, highest, total);
+                   });
     work_.merge_if_last(args_);
   }
 
@@ -104,7 +117,8 @@ class AttentionBytesBlock {
     float* const query = shared_part<float>(kAt.query);
     using Row = typename QueryRows<Plan>::Row;
     float peak[QueryRows<Plan>::kOfWarp];
-    rows.store(1.0f, query, query, [&](int i, int head, const Row& row) {
+    float* const raw_query = shared_part<float>(kAt.raw_query);
+    rows.store(1.0f, query, raw_query, [&](int i, int head, const Row& row) {
       peak[i] = peak_of_row(row, [scale](int) { return scale < 0.0f ? -scale : scale; });
       if (lane() == 0) store_shared(peaks() + head, peak[i]);
     });
@@ -112,6 +126,11 @@ class AttentionBytesBlock {
     rows.for_each([&](int i, int head) {
       Query::prepare(query_words(), head, query + head * kConfig.head_dim, Query::kPeak / peak[i],
                      [scale](int) { return scale; });
+      if constexpr (kRaw) {
+        RawTiles<Plan>::Query::prepare(RawTiles<Plan>::words(), head,
+                                       raw_query + head * kConfig.head_dim, 1.0f,
+                                       [](int) { return 1.0f; });
+      }
     });
   }
   VQ_DEVICE void take_query() {
@@ -131,6 +150,7 @@ class AttentionBytesBlock {
     int first = of_warp(work_.begin) + number * kBytesStep;
     const float below = Softmax::below_shared(work_.end - work_.begin);
     if (first >= end) {
+      ask_for_raw();
       softmax_.share_maximum(below);
       return;
     }
@@ -164,6 +184,7 @@ class AttentionBytesBlock {
       rounds_.give_back();
       const auto weights = softmax_.to_weights(scores);
       if (!more) {
+        ask_for_raw();
         VQ_UNROLL
         for (int turn = 0; turn < kTurns; ++turn) {
           if (turn + 1 < kTurns) look_up_values(entries, codes, turn + 1);
@@ -186,6 +207,29 @@ class AttentionBytesBlock {
       }
       look_up_values(entries, codes, 0);
       first += Rounds::kTokens;
+    }
+  }
+
+  // This warp's raw tokens, whose first tile has been asked for.
+  VQ_DEVICE void attend_raw(RawTiles<Plan>& raw) {
+    raw.begin();
+    const RawTokens tokens = RawTiles<Plan>::tokens();
+    const float scale = score_scale(args_);
+    for (int turn = 0; RawTiles<Plan>::has(tokens, turn); ++turn) {
+      RawTiles<Plan>::await();
+      raw.take_keys(turn, tokens, scale);
+      RawTiles<Plan>::ask_keys(args_, tokens, turn + 1);
+      RawTiles<Plan>::await();
+      raw.add_values();
+      RawTiles<Plan>::ask_values(args_, tokens, turn + 1);
+    }
+  }
+  // Its first tile, once this warp's part of the rounds is read.
+  VQ_DEVICE void ask_for_raw() const {
+    if constexpr (kRaw) {
+      const RawTokens tokens = RawTiles<Plan>::tokens();
+      RawTiles<Plan>::ask_keys(args_, tokens, 0);
+      RawTiles<Plan>::ask_values(args_, tokens, 0);
     }
   }
 

@@ -54,6 +54,12 @@ VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionBytes>& c, i64 to
   return ceil_div(share, turn) * kBytesStep;
 }
 
+// Raw tokens are shared out by themselves, in tiles, after codes.
+VQ_HD constexpr bool raw_apart(const AttentionConfig<AttentionBytes>& c) { return reads_raw(c); }
+// Tokens of such a tile: its keys fill the warp's part of a round, and so do its values.
+inline constexpr int kRawTile = 8;
+static_assert(kRawTile * 2 * AttentionBytes::kVectorSize == 2 * kBytesStep, "");
+
 // Bytes of a row of codes.
 VQ_HD constexpr int code_row_bytes(const AttentionConfig<AttentionBytes>& c) {
   return c.head_dim / AttentionBytes::kVectorSize;
@@ -71,6 +77,9 @@ struct AttentionBytesShared {
   i64 query;        // [heads_per_block][head_dim] fp32, transformed
   i64 query_words;  // [heads_per_block][2] rows of operand words
   i64 query_peaks;  // [heads_per_block] fp32, their largest magnitudes
+  i64 raw_query;    // [heads_per_block][head_dim] fp32, untransformed, where that is another
+  i64 raw_words;    // [heads_per_block] rows of operand words of it, where there are raw tokens
+  i64 raw_tokens;   // RawTokens of the block (raw_tiles.cuh)
   i64 parts;        // at the end: [warp][quad head][part_row] fp32
   i64 maximum;      // likewise [quad head][warp] fp32
   i64 sum;          // likewise
@@ -90,6 +99,13 @@ VQ_HD constexpr AttentionBytesShared bytes_layout(const AttentionConfig<Attentio
   at.query_words =
       carve(i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4);
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
+  at.raw_query = transformed(c) && reads_raw(c) ? carve(i64{c.heads_per_block} * c.head_dim * 4)
+                                                : at.query;
+  if (reads_raw(c)) {
+    at.raw_words = carve(
+        i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4);
+    at.raw_tokens = carve(16);
+  }
   at.maximum = carve(warps * quad_heads(c) * 4);
   at.sum = carve(warps * quad_heads(c) * 4);
   at.total = carve.next;
@@ -101,6 +117,7 @@ VQ_HD constexpr AttentionBytesShared bytes_layout(const AttentionConfig<Attentio
 VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionBytes>& c, i64 batch, i64) {
   CallShape shape = attention_shape(c, batch, bytes_layout(c).total, true);
   shape.code_bytes = most(shape.code_bytes, 16);
+  if (reads_raw(c)) shape.element_bytes = 16;
   return shape;
 }
 
