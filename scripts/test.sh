@@ -37,14 +37,22 @@ third_of_sources() {
   echo $((${sum%% *} % 3 + 1))
 }
 
+# Sets CPU to the seconds, user and system, that processes of this shell have taken; a subshell has others.
+count_cpu() {
+  times >build/times
+  CPU="$(awk -F '[ms ]+' 'NR == 2 { printf "%d", 60 * ($1 + $3) + $2 + $4 }' build/times)"
+}
+
 PARTS=""
 # part NAME opens a part of the run, and notes how long the one before took.
 part() {
+  count_cpu
   if [ -n "${PART:-}" ]; then
-    PARTS+="$(printf '%6d s  %s' "$((SECONDS - PART_START))" "$PART")"$'\n'
+    PARTS+="$(printf '%6d s, %6d s of CPU  %s' "$((SECONDS - PART_START))" "$((CPU - PART_CPU))" "$PART")"$'\n'
   fi
   PART="$1"
   PART_START=$SECONDS
+  PART_CPU=$CPU
   [ -z "$PART" ] || printf '\n== %s\n' "$PART"
 }
 
@@ -66,6 +74,7 @@ elif [ -n "$third" ]; then
 else
   unset VQGEN_SWEEP_THIRD
 fi
+mkdir -p build
 part "dependencies"
 deps_prepare
 status=0
@@ -81,8 +90,11 @@ for preset in "${presets[@]}"; do
   count="$(ctest --test-dir "build/$preset" -N "${skipped[@]}" "$@" | sed -n 's/^Total Tests: //p')"
   selected=$((selected + count))
   [ "$count" -gt 0 ] || continue
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" "${skipped[@]}" "$@" ||
-    status=$?
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" "${skipped[@]}" "$@" |
+    tee "build/$preset/test.log" || status=$?
+  printf '\nthe slowest:\n'
+  sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/test.log" |
+    sort -rn | head -n 20
 done
 if [ "$selected" -eq 0 ]; then
   echo "test: no test is selected by: ${skipped[*]} $*; see ctest --test-dir build/dev -N" >&2
