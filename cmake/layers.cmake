@@ -53,14 +53,13 @@ function(vqgen_sanitize_lightly target)
   endif()
 endfunction()
 
-# vqgen_test(NAME SOURCES ... LINKS ... [DEV_ONLY pattern] [DEV_TOO] [TOGETHER]): a GoogleTest executable
-# registered with ctest, each test by itself. With TOGETHER they are one in asan, which starts once and
-# compiles a kernel that many use once; it runs early, since it is long. Tests that the pattern takes do
-# not run under sanitizers. The others do. In the preset dev these have the label `sanitized`, by which
-# scripts/test.sh leaves them out there, unless DEV_TOO says that they show something more without
-# sanitizers. Target plain_tests is what test.sh builds in dev: the executables that it runs there.
+# vqgen_test(NAME SOURCES ... LINKS ... [LONG pattern] [DEV_ONLY pattern] [TOGETHER]): a GoogleTest
+# executable registered with ctest, each test by itself. Tests that LONG takes have the label `long`:
+# `scripts/test.sh --all` alone runs them. Tests that DEV_ONLY takes do not run under sanitizers, where
+# they take minutes. With TOGETHER a preset with sanitizers runs all tests as one, which starts once and
+# compiles a kernel that many use once; it runs early, since it is long.
 function(vqgen_test name)
-  cmake_parse_arguments(arg "DEV_TOO;TOGETHER" "DEV_ONLY" "SOURCES;LINKS" ${ARGN})
+  cmake_parse_arguments(arg "TOGETHER" "LONG;DEV_ONLY" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   vqgen_options(${name})
   vqgen_sanitize_lightly(${name})
@@ -69,22 +68,18 @@ function(vqgen_test name)
   target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
   set(discovery DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
-  if(arg_DEV_ONLY)
-    set(others TEST_FILTER -${arg_DEV_ONLY})
-  endif()
   if(VQGEN_SANITIZE AND arg_TOGETHER)
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${arg_DEV_ONLY}")
     set_tests_properties(${name} PROPERTIES COST 500)
-  elseif(VQGEN_SANITIZE OR arg_DEV_TOO)
-    gtest_discover_tests(${name} ${others} ${discovery})
+  elseif(VQGEN_SANITIZE)
+    gtest_discover_tests(${name} TEST_FILTER -${arg_DEV_ONLY} ${discovery})
   else()
-    gtest_discover_tests(${name} ${others} ${discovery} PROPERTIES LABELS sanitized)
-  endif()
-  if(arg_DEV_ONLY AND NOT VQGEN_SANITIZE)
-    gtest_discover_tests(${name} TEST_FILTER ${arg_DEV_ONLY} ${discovery})
-  endif()
-  if(arg_DEV_ONLY OR arg_DEV_TOO)
-    add_dependencies(plain_tests ${name})
+    if(NOT arg_LONG STREQUAL "*")
+      gtest_discover_tests(${name} TEST_FILTER -${arg_LONG} ${discovery})
+    endif()
+    if(arg_LONG)
+      gtest_discover_tests(${name} TEST_FILTER ${arg_LONG} ${discovery} PROPERTIES LABELS long)
+    endif()
   endif()
 endfunction()
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/files/files.h"
+#include "tests/kernel_cache.h"
 #include "tests/message_of.h"
 
 namespace vqgen::host_test {
@@ -67,7 +68,7 @@ KernelSource source_of(const Trial& trial) {
 }
 
 std::vector<std::uint32_t> run(const Trial& trial, const HostOptions& options) {
-  const std::unique_ptr<Backend> backend = make_host_backend(options);
+  const std::unique_ptr<Backend> backend = vqgen::test::keeping_kernels(make_host_backend(options));
   const KernelSource source = source_of(trial);
   const std::unique_ptr<LoadedKernel> kernel =
       backend->load(compiled(*backend, source, options.check_races), source);

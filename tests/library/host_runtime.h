@@ -1,14 +1,14 @@
 // The host backend's runtime of the tests of launches, and ops that it prepared.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
 
+#include "tests/kernel_cache.h"
 #include "tests/library/trials.h"
 
 namespace vqgen::library::test {
 
-// One runtime for all tests. VQGEN_TEST_CACHE, if set, keeps its kernels between runs.
+// One runtime for all tests, which keeps its kernels between runs.
 inline vqgen_runtime* host() {
   static const std::unique_ptr<vqgen_runtime, decltype(&vqgen_runtime_destroy)> runtime(
       [] {
@@ -16,8 +16,8 @@ inline vqgen_runtime* host() {
         vqgen_options_init(&options);
         options.backend = VQGEN_HOST;
         options.threads = 2;
-        const char* folder = std::getenv("VQGEN_TEST_CACHE");
-        options.cache_dir = folder != nullptr ? folder : "";
+        const std::string folder = vqgen::test::kernel_folder().value_or("").string();
+        options.cache_dir = folder.c_str();
         vqgen_runtime* made = nullptr;
         EXPECT_EQ(vqgen_runtime_create(&options, &made), VQGEN_OK) << vqgen_last_error();
         return made;

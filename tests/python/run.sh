@@ -1,23 +1,58 @@
 #!/usr/bin/env bash
-# Runs the Python tests on the package of a build tree. What they import and this machine's Python
-# lacks comes from PyPI into build/python-tests; PyTorch does not: its tests are skipped without it. So
-# are those of pictures where the machine has NumPy and pytest of its own, and no matplotlib.
-#   run.sh BUILD_DIR SOURCE_DIR PYTHON [preloaded libraries]
+# Runs the Python tests, or one file, on the package of a build tree.
+#
+#   run.sh BUILD_DIR SOURCE_DIR PYTHON [plain|torch [FILE]]
+#
+# plain: NumPy and pytest; what PYTHON lacks is installed from PyPI into build/python-tests. Tests of
+# PyTorch are skipped without it, and those of pictures without matplotlib.
+# torch: the tests that need PyTorch, by the Python of VQGEN_TORCH_PYTHON, or by PYTHON, or by
+# build/torch-venv, into which PyTorch and transformers are installed from PyPI. Without them this fails.
+# VQGEN_TEST_PRELOAD: libraries that Python has to load first, as sanitizers' are.
 set -euo pipefail
-build="$1" source="$2" python="$3" preloaded="${4:-}"
+build="$1" source="$2" given="$3" kind="${4:-plain}" file="${5:-}"
+say() { printf 'run.sh: %s\n' "$*" >&2; }
 
-if ! "$python" -c 'import numpy, pytest' 2>/dev/null; then
-  venv="$source/build/python-tests"
-  (
-    flock 9  # one of two builds that test at once
-    if ! "$venv/bin/python" -c 'import matplotlib, numpy, pytest' 2>/dev/null; then
-      "$python" -m venv --system-site-packages --clear "$venv"
-      "$venv/bin/pip" install -q --disable-pip-version-check 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7'
-    fi
-  ) 9>"$source/build/python-tests.lock"
+# in_venv NAME IMPORTS INSTALL...: `python` becomes the virtual environment build/NAME, which INSTALL
+# fills unless it has all that IMPORTS names.
+in_venv() {
+  local venv="$source/build/$1" imports="$2"
+  shift 2
   python="$venv/bin/python"
+  (
+    flock 9  # one of several tests that begin at once
+    "$python" -c "import $imports" 2>/dev/null || 
+      { "$given" -m venv --system-site-packages --clear "$venv" && "$@"; }
+    "$python" -c "import $imports"
+  ) 9>"$venv.lock" || { say "$imports cannot be installed into $venv; name a Python that has them by VQGEN_TORCH_PYTHON"; exit 1; }
+}
+pip() { "$python" -m pip install -q --disable-pip-version-check "$@"; }
+# On the CPU PyTorch needs none of NVIDIA's libraries, 3 GB, that it asks for.
+install_torch() {
+  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' 'transformers>=5.17' safetensors \
+    filelock typing-extensions sympy networkx jinja2 fsspec setuptools
+  pip --no-deps torch
+}
+
+python="$given"
+imports="numpy, pytest, torch, transformers"
+if [ "$kind" = plain ]; then
+  "$python" -c 'import numpy, pytest' 2>/dev/null ||
+    in_venv python-tests "matplotlib, numpy, pytest" pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7'
+elif [ -n "${VQGEN_TORCH_PYTHON:-}" ]; then
+  python="$VQGEN_TORCH_PYTHON"
+  "$python" -c "import $imports" || { say "VQGEN_TORCH_PYTHON=$python lacks one of $imports; name another Python, or none"; exit 1; }
+elif ! "$python" -c "import $imports" 2>/dev/null; then
+  in_venv torch-venv "$imports" install_torch
 fi
+
 export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1
 export VQGEN_SOURCE_DIR="$source" VQGEN_TOOL="$build/bin/vqgen"
-[ -z "$preloaded" ] || export LD_PRELOAD="$preloaded" ASAN_OPTIONS=detect_leaks=0:handle_sigill=1  # leaks are Python's
-"$python" -m pytest -q -rs -p no:cacheprovider "$source/tests/python"
+[ -z "${VQGEN_TEST_PRELOAD:-}" ] ||
+  export LD_PRELOAD="$VQGEN_TEST_PRELOAD" ASAN_OPTIONS=detect_leaks=0:handle_sigill=1  # leaks are Python's
+tests=("$source/tests/python")
+[ "$kind" = plain ] || mapfile -t tests < <(grep -l torch "$source"/tests/python/test_*.py)
+case "$file" in
+  "") "$python" -m pytest -q -rs -p no:cacheprovider "${tests[@]}" ;;
+  *.py) VQGEN="$VQGEN_TOOL" "$python" "$file" ;;
+  *) VQGEN="$VQGEN_TOOL" bash "$file" ;;
+esac

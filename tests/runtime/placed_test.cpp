@@ -13,6 +13,7 @@
 #include "runtime/execute.h"
 #include "runtime/verify/hard_input.h"
 #include "tests/heuristics/hotness_random.h"
+#include "tests/kernel_cache.h"
 
 namespace vqgen {
 namespace {
@@ -62,7 +63,7 @@ class Placements : public testing::Test {
     EXPECT_GE(seen.size(), 3u);
   }
 
-  std::unique_ptr<Backend> backend_ = make_host_backend({});
+  std::unique_ptr<Backend> backend_ = test::keeping_kernels(make_host_backend({.optimize = false}));
   GpuSpec gpu_ = find_gpu("t4");  // little shared memory: not all fits
 };
 

@@ -15,6 +15,7 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/prepare.h"
 #include "runtime/training/device_books.h"
+#include "tests/kernel_cache.h"
 #include "tests/source_folder.h"
 #include "tests/sweep/plans.h"
 
@@ -47,7 +48,7 @@ class Architectures : public testing::TestWithParam<const char*> {
       GTEST_SKIP() << why;
     }
   }
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu(GetParam());
 };
 

@@ -318,7 +318,7 @@ TEST(Barriers, OfClustersAreAllNeeded) {
         std::pair{"(warp() * kBlocks + Work::split()) * 32", "warp() * kBlocks * 32"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     ASSERT_NE(wrong.text, right.text);
-    const auto backend = make_host_backend();
+    const auto backend = test_host({});
     const auto kernel = backend->load(backend->compile(wrong), wrong);
     const LinearData data = make_linear_data(op, HardInput{.seed = 3});
     EXPECT_TRUE(fault_is_found([&] {

@@ -97,7 +97,7 @@ TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
 
 // Clusters that truly run at once, as the host's threads do.
 TEST_F(Cluster, OnSeveralThreadsGivesTheSameBits) {
-  const auto threads = make_host_backend({.order = LaneOrder::random, .seed = 3, .threads = 4});
+  const auto threads = test_host({.order = LaneOrder::random, .seed = 3, .threads = 4});
   const Gemm op = product(true);
   const LinearBytegroups plan{
       .threads = 128, .splits = 4, .code_words = 1, .codebook = all_shared(256)};

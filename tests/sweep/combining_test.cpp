@@ -9,13 +9,14 @@
 #include "generator/generate.h"
 #include "heuristics/space.h"
 #include "runtime/backend/cuda/cuda_backend.h"
+#include "tests/kernel_cache.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen {
 namespace {
 
 TEST(Combining, KeepsItsLoadsInFlight) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   for (const char* name : {"t4", "a100", "h200"}) {
     const GpuSpec gpu = find_gpu(name);
     for (const int query_tokens : {1, 4}) {
@@ -39,7 +40,7 @@ TEST(Combining, KeepsItsLoadsInFlight) {
 
 // Of 64 registers, as many as teams had once, 224 bytes were spilled: 2 us of 15.
 TEST(Combining, TeamsSpillNothing) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
   for (const auto& [head_dim, splits] :
        {std::pair{128, 17}, std::pair{128, 33}, std::pair{64, 65}, std::pair{96, 24}}) {

@@ -137,7 +137,7 @@ TEST_F(Decode, TheJudgeFindsAFault) {
 
 // 10 lanes a row of 80 channels: two threads of a warp have none.
 TEST(DecodeRaces, RawRowsAreCopiedOnceWhereLanesDoNotDivideTheBlock) {
-  const auto backend = make_host_backend({.check_races = true, .optimize = false});
+  const auto backend = test_host({.check_races = true});
   KvDecode op = decode_problem();
   op.shape.head_dim = 80;
   op.keys.hadamard = false;

@@ -15,21 +15,14 @@
 #include "generator/generate.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/cache/artifact_cache.h"
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/row_decoder.h"
+#include "tests/kernel_cache.h"
 #include "tests/verify/linear_cancellation.h"
 
 namespace vqgen::test {
 namespace {
-
-// Set VQGEN_TEST_CACHE to a folder to keep compiled kernels between runs.
-ArtifactCache* test_cache() {
-  static const char* folder = std::getenv("VQGEN_TEST_CACHE");
-  static ArtifactCache cache({.folder = folder != nullptr ? folder : ""});
-  return folder != nullptr ? &cache : nullptr;
-}
 
 std::string_view wanted_backend() {
   const char* wanted = std::getenv("VQGEN_TEST_BACKEND");
@@ -157,22 +150,24 @@ std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel)
 
 }  // namespace
 
+std::unique_ptr<Backend> test_host(HostOptions options) {
+  options.optimize = false;  // the compiler takes most of a case's time
+  return keeping_kernels(make_host_backend(std::move(options)));
+}
+
 Backend* sweep_backend(std::size_t number) {
   static const std::string_view wanted = wanted_backend();
   if (wanted == "cuda") {
     static const char* nvrtc = std::getenv("VQGEN_NVRTC");
     static const std::unique_ptr<Backend> backend =
-        make_cuda_backend({.nvrtc_path = nvrtc != nullptr ? nvrtc : ""});
+        keeping_kernels(make_cuda_backend({.nvrtc_path = nvrtc != nullptr ? nvrtc : ""}));
     return backend->device() ? backend.get() : nullptr;
   }
-  // Of a case the compiler takes most of the time.
   static const bool races = wanted == "race";
   static const std::array backends{
-      make_host_backend({.order = LaneOrder::forward, .check_races = races, .optimize = false}),
-      make_host_backend({.order = LaneOrder::reverse, .check_races = races, .optimize = false}),
-      make_host_backend(
-          {.order = LaneOrder::random, .seed = 1, .check_races = races, .optimize = false}),
-  };
+      test_host({.order = LaneOrder::forward, .check_races = races}),
+      test_host({.order = LaneOrder::reverse, .check_races = races}),
+      test_host({.order = LaneOrder::random, .seed = 1, .check_races = races})};
   return backends[number % backends.size()].get();
 }
 
@@ -186,7 +181,7 @@ Kernel::Kernel(Backend& backend, const Problem& problem, const Plan& plan, const
       problem_(problem),
       plan_(plan),
       source_(generate(problem, plan, gpu, backend.machine(), {})),
-      loaded_(backend.load(compile_cached(backend, source_, test_cache()).artifact, source_)) {}
+      loaded_(backend.load(backend.compile(source_), source_)) {}
 
 AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, std::get<AttentionDecode>(problem_), plan_, data,

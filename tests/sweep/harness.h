@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/gpu/gpu_spec.h"
+#include "runtime/backend/host/host_backend.h"
 #include "runtime/execute.h"
 #include "runtime/verify/compare.h"
 #include "tests/sweep/cases.h"
@@ -17,6 +18,9 @@ namespace vqgen::test {
 // with its race checker, else the host. Null where a GPU is asked for and there is none. On the
 // host, lanes run forward, in reverse or at random, by `number`.
 Backend* sweep_backend(std::size_t number = 0);
+
+// A host backend that compiles without optimisation and keeps its kernels (tests/kernel_cache.h).
+std::unique_ptr<Backend> test_host(HostOptions options);
 
 // The GPU that plans are made for: the backend's device where it is a GPU, else an H200.
 GpuSpec sweep_gpu();

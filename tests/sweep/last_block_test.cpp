@@ -131,7 +131,7 @@ TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
 
 // Blocks that truly run at once, as the host's threads do: whoever is last finds all partials.
 TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
-  const auto threads = make_host_backend({.order = LaneOrder::random, .seed = 3, .threads = 4});
+  const auto threads = test_host({.order = LaneOrder::random, .seed = 3, .threads = 4});
   const GpuSpec gpu = find_gpu("h200");
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);

@@ -16,20 +16,36 @@
 namespace vqgen::test {
 namespace {
 
-// Of the cases: VQGEN_SWEEP_SEED, else always the same.
+// The number that a variable has, `otherwise` without it. Error(bad_input) unless it is at most
+// `most`.
+std::uint64_t number_of(const char* variable, std::uint64_t otherwise, std::uint64_t most) {
+  const char* const given = std::getenv(variable);
+  if (given == nullptr) return otherwise;
+  std::uint64_t number = 0;
+  const char* const end = given + std::strlen(given);
+  const auto [stopped, error] = std::from_chars(given, end, number);
+  if (error != std::errc() || stopped != end || number > most) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: '{}' is no whole number up to {}; give one",
+                                                  variable, given, most));
+  }
+  return number;
+}
+
+// The seed of the cases; the same one unless the variable gives another.
 std::uint64_t sweep_seed() {
-  static const std::uint64_t seed = [] {
-    const char* const wanted = std::getenv("VQGEN_SWEEP_SEED");
-    if (wanted == nullptr) return std::uint64_t{20261122};
-    std::uint64_t number = 0;
-    const char* const end = wanted + std::strlen(wanted);
-    const auto [stopped, error] = std::from_chars(wanted, end, number);
-    if (error != std::errc() || stopped != end) {
-      throw Error(ErrorKind::bad_input, "VQGEN_SWEEP_SEED must be a whole number");
-    }
-    return number;
-  }();
+  static const std::uint64_t seed = number_of("VQGEN_SWEEP_SEED", 20261122, UINT64_MAX);
   return seed;
+}
+
+// The third of the cases that runs, from 1; 0 runs all.
+std::uint64_t sweep_third() {
+  static const std::uint64_t third = number_of("VQGEN_SWEEP_THIRD", 0, 3);
+  return third;
+}
+// Whether the shard's case of this number runs. Each third has all lane orders, which are those of
+// the number's remainder.
+bool runs(std::size_t number, std::uint64_t third) {
+  return third == 0 || (number + number / 3) % 3 == third - 1;
 }
 constexpr std::size_t kShards = 6;  // so that ctest runs them side by side
 
@@ -45,19 +61,19 @@ class Sweep : public testing::TestWithParam<std::size_t> {
     std::size_t ran = 0;
     std::size_t dropped = 0;
     std::size_t other_dataflow = 0;
-    for (std::size_t i = GetParam(); i < cases.size(); i += kShards) {
-      const std::string failure = failure_of(cases[i], *sweep_backend(i / kShards), gpu);
+    for (std::size_t i = GetParam(), number = 0; i < cases.size(); i += kShards, ++number) {
+      if (!runs(number, sweep_third())) continue;
+      const std::string failure = failure_of(cases[i], *sweep_backend(number), gpu);
       EXPECT_EQ(failure, "") << "repeat with VQGEN_SWEEP_SEED=" << sweep_seed();
       ++ran;
       dropped += cases[i].override_dropped ? 1u : 0u;
       other_dataflow += cases[i].dataflow_dropped ? 1u : 0u;
     }
     std::printf(
-        "VQGEN_SWEEP_SEED=%llu: %zu of %zu cases, %zu with the default plan for want of room, %zu "
-        "in dataflow "
-        "lanes for the same\n",
-        static_cast<unsigned long long>(sweep_seed()), ran, cases.size(), dropped, other_dataflow);
-    EXPECT_EQ(ran, (cases.size() + kShards - 1 - GetParam()) / kShards);
+        "VQGEN_SWEEP_SEED=%llu VQGEN_SWEEP_THIRD=%llu: %zu of %zu cases, %zu with the default plan "
+        "for want of room, %zu in dataflow lanes for want of room\n",
+        static_cast<unsigned long long>(sweep_seed()),
+        static_cast<unsigned long long>(sweep_third()), ran, cases.size(), dropped, other_dataflow);
   }
 };
 
@@ -79,6 +95,21 @@ TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed()));
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), sweep_seed())); }
 
 INSTANTIATE_TEST_SUITE_P(Shard, Sweep, testing::Range(std::size_t{0}, kShards));
+
+TEST(SweepThirds, AreAllTheCasesAndHaveAllLaneOrders) {
+  std::map<std::pair<std::uint64_t, std::size_t>, int> occurrences;  // by third and lane order
+  for (std::size_t number = 0; number < 9; ++number) {
+    EXPECT_TRUE(runs(number, 0));
+    int thirds = 0;
+    for (const std::uint64_t third : {1u, 2u, 3u}) {
+      if (!runs(number, third)) continue;
+      ++thirds;
+      ++occurrences[{third, number % 3}];
+    }
+    EXPECT_EQ(thirds, 1) << number;
+  }
+  EXPECT_EQ(occurrences.size(), 9u);
+}
 
 TEST(SweepCover, EveryPairOfValuesOccurs) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";

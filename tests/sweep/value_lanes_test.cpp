@@ -105,7 +105,7 @@ TEST(ValueLanesFault, StoresOfLanesWithoutChannelsAreFound) {
   plan.threads = 64;
   plan.heads_per_block = 3;
   const AttentionData data = make_attention_data(op, {.seed = 5});
-  const auto backend = make_host_backend({});
+  const auto backend = test_host({});
   const auto run = [&](const KernelSource& source) {
     const auto kernel = backend->load(backend->compile(source), source);
     execute(*backend, *kernel, source, op, plan, data);

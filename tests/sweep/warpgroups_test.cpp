@@ -10,6 +10,7 @@
 #include "generator/generate.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/cuda/nvrtc_compile.h"
+#include "tests/kernel_cache.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen {
@@ -40,7 +41,7 @@ Gemm product(int rows, const VqFormat& weights) {
 
 // For as many rows as products have, with lookups just before a product and a step ahead.
 TEST(Warpgroups, CompileForHopper) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
   for (const int vector_size : {2, 8}) {
     for (const int rows : {8, 16, 32, 64, 128, 256}) {
@@ -66,7 +67,7 @@ TEST(Warpgroups, CompileForHopper) {
 }
 
 TEST(Rowgroups, CompileForHopper) {
-  const std::unique_ptr<Backend> backend = make_cuda_backend();
+  const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
   for (const bool bytes : {false, true}) {
     for (const int rows : {16, 64, 128, 256}) {

@@ -331,7 +331,7 @@ TEST_F(WindowBatch, TheJudgesFindWhatWrongKernelsDo) {
 
 // More new tokens than the ring has slots take those that the call encodes old ones from.
 TEST(WindowBatchRaces, ASlotIsWrittenByWhomItIsReadBy) {
-  const auto backend = make_host_backend({.check_races = true, .optimize = false});
+  const auto backend = test_host({.check_races = true});
   for (const std::size_t number : {0u, 1u, 3u}) {
     const BatchCase from = batch_cases()[number];
     SCOPED_TRACE(from.name);

@@ -9,6 +9,7 @@
 #include "quantizer/train/train.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
+#include "tests/kernel_cache.h"
 #include "tests/quantizer/samples.h"
 
 namespace vqgen {
@@ -28,12 +29,14 @@ class DeviceBooks : public testing::Test {
     const std::string wanted = wanted_backend();
     if (wanted == "cuda") {
       const char* nvrtc = std::getenv("VQGEN_NVRTC");
-      backend_ = make_cuda_backend({.nvrtc_path = nvrtc != nullptr ? nvrtc : ""}).release();
+      backend_ =
+          test::keeping_kernels(make_cuda_backend({.nvrtc_path = nvrtc != nullptr ? nvrtc : ""}))
+              .release();
     } else {
-      backend_ = make_host_backend({.order = LaneOrder::random,
-                                    .seed = 1,
-                                    .check_races = wanted == "race",
-                                    .optimize = false})
+      backend_ = test::keeping_kernels(make_host_backend({.order = LaneOrder::random,
+                                                          .seed = 1,
+                                                          .check_races = wanted == "race",
+                                                          .optimize = false}))
                      .release();
     }
     cache_ = new ArtifactCache(CacheOptions{});  // in memory
