@@ -80,6 +80,18 @@ TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 9);
 }
 
+// Three tiles of raw tokens a warp.
+TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
+  AttentionDecode op = attention_of_integers();
+  op.shape.window = 40;
+  op.shape.sinks = 3;
+  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  expect_every_barrier_needed(op, plan, 9);
+  const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
+  const std::string said = report_of(right, op, plan, "copy_async_wait<1>();", ";");
+  EXPECT_NE(said.find("copy_async of 16 bytes"), std::string::npos) << said;
+}
+
 TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.shape.page_tokens = 16;

@@ -315,6 +315,68 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
   }
 }
 
+// Raw tokens, few and many, none of them codes or all, of one split and of several.
+TEST_P(AttentionByBytes, RawTokensCountOnce) {
+  for (const int head_dim : {64, 128}) {
+    AttentionDecode op = problem(head_dim, head_dim == 64 ? 4 : 7);
+    op.shape.window = 200;
+    op.shape.sinks = 50;
+    for (const auto& [lengths, windows, sinks] :
+         {std::tuple{std::vector{300, 97}, std::vector{200, 0}, std::vector{50, 7}},
+          std::tuple{std::vector{200, 9}, std::vector{200, 9}, std::vector{0, 9}},
+          std::tuple{std::vector{220, 40}, std::vector{180, 1}, std::vector{40, 39}},
+          std::tuple{std::vector{1, 50}, std::vector{0, 0}, std::vector{1, 50}},
+          std::tuple{std::vector{260, 0}, std::vector{3, 0}, std::vector{33, 0}}}) {
+      AttentionData data = make_attention_data(op, {.seed = 51});
+      data.lengths = {lengths[0], lengths[1]};
+      data.windows = {windows[0], windows[1]};
+      data.sinks = {sinks[0], sinks[1]};
+      for (const int splits : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ' ' << lengths[0] << ' ' << splits);
+        expect_right(op, plan(op, splits), data);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
+  AttentionDecode op = problem();
+  op.shape.window = 100;
+  op.shape.sinks = 20;
+  const AttentionBytes own = plan(op, 2);
+  AttentionData data = make_attention_data(op, {.seed = 52});
+  data.lengths = {300, 170};
+  data.windows = {93, 100};
+  data.sinks = {13, 20};
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"(!kSkips || token >= from_)", "true"},
+        std::pair{"counts ? scores[0][quad] * scale : -infinity()", "scores[0][quad] * scale"},
+        std::pair{"(kSkips && first < from_)", "false"},
+        std::pair{"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
+        std::pair{"u32{from_float<kConfig.element>(left)} << 16", "0u"},
+        std::pair{"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
+        std::pair{"own = larger(own, raw.maximum(quad) + kOne);", ";"},
+        std::pair{"fused(raw.sum(quad), of_raw, total)", "total"},
+        std::pair{"const int codes = clip(raw.window > 0 ? raw.window : 0, seen);",
+                  "const int codes = seen;"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_NE(wrong.text, right.text) << place;
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    AttentionData hard = data;
+    scale_queries(hard, op.dtype, 8.0f);
+    const AttentionResult exact = reference_attention(hard, static_cast<double>(softmax_scale(op)));
+    const AttentionOutput soft_output = execute(backend, *kernel, wrong, op, own, data);
+    const AttentionOutput hard_output = execute(backend, *kernel, wrong, op, own, hard);
+    EXPECT_FALSE(compare(reference.out, soft_output.out, op.dtype).ok &&
+                 compare(exact.out, hard_output.out, op.dtype).ok)
+        << place << ": " << instead;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Elements, AttentionByBytes, testing::Values(DType::f16, DType::bf16),
                          [](const auto& test) { return std::string(enum_name(test.param)); });
 

@@ -125,6 +125,9 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     add_part("class BulkRing {", of_class, true, groups);
     add_part("static float estimate_by_warps(", of_member, true, !groups);
   }
+  if (std::holds_alternative<AttentionBytes>(plan)) {
+    add_part("class RawTiles {", of_class, true, attention->raw_slots() > 0);
+  }
   if (const auto* groups = std::get_if<LinearBytegroups>(&plan)) {
     add_part("class BulkRing {", of_class, true, groups->x_before == 1);
     add_part("class StagedRow {", of_class, true, groups->x_before == 1);
