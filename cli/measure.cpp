@@ -24,6 +24,7 @@ struct MeasureArguments {
   std::optional<std::size_t> likely;
   std::string placement = "any";
   std::string chooser{enum_name(kDefaultChooser)};
+  std::string lengths;
   bool turns = false;
   double warm_up_ms = 0;
   TimingOptions timing;
@@ -80,11 +81,48 @@ Space plans_of(const Config& config, const GpuSpec& gpu, const MeasureArguments&
   return {read_plans(config, gpu, options.plans, chooser)};
 }
 
+// "1x131072,31x2048": the lengths of a batch's sequences, in this order.
+std::vector<std::int32_t> read_lengths(const std::string& text, const Config& config) {
+  const auto fail = [&](const std::string& why) {
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("--lengths '{}': {}; write COUNTxTOKENS, as in 1x131072,31x2048", text, why));
+  };
+  const auto* op = std::get_if<AttentionDecode>(&config.problem);
+  if (op == nullptr) {
+    throw Error(ErrorKind::bad_input, fmt::format("--lengths is of attention_decode; {} is {}",
+                                                  config.source, op_name(config.problem)));
+  }
+  std::vector<std::int32_t> lengths;
+  const char* from = text.data();
+  const char* const end = from + text.size();
+  const auto number = [&](char behind, std::int64_t most) {
+    std::int64_t value = 0;
+    const auto [stop, fault] = std::from_chars(from, end, value);
+    const bool ends = stop == end ? behind == ',' : *stop == behind;
+    if (fault != std::errc{} || !ends) fail("it is no list of counts and tokens");
+    if (value < 0 || value > most) fail(fmt::format("{} is not within 0..{}", value, most));
+    from = stop == end ? end : stop + 1;
+    return value;
+  };
+  while (from != end) {
+    const std::int64_t count = number('x', op->shape.batch);
+    const auto tokens = static_cast<std::int32_t>(number(',', op->shape.tokens));
+    lengths.insert(lengths.end(), static_cast<std::size_t>(count), tokens);
+  }
+  if (std::ssize(lengths) != op->shape.batch) {
+    fail(fmt::format("it has {} sequences, and {} {}", lengths.size(), config.source,
+                     op->shape.batch));
+  }
+  return lengths;
+}
+
 void measure_config(const Config& config, const MeasureArguments& options, Backend& backend,
                     const GpuSpec& gpu, Output& output) {
   const Space plans = plans_of(config, gpu, options);
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
+  if (!options.lengths.empty()) measure.input.given_lengths = read_lengths(options.lengths, config);
   measure.progress = [&](std::size_t done, std::size_t of) {
     output.show(static_cast<double>(done) / static_cast<double>(of), config.source);
   };
@@ -221,6 +259,9 @@ void run(const MeasureArguments& options, Output& output) {
         ErrorKind::bad_input,
         "--turns times the chosen plan of each config; leave out --space, --likely and --plans");
   }
+  if (options.turns && !options.lengths.empty()) {
+    throw Error(ErrorKind::bad_input, "--turns times full lengths; leave out --lengths");
+  }
   const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
@@ -279,6 +320,9 @@ void add_measure(CLI::App& app, Output& output) {
           "With --space, where codebooks stand: any, all in global or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<SpacePlacement>));
+  command->add_option("--lengths", options->lengths,
+                      "Of attention: COUNTxTOKENS of the sequences, as in 1x131072,31x2048; by "
+                      "default all are as long as the config's tokens");
   command->add_flag("--turns", options->turns,
                     "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
                     "config once for each line of stdin that has its number; lines of JSON on "

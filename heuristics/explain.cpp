@@ -1,13 +1,9 @@
 #include "heuristics/explain.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <set>
 
-#include "core/profiles.h"
-#include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -16,6 +12,10 @@ namespace {
 // "key codebooks: entries 8 in registers, 248 in shared; ..." and the bytes that they take a block.
 std::string codebook_line(const std::string& operand, const vq::FormatConfig& format,
                           std::int64_t units) {
+  if (vq::is_scalar(format.decoder)) {
+    return fmt::format("{} scales beside codes: {} shared bytes a block", operand,
+                       units * (vq::replicated_bytes(format) + vq::shared_bytes(format)));
+  }
   std::string levels;
   const auto add = [&](vq::EntryRange range, const std::string& where) {
     if (range.begin == range.end) return;
@@ -171,21 +171,44 @@ std::string shape_line(const Problem& problem) {
                      op.shape.in_features);
 }
 
+// Bits of a row of so many numbers over their number, scales between its codes counted.
+double stored_bits(const VqFormat& format, std::int64_t columns) {
+  return 32.0 * static_cast<double>(format.row_words(columns)) / static_cast<double>(columns);
+}
+
+// Numbers of a row of an operand.
+std::int64_t row_columns(const Problem& problem) {
+  return std::visit(
+      [](const auto& op) -> std::int64_t {
+        if constexpr (requires { op.shape.head_dim; }) return op.shape.head_dim;
+        if constexpr (requires { op.shape.in_features; }) return op.shape.in_features;
+        return 1;
+      },
+      problem);
+}
+
 ReportSection problem_section(const Problem& problem, const std::vector<OperandTraffic>& traffic) {
   ReportSection section{"problem", {shape_line(problem)}};
+  const std::int64_t columns = row_columns(problem);
   auto each = traffic.begin();
   const auto add = [&](Operand operand, const VqFormat& format) {
     std::string codes;
     for_each_part(format, 0, [&](const VqFormat& part, int) {
       if (!codes.empty()) codes += ", in the next part ";
-      codes += fmt::format("a code of {} bits names one of {} entries of {} numbers, {} summed",
-                           part.index_bits, part.entries(), part.vector_size, part.residuals);
+      codes +=
+          part.is_scalar()
+              ? fmt::format("a code of {} bits is {} numbers of {} bits", part.index_bits,
+                            part.vector_size, part.index_bits / part.vector_size)
+              : fmt::format("a code of {} bits names one of {} entries of {} numbers, {} summed",
+                            part.index_bits, part.entries(), part.vector_size, part.residuals);
     });
-    section.lines.push_back(
-        fmt::format("{}: {} of codes, {} bits a number instead of 16; {}; {} of "
-                    "codebooks",
-                    enum_name(operand), bytes_text(each->code_bytes), format.bits_per_element(),
-                    codes, bytes_text(each->codebook_bytes)));
+    const bool scales_between = format.token_scales || format.group_tokens > 0;
+    section.lines.push_back(fmt::format(
+        "{}: {} of codes, {:.4g} bits a number instead of 16; {}; {}", enum_name(operand),
+        bytes_text(each->code_bytes), stored_bits(format, columns), codes,
+        scales_between ? "scales between the codes"
+                       : bytes_text(each->codebook_bytes) +
+                             (format.is_scalar() ? " of scales" : " of codebooks")));
     ++each;
   };
   std::visit([&](const auto& op) { for_each_operand(op, add); }, problem);
@@ -211,7 +234,16 @@ ReportSection budget_section(const Residency& residency, const GpuSpec& gpu, boo
   return section;
 }
 
-ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
+bool is_scalar(const Problem& problem, Operand operand) {
+  bool scalar = false;
+  const auto ask = [&](Operand each, const VqFormat& format) {
+    if (each == operand) scalar = format.is_scalar();
+  };
+  std::visit([&](const auto& op) { for_each_operand(op, ask); }, problem);
+  return scalar;
+}
+
+ReportSection cache_section(const Problem& problem, const std::vector<OperandTraffic>& traffic,
                             std::span<const OperandPlacement> placements) {
   ReportSection section{"where entries stand, by number", {}};
   if (traffic.empty()) {
@@ -219,6 +251,12 @@ ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
     return section;
   }
   for (const OperandTraffic& each : traffic) {
+    if (is_scalar(problem, each.operand)) {
+      section.lines.push_back(
+          fmt::format("{}: codes are the numbers, nothing is looked up but their scales",
+                      enum_name(each.operand)));
+      continue;
+    }
     section.lines.push_back(fmt::format(
         "{}: of {:.3g} lookups {:.1f} % find registers, {:.1f} % shared memory with a copy a lane, "
         "{:.1f} % shared memory, {:.1f} % global memory ({})",
@@ -235,7 +273,10 @@ ReportSection cache_section(const std::vector<OperandTraffic>& traffic,
       section.lines.push_back(fmt::format("{}: {}", enum_name(each.operand), reason));
     }
   }
-  if (placements.empty()) {
+  const bool looks_up = std::any_of(traffic.begin(), traffic.end(), [&](const auto& each) {
+    return !is_scalar(problem, each.operand);
+  });
+  if (placements.empty() && looks_up) {
     section.lines.emplace_back(
         "no hotness profile: whole codebooks near where the block holds them (--hotness)");
   }
@@ -290,28 +331,6 @@ ReportSection traffic_section(const Problem& problem, const std::vector<OperandT
   return section;
 }
 
-constexpr double kWorthSaying = 0.005;  // us
-
-std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
-  std::string text;
-  for (std::size_t i = begin; i < end; ++i) {
-    if (cost.parts.of[i] < kWorthSaying) continue;
-    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", enum_names<CostPart>[i],
-                        cost.parts.of[i]);
-  }
-  return text.empty() ? "nothing" : text;
-}
-
-// "splits 4, threads 256".
-std::string differences_text(const Plan& plan, const Plan& usual) {
-  std::vector<std::string> texts;
-  for (const FieldValue& each : differences(plan, usual)) {
-    texts.push_back(fmt::format("{} {}", each.name, each.value));
-  }
-  std::sort(texts.begin(), texts.end());
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 }  // namespace
 
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
@@ -339,44 +358,6 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
   });
 }
 
-std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-                                    std::span<const HotnessProfile> profiles) {
-  const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
-  if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
-  constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
-  const CostProfile& profile = cost_profile();
-  std::vector<std::string> lines{
-      fmt::format("{:.1f} us expected of one call whose codes no cache holds", cost->us),
-      fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
-      fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
-                  parts_text(*cost, kInTurn, kCostParts),
-                  profile.dataflows.at(std::string(cost_name(plan))).overlap),
-      fmt::format("fitted to {}", profile.source)};
-  if (gpu.name != find_gpu(profile.gpu).name) {
-    lines.push_back(
-        fmt::format("scaled to {} from {} by clock, multiprocessors and bandwidth alone", gpu.name,
-                    find_gpu(profile.gpu).name));
-  }
-  return lines;
-}
-
-std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
-                                          const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles) {
-  constexpr std::size_t kMost = 5;
-  std::set<std::string> seen{kind_of(plan, problem)};
-  std::vector<std::string> lines;
-  for (const RankedPlan& each : rank(problem, gpu, profiles)) {
-    if (lines.size() == kMost) break;
-    const std::string kind = kind_of(each.plan, problem);
-    if (!seen.insert(kind).second) continue;
-    lines.push_back(
-        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences_text(each.plan, plan)));
-  }
-  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
-  return lines;
-}
-
 std::vector<ReportSection> report(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                   const ReportInput& input) {
   const std::vector<OperandTraffic> traffic = expected_traffic(plan, problem, input.profiles);
@@ -386,11 +367,12 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
       problem_section(problem, traffic),
       budget_section(residency, gpu, input.registers.has_value()),
       {"dataflow", explain(plan, problem, gpu)},
-      cache_section(traffic, input.placements),
+      cache_section(problem, traffic, input.placements),
       traffic_section(problem, traffic, gpu),
       {"from lookup to arithmetic", fusion_lines(plan, problem)},
       {"expected time", cost_lines(plan, problem, gpu, input.profiles)},
-      {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)}};
+      {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)},
+      {"other entries of as many bits", other_entries_lines(plan, problem, gpu)}};
 }
 
 }  // namespace vqgen

@@ -42,4 +42,9 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
                                           const GpuSpec& gpu,
                                           std::span<const HotnessProfile> profiles);
 
+// Entries of 8 bits for those of 16, or the other way round, that are expected to be faster than
+// this plan, each with its time; a line that says so where none is.
+std::vector<std::string> other_entries_lines(const Plan& plan, const Problem& problem,
+                                             const GpuSpec& gpu);
+
 }  // namespace vqgen

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "core/parallel.h"
@@ -30,9 +32,15 @@ std::int64_t codebook_bytes_of(const QuantizedTensor& tensor) {
   return bytes_of(tensor.codebooks, tensor.stage_scales, tensor.output_scales, tensor.smooth);
 }
 
+// A call reads the rows of the sequences' lengths.
 LayerBytes layer_of(const AttentionData& data) {
-  const std::int64_t codes = bytes_of(data.keys.codes, data.values.codes);
-  return {codes, codes + bytes_of(data.raw_keys, data.raw_values),
+  const std::int64_t stored = bytes_of(data.keys.codes, data.values.codes);
+  const std::int64_t tokens =
+      std::accumulate(data.lengths.begin(), data.lengths.end(), std::int64_t{0});
+  const double share = static_cast<double>(tokens) / static_cast<double>(data.batch) /
+                       static_cast<double>(data.keys.rows);
+  return {std::llround(static_cast<double>(stored) * std::min(share, 1.0)),
+          stored + bytes_of(data.raw_keys, data.raw_values),
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 

@@ -244,6 +244,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.max_sinks = shape.sinks;
   Random extents(input.seed, kExtents);
   data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
+  if (!input.given_lengths.empty()) data.lengths = input.given_lengths;
   data.windows = make_extents(shape.batch, most_raw(shape), extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 

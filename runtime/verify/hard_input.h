@@ -26,7 +26,8 @@ struct HardInput {
   std::uint64_t seed = 1;
   CodePattern codes = CodePattern::uniform;
   LengthPattern lengths = LengthPattern::full;
-  double skew = 1;                            // of CodePattern::zipf
+  std::vector<std::int32_t> given_lengths = {};  // of each sequence, in place of a pattern's
+  double skew = 1;                               // of CodePattern::zipf
   std::vector<HotnessProfile> captured = {};  // of CodePattern::captured, as match_hotness() has it
   // Query tokens of a sequence: query_tokens each, or 0, query_tokens and numbers between.
   LengthPattern counts = LengthPattern::full;

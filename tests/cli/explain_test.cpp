@@ -56,6 +56,47 @@ TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   expect_in(text_of(document), std::to_string(registers) + " a thread, as compiled");
 }
 
+std::string scalar_report(const std::string& keys, const std::string& values, int window) {
+  const Folder folder;
+  const Json config{{"op", "attention_decode"},
+                    {"shape",
+                     {{"batch", 2},
+                      {"query_heads", 8},
+                      {"kv_heads", 2},
+                      {"head_dim", 128},
+                      {"tokens", 1024},
+                      {"window", window}}},
+                    {"keys", keys},
+                    {"values", values}};
+  const Outcome outcome =
+      vqgen({"explain", folder.file("c.json", config.dump()), "--gpu", "h200", "--json"});
+  expect_success(outcome);
+  return text_of(document_of(outcome));
+}
+
+// Codes of scalars name no entries, and their scales are stored bits too.
+TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
+  struct Case {
+    const char *keys, *values, *bits, *code;
+    int window;
+  };
+  for (const Case& each :
+       {Case{"int8-channel", "int8-channel", "8 bits a number", "is 2 numbers of 8 bits", 0},
+        Case{"int8-token", "int8-token", "8.25 bits a number", "is 2 numbers of 8 bits", 0},
+        Case{"int4-kivi-keys", "int4-kivi-values", "5 bits a number", "is 4 numbers of 4 bits", 32},
+        Case{"fp8-e4m3", "fp8-e4m3", "8 bits a number", "is 2 numbers of 8 bits", 0}}) {
+    const std::string text = scalar_report(each.keys, each.values, each.window);
+    for (const char* operand : {"keys: ", "values: "}) {
+      const std::string line = text.substr(text.find(std::string(operand)));
+      expect_in(line.substr(0, line.find('\n')), each.bits);
+      expect_in(line.substr(0, line.find('\n')), each.code);
+    }
+    expect_in(text, "keys: codes are the numbers");
+    EXPECT_EQ(text.find(" lookups 0.0 %"), std::string::npos) << text;
+    EXPECT_EQ(text.find("names one of 1 entries"), std::string::npos) << text;
+  }
+}
+
 // The fenced block of docs/explain.md that begins with `begin`, the one with `number` of them.
 std::string block_of_docs(const std::string& begin, int number) {
   const std::string docs = read_text(VQGEN_SOURCE_DIR "/docs/explain.md");

@@ -61,6 +61,30 @@ TEST(Options, ThatDoNotGoTogether) {
                  {"--replay", "--backend"});
 }
 
+TEST(Options, LengthsAreOnePerSequenceAndFitTheCache) {
+  const Folder folder;
+  const std::string config = folder.file(
+      "c.json",
+      R"({"op": "attention_decode", "keys": "vecinfer-d4b8i8", "values": "vecinfer-d4b8i8",
+          "shape": {"batch": 3, "query_heads": 4, "kv_heads": 1, "head_dim": 64, "tokens": 64}})");
+  const auto command = [&](const std::string& path, const std::string& lengths) {
+    return Arguments{"measure", path, "--backend", "host", "--gpu", "h200", "--lengths", lengths};
+  };
+  for (const char* lengths : {"1x64,1x3", "4x2", "1x65,2x1", "x", "3x", "3", "1x2,,2x3", "3x-1"}) {
+    expect_failure(command(config, lengths), 2, {"--lengths", lengths, "1x131072,31x2048"});
+  }
+  expect_failure(command(kConfig, "1x2"), 2, {"--lengths", "attention_decode", kConfig});
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  Arguments timed = command(config, "1x64,1x0,1x7");
+  timed.push_back("--json");
+  const Outcome outcome = vqgen(timed);
+  expect_success(outcome);
+  // 64 and 7 of 192 tokens are read, and no fault is found in what they make.
+  const Json measured = document_of(outcome)["configs"][0];
+  EXPECT_EQ(measured["code_bytes"], (64 + 7) * 2 * 16);
+  EXPECT_EQ(measured["measurements"][0]["outcome"], "timed");
+}
+
 // expect_failure() sees to it that stdout stays empty.
 TEST(Options, NothingIsPrintedBeforeAFailure) {
   expect_failure({"regret", "nope"}, 2, {"nope: cannot read"});

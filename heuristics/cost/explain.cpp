@@ -1,0 +1,96 @@
+// What a plan is expected to take, by its parts, and what other plans and entries would.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/profiles.h"
+#include "heuristics/choose.h"
+#include "heuristics/explain.h"
+#include "heuristics/formats.h"
+#include "heuristics/space.h"
+
+namespace vqgen {
+namespace {
+
+constexpr double kWorthSaying = 0.005;   // us
+constexpr double kWorthChanging = 1.05;  // formats, which times of the model tell apart
+
+std::string parts_text(const Cost& cost, std::size_t begin, std::size_t end) {
+  std::string text;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (cost.parts.of[i] < kWorthSaying) continue;
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", enum_names<CostPart>[i],
+                        cost.parts.of[i]);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+// "splits 4, threads 256".
+std::string differences_text(const Plan& plan, const Plan& usual) {
+  std::vector<std::string> texts;
+  for (const FieldValue& each : differences(plan, usual)) {
+    texts.push_back(fmt::format("{} {}", each.name, each.value));
+  }
+  std::sort(texts.begin(), texts.end());
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
+                                    std::span<const HotnessProfile> profiles) {
+  const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
+  if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
+  constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
+  const CostProfile& profile = cost_profile();
+  std::vector<std::string> lines{
+      fmt::format("{:.1f} us expected of one call whose codes no cache holds", cost->us),
+      fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
+      fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
+                  parts_text(*cost, kInTurn, kCostParts),
+                  profile.dataflows.at(std::string(cost_name(plan))).overlap),
+      fmt::format("fitted to {}", profile.source)};
+  if (gpu.name != find_gpu(profile.gpu).name) {
+    lines.push_back(
+        fmt::format("scaled to {} from {} by clock, multiprocessors and bandwidth alone", gpu.name,
+                    find_gpu(profile.gpu).name));
+  }
+  return lines;
+}
+
+std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
+                                          const GpuSpec& gpu,
+                                          std::span<const HotnessProfile> profiles) {
+  constexpr std::size_t kMost = 5;
+  std::set<std::string> seen{kind_of(plan, problem)};
+  std::vector<std::string> lines;
+  for (const RankedPlan& each : rank(problem, gpu, profiles)) {
+    if (lines.size() == kMost) break;
+    const std::string kind = kind_of(each.plan, problem);
+    if (!seen.insert(kind).second) continue;
+    lines.push_back(
+        fmt::format("{:.1f} us: {} ({})", each.cost.us, kind, differences_text(each.plan, plan)));
+  }
+  if (lines.empty()) lines.emplace_back("no plan of another kind is feasible and modelled yet");
+  return lines;
+}
+
+std::vector<std::string> other_entries_lines(const Plan& plan, const Problem& problem,
+                                             const GpuSpec& gpu) {
+  const std::optional<Cost> own = CostModel(problem, gpu, {})(plan);
+  if (!own) return {"not known: the time of the plan is not modelled"};
+  std::vector<std::string> lines;
+  for (const OtherEntries& each : faster_entries(problem, gpu, own->us / kWorthChanging)) {
+    lines.push_back(fmt::format("{:.1f} us expected of {}, {:.2f} times as fast", each.us,
+                                each.formats, own->us / each.us));
+  }
+  if (lines.empty()) {
+    lines.push_back(fmt::format("none is expected to be more than {:.0f} % faster",
+                                100 * (kWorthChanging - 1)));
+  }
+  return lines;
+}
+
+}  // namespace vqgen
