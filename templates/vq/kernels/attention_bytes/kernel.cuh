@@ -64,11 +64,10 @@ class AttentionBytesBlock {
     if (few) rounds_.ask_for_others(pages);
     if constexpr (kRaw) {
       softmax_.skip_below(work_.raw.sinks);
-      const RawTokens tokens = RawTiles<Plan>::tokens_of(work_);
-      RawTiles<Plan>::prefetch(args_, tokens);
-      if (thread_index() == 0) RawTiles<Plan>::keep(tokens);
+      if (thread_index() == 0) RawTiles<Plan>::keep(RawTiles<Plan>::tokens_of(work_));
     }
     make_query(rows);
+    if constexpr (kRaw) RawTiles<Plan>::prefetch(args_, RawTiles<Plan>::tokens_of(work_));
     sync_block();
     if (!few) rounds_.ask_for_others(pages);
     take_query();
