@@ -2,11 +2,11 @@
 
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <set>
 #include <thread>
 
 namespace vqgen {
@@ -14,10 +14,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{800};
 
+// With the process that named it: one that is forked is not to end what its parent has.
 struct Named {
   std::mutex mutex;
-  std::set<std::filesystem::path> paths;
-  std::map<pid_t, Farewell> children;
+  std::map<std::filesystem::path, pid_t> paths;
+  std::map<pid_t, std::pair<Farewell, pid_t>> children;
 };
 
 // Never destroyed: threads may outlive main().
@@ -45,6 +46,7 @@ bool has_ended(pid_t child) {
 }
 
 void end_children(const std::map<pid_t, Farewell>& children) {
+  if (children.empty()) return;
   const auto all_ended = [&] {
     return std::all_of(children.begin(), children.end(),
                        [](const auto& child) { return has_ended(child.first); });
@@ -66,23 +68,47 @@ void remove_whole(const std::filesystem::path& path) {
   });
 }
 
+// Whether there was any.
+bool end_own() {
+  const pid_t own = ::getpid();
+  std::map<pid_t, Farewell> children;
+  for (const auto& [child, named_by] : named().children) {
+    if (named_by.second == own) children.emplace(child, named_by.first);
+  }
+  end_children(children);
+  bool any = !children.empty();
+  for (const auto& [path, process] : named().paths) {
+    if (process != own) continue;
+    any = true;
+    remove_whole(path);
+  }
+  return any;
+}
+
+// Threads that nobody waits for, as Python's daemons, may be compiling as the process exits: what
+// they have goes with it. A process that was forked may have got the mutex locked.
+[[gnu::destructor]] void leave_nothing() {
+  if (!comes_true([] { return named().mutex.try_lock(); })) return;
+  if (!end_own()) named().mutex.unlock();
+}
+
 }  // namespace
 
 Leftovers::Leftovers() : lock_(named().mutex) {}
 
-void Leftovers::add(const std::filesystem::path& path) { named().paths.insert(path); }
+void Leftovers::add(const std::filesystem::path& path) { named().paths[path] = ::getpid(); }
 
 void Leftovers::forget(const std::filesystem::path& path) { named().paths.erase(path); }
 
-void Leftovers::add_child(pid_t leader, Farewell farewell) { named().children[leader] = farewell; }
+void Leftovers::add_child(pid_t leader, Farewell farewell) {
+  named().children[leader] = {farewell, ::getpid()};
+}
 
 void Leftovers::forget_child(pid_t leader) { named().children.erase(leader); }
 
 void end_leftovers() {
-  Named& all = named();
-  all.mutex.lock();  // for good
-  end_children(all.children);
-  for (const std::filesystem::path& path : all.paths) remove_whole(path);
+  named().mutex.lock();  // for good
+  end_own();
 }
 
 }  // namespace vqgen

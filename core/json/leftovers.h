@@ -1,6 +1,6 @@
 // What an interrupted process must not leave behind: temporary files and folders, files of locks,
 // child processes. Whoever makes one names it here in the same breath; a program that is about to
-// end removes all that is named. The library names alone: only the tool ends anything.
+// end removes all that is named: the tool where it is interrupted, the library as a process exits.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +34,8 @@ class Leftovers {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Ends all children that are named, with their groups, and removes all paths, within some two
-// seconds. From then on each thread that makes a Leftovers stops there. For a program that ends
+// Ends all children that this process named, with their groups, and removes all paths, within some
+// two seconds. From then on each thread that makes a Leftovers stops there. For a program that ends
 // right after.
 void end_leftovers();
 

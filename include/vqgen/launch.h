@@ -83,7 +83,7 @@ typedef struct vqgen_attention_args {
  * them is read. */
 typedef struct vqgen_append_args {
   size_t struct_bytes;
-  int64_t tokens;         /* that a sequence of the cache has room for, 1 to the config's */
+  int64_t tokens;         /* that a sequence of the cache has room for, 0 to the config's */
   const void* new_keys;   /* [batch][new_tokens][kv_heads][head_dim], raw */
   const void* new_values; /* likewise */
   /* [batch] token that a sequence's first new one becomes. Negative: the sequence is left alone;
@@ -103,7 +103,7 @@ typedef struct vqgen_append_args {
  * with the same formats reads, raw tokens by the same rule. */
 typedef struct vqgen_kv_decode_args {
   size_t struct_bytes;
-  int64_t tokens;   /* rows of a head of the outputs, 1 to the config's; picks the kernel */
+  int64_t tokens;   /* rows of a head of the outputs, 0 to the config's; picks the kernel */
   void* out_keys;   /* [batch][kv_heads][tokens][head_dim], 16-byte aligned; transforms undone. Rows
                        from a sequence's length on are not written */
   void* out_values; /* likewise */
@@ -126,7 +126,7 @@ typedef struct vqgen_kv_decode_args {
  * that counts, make NaN, of that row and head alone. */
 typedef struct vqgen_merge_args {
   size_t struct_bytes;
-  int64_t rows;             /* query tokens now, 1 to the config's */
+  int64_t rows;             /* query tokens now, 0 to the config's */
   int32_t parts;            /* the config's */
   const void* const* outs;  /* host memory: a pointer of each part, to [rows][heads][head_dim],
                                16-byte aligned */
@@ -145,7 +145,7 @@ typedef struct vqgen_scalar_args {
   size_t struct_bytes;
   int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */
   const void* from; /* dense [tokens][channels]: of scalar_quantize f32, f16 or bf16, as the
-                       config's dtype, of scalar_dequantize int8; 16-byte aligned. Not null */
+                       config's dtype, of scalar_dequantize int8; 16-byte aligned */
   void* to;         /* likewise the other; overlaps none */
   float* scales;    /* [channels], 16-byte aligned; written where they are computed, else read, and
                        positive */
@@ -156,8 +156,8 @@ typedef struct vqgen_scalar_args {
  * without gaps. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
-  int64_t rows;  /* of x and y now, 1 to the config's; picks the kernel. With experts: of all of
-                    them, 0 to the config's total_rows */
+  int64_t rows;  /* of x and y now, 0 to the config's; picks the kernel. With experts: of all of
+                    them, to the config's total_rows */
   const void* x; /* [rows][in_features] */
   void* y;       /* [rows][out_features] */
   vqgen_quantized weights;
@@ -179,6 +179,8 @@ typedef struct vqgen_linear_args {
  * context) and returns; on the host, runs them. The context of the runtime is current. The
  * workspace is 16-byte aligned device memory that nothing else uses until the launch is done, and
  * that vqgen_workspace_init() was called for once.
+ * With 0 rows or tokens nothing is queued, and matrices may be null. What is written overlaps
+ * nothing, but where said.
  * No allocation, lock, environment, disk or driver call but the launches: safe while the stream is
  * captured. */
 VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,

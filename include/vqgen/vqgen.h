@@ -217,8 +217,9 @@ typedef struct vqgen_training_args {
   /* What one codebook serves is a unit; the format's scope is not asked. A row of a unit is
    * `columns` numbers, a multiple of the format's vector_size. */
   int64_t units, rows, columns;
-  /* [units][rows][columns]; only read. Already in the domain that is quantized: the format's
-   * smooth, hadamard and output_scales are not applied. */
+  /* [units][rows][columns]; only read. They are in the domain that is quantized: a
+   * format with smooth, hadamard or output_scales is refused. If the format is a file, size the
+   * memory below by vqgen_format_fields(), and give its JSON: the file may change in between. */
   const float* vectors;
   void* codebooks;     /* host memory, written: [units][stages][entries][vector_size] */
   float* stage_scales; /* host memory, written: [units][stages]; null without stage_scales */

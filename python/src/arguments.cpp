@@ -4,6 +4,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "python/src/overlap.h"
+
 namespace vqgen::python {
 namespace {
 
@@ -57,8 +59,8 @@ constexpr Slot kAppend[] = {
     {"block_table"},
 };
 constexpr Slot kDecode[] = {
-    {.name = "out_keys", .written = true, .free_dimension = 2},
-    {.name = "out_values", .written = true, .free_dimension = 2},
+    {.name = "out_keys", .written = true, .free_dimension = 2, .least = 0},
+    {.name = "out_values", .written = true, .free_dimension = 2, .least = 0},
     codes("keys.codes", false),
     {"keys.codebooks"},
     {"keys.scales"},
@@ -74,7 +76,7 @@ constexpr Slot kDecode[] = {
     {"block_table"},
 };
 constexpr Slot rows(const char* name, bool written = false) {
-  return {.name = name, .written = written, .free_dimension = 0};
+  return {.name = name, .written = written, .free_dimension = 0, .least = 0};
 }
 constexpr Slot kMerge[] = {
     rows("out", true), rows("lse", true), rows("outs.0"), rows("lses.0"), rows("outs.1"),
@@ -107,7 +109,9 @@ std::string shape_words(const Expected& expected) {
   std::string text = dtype_words(expected.types.front()) + " [";
   for (std::size_t i = 0; i < expected.shape.size(); ++i) {
     text += i > 0 ? ", " : "";
-    text += expected.is_free(static_cast<int>(i)) ? "any" : std::to_string(expected.shape[i]);
+    text += !expected.is_free(static_cast<int>(i)) ? std::to_string(expected.shape[i])
+            : expected.least > 0                   ? "1 or more"
+                                                   : "any";
   }
   return text + "]";
 }
@@ -120,7 +124,9 @@ bool has_shape(const Expected& expected, const DLTensor& view) {
   if (view.ndim != static_cast<int>(expected.shape.size())) return false;
   for (int i = 0; i < view.ndim; ++i) {
     const std::int64_t wanted = expected.shape[static_cast<std::size_t>(i)];
-    if (expected.is_free(i) ? view.shape[i] < 1 : view.shape[i] != wanted) return false;
+    if (expected.is_free(i) ? view.shape[i] < expected.least : view.shape[i] != wanted) {
+      return false;
+    }
   }
   return true;
 }
@@ -128,6 +134,7 @@ bool has_shape(const Expected& expected, const DLTensor& view) {
 // Dimensions behind the strided ones follow each other without a gap, and those stride forward.
 bool lies_as_wanted(const Expected& expected, const Tensor& tensor) {
   const DLTensor& view = tensor.view();
+  if (tensor.empty()) return true;
   std::int64_t inner = 1;
   for (int i = view.ndim - 1; i >= 0; --i) {
     const bool one = view.shape[i] == 1;
@@ -195,7 +202,7 @@ Signature read_signature(const char* description, DLDevice device) {
     for (const auto& each : json.at("arguments")) {
       if (each.at("name") != slot.name) continue;
       expected = {types_of(each.at("type")), each.at("shape").get<std::vector<std::int64_t>>(),
-                  slot.free_dimension, slot.strided_dimensions};
+                  slot.free_dimension, slot.strided_dimensions, slot.least};
       // Pages have one size, and so have tokens of a place of their own.
       if (slot.cache_codes && signature.page_tokens > 0) {
         expected->free_dimension = -1;
@@ -208,6 +215,7 @@ Signature read_signature(const char* description, DLDevice device) {
     for (const std::size_t rows :
          {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1, kQueryStart + 2}) {
       signature.expected[rows]->free_dimension = 0;
+      signature.expected[rows]->least = 0;
     }
   }
   return signature;
@@ -228,6 +236,35 @@ Arguments::Arguments(const Signature& signature, std::span<PyObject* const> give
     if (!expected) refuse(slot, "is given, and the config has none; leave it out");
     given_[i].emplace(given[i], slot.name, stream);
     judge(slot, *expected, signature.device, *given_[i]);
+  }
+  judge_overlaps(signature);
+}
+
+// Merged results may take the place of a part's, as a whole.
+bool Arguments::may_share(Kind kind, std::size_t written, std::size_t other) const {
+  return kind == Kind::merge && written < 2 && other >= 2 && written == other % 2 &&
+         given_[written]->data() == given_[other]->data();
+}
+
+void Arguments::judge_overlaps(const Signature& signature) const {
+  std::vector<std::optional<Region>> regions(given_.size());
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    if (given_[i]) regions[i].emplace(*given_[i]);
+  }
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    if (!regions[i] || !signature.writes(i)) continue;
+    if (regions[i]->repeats()) {
+      refuse(slots_[i],
+             "is written, and has elements at one place; lay sequences, heads and pages apart");
+    }
+    for (std::size_t other = 0; other < given_.size(); ++other) {
+      if (other == i || !regions[other] || !regions[i]->meets(*regions[other]) ||
+          may_share(signature.kind, i, other)) {
+        continue;
+      }
+      refuse(slots_[i], std::string("is written, and shares memory with '") + slots_[other].name +
+                            "'; pass memory of its own");
+    }
   }
 }
 

@@ -17,7 +17,8 @@ struct Slot {
   const char* name;
   bool written = false;
   bool optional = false;
-  int free_dimension = -1;     // whose size is the caller's to choose
+  int free_dimension = -1;     // whose size is the caller's to choose,
+  int least = 1;               // from this on
   int strided_dimensions = 0;  // leading ones that may lie apart; those behind are contiguous
   bool cache_codes = false;    // contiguous or in pages
 };
@@ -30,6 +31,7 @@ struct Expected {
   std::vector<std::int64_t> shape;  // of the largest call; 0 where the caller chooses
   int free_dimension = -1;          // see Slot
   int strided_dimensions = 0;
+  int least = 1;
   bool is_free(int dimension) const {
     return dimension == free_dimension || shape[static_cast<std::size_t>(dimension)] == 0;
   }
@@ -44,6 +46,9 @@ struct Signature {
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
   bool writes_scales = false;                     // scalar_quantize, where it computes them
+  bool writes(std::size_t slot) const {
+    return slots_of(kind)[slot].written || (writes_scales && slot == 2);
+  }
 };
 Signature read_signature(const char* description, DLDevice device);
 
@@ -51,7 +56,8 @@ Signature read_signature(const char* description, DLDevice device);
 class Arguments {
  public:
   // `given` is as long as the slots; None leaves one out. `stream` as for Tensor. StatusError
-  // names the argument, what it is and what it has to be.
+  // names the argument, what it is and what it has to be; of what is written no element shares
+  // memory with another.
   Arguments(const Signature& signature, std::span<PyObject* const> given, void* stream);
 
   template <class T = void>
@@ -76,6 +82,9 @@ class Arguments {
   const std::vector<std::optional<Tensor>>& tensors() const { return given_; }
 
  private:
+  bool may_share(Kind kind, std::size_t written, std::size_t other) const;
+  void judge_overlaps(const Signature& signature) const;
+
   std::span<const Slot> slots_;
   static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }
   std::vector<std::optional<Tensor>> given_;

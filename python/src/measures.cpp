@@ -11,8 +11,10 @@ Tensor matrix(PyObject* object, const char* name, const DLTensor* like) {
   Tensor tensor(object, name, nullptr);
   const DLTensor& view = tensor.view();
   const bool typed = view.dtype == DLDataType{kFloat, 32, 1} && view.device.type == kCpu;
-  if (!typed || view.ndim != 2 || (view.shape[1] > 1 && tensor.stride(1) != 1) ||
-      (view.shape[0] > 1 && tensor.stride(0) != view.shape[1])) {
+  const auto lies = [&](int dimension, std::int64_t stride) {
+    return tensor.empty() || view.shape[dimension] == 1 || tensor.stride(dimension) == stride;
+  };
+  if (!typed || view.ndim != 2 || !lies(1, 1) || !lies(0, view.shape[1])) {
     throw bad_input(std::string("'") + name + "' is " + tensor.words() +
                     "; it has to be float32 [rows, channels], contiguous, on cpu");
   }

@@ -3,23 +3,15 @@
 #include <array>
 #include <new>
 
+#include "python/src/errors.h"
 #include "python/src/measures.h"
 #include "python/src/runtime.h"
+#include "python/src/training.h"
 
 namespace vqgen::python {
 namespace {
 
-PyObject* error_classes = nullptr;  // vqgen._errors, for as long as the process lives
 PyObject* op_type = nullptr;
-
-// Sets the exception of a status: its class is in _errors.by_status.
-void set_error(const StatusError& error) {
-  const Object classes(PyObject_GetAttrString(error_classes, "by_status"));
-  const Object number(PyLong_FromLong(error.status()));
-  if (!classes || !number) return;
-  PyObject* const type = PyDict_GetItemWithError(classes.get(), number.get());
-  if (type != nullptr) PyErr_SetString(type, error.what());
-}
 
 // Calls `act`; what it throws becomes a Python error, and the result `failed`.
 template <class Result, class Act>
@@ -33,6 +25,8 @@ Result guarded(Result failed, const Act& act) noexcept {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
     set_error({VQGEN_INTERNAL, error.what()});
+  } catch (const abi::__forced_unwind&) {
+    park();  // see in_python()
   }
   return failed;
 }
@@ -75,24 +69,35 @@ void free_object(PyObject* self) {
   Py_DECREF(type);
 }
 
-const char* optional_text(PyObject* object) {
-  if (object == Py_None) return nullptr;
-  const char* const text = PyUnicode_AsUTF8AndSize(object, nullptr);
-  if (text == nullptr) throw PythonError{};
-  return text;
+// Of an option that may be None.
+std::optional<std::string> optional_text(PyObject* object, const char* name) {
+  if (object == Py_None) return std::nullopt;
+  return text_of(object, name);
+}
+
+const char* pointer(const std::optional<std::string>& text) {
+  return text ? text->c_str() : nullptr;
 }
 
 PyObject* new_runtime(PyTypeObject* type, PyObject* args, PyObject*) {
   return guarded<PyObject*>(nullptr, [&] {
-    vqgen_options options = default_options();
-    PyObject *cache, *nvrtc, *compiler;
-    if (PyArg_ParseTuple(args, "iiiiiOOO:Runtime", &options.backend, &options.device, &options.miss,
-                         &options.max_buckets, &options.threads, &cache, &nvrtc, &compiler) == 0) {
+    PyObject *backend, *device, *miss, *max_buckets, *threads, *cache, *nvrtc, *compiler;
+    if (PyArg_ParseTuple(args, "OOOOOOOO:Runtime", &backend, &device, &miss, &max_buckets, &threads,
+                         &cache, &nvrtc, &compiler) == 0) {
       throw PythonError{};
     }
-    options.cache_dir = optional_text(cache);
-    options.nvrtc = optional_text(nvrtc);
-    options.compiler = optional_text(compiler);
+    const auto cache_dir = optional_text(cache, "cache_dir");
+    const auto nvrtc_path = optional_text(nvrtc, "nvrtc");
+    const auto compiler_path = optional_text(compiler, "compiler");
+    vqgen_options options = default_options();
+    options.backend = int_of(backend, "backend");
+    options.device = int_of(device, "device");
+    options.miss = int_of(miss, "miss");
+    options.max_buckets = int_of(max_buckets, "max_buckets");
+    options.threads = int_of(threads, "threads");
+    options.cache_dir = pointer(cache_dir);
+    options.nvrtc = pointer(nvrtc_path);
+    options.compiler = pointer(compiler_path);
     if (options.backend == VQGEN_CUDA && options.device < 0) {
       throw bad_input("device is negative; it is the number of a GPU");
     }
@@ -117,13 +122,13 @@ PyObject* close_runtime(PyObject* self, PyObject*) {
 
 PyObject* prepare(PyObject* self, PyObject* args) {
   return guarded<PyObject*>(nullptr, [&] {
-    const char* config = nullptr;
+    PyObject *given, *stream;
     int is_path = 0;
-    unsigned long long stream = 0;
-    if (PyArg_ParseTuple(args, "spK:prepare", &config, &is_path, &stream) == 0) throw PythonError{};
+    if (PyArg_ParseTuple(args, "OpO:prepare", &given, &is_path, &stream) == 0) throw PythonError{};
+    const std::string config = text_of(given, is_path != 0 ? "the config's path" : "the config");
+    void* const where = stream_of(stream);
     const auto state = open_state(self);
     auto op = without_gil([&] {
-      auto* const where = reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream));
       const Runtime& runtime = state->runtime();
       auto made = std::make_unique<Op>(is_path != 0 ? runtime.prepare_file(config, where)
                                                     : runtime.prepare(config, where));
@@ -142,15 +147,14 @@ PyObject* prepare(PyObject* self, PyObject* args) {
 
 PyObject* prefetch(PyObject* self, PyObject* args) {
   return guarded<PyObject*>(nullptr, [&] {
-    PyObject* list = nullptr;
-    int threads = 1;
-    if (PyArg_ParseTuple(args, "Oi:prefetch", &list, &threads) == 0) throw PythonError{};
+    PyObject *list, *count;
+    if (PyArg_ParseTuple(args, "O!O:prefetch", &PyList_Type, &list, &count) == 0)
+      throw PythonError{};
+    const int threads = int_of(count, "threads");
     const auto state = open_state(self);
     std::vector<std::string> configs;
-    const Py_ssize_t count = PySequence_Size(list);
-    if (count < 0) throw PythonError{};
-    for (Py_ssize_t i = 0; i < count; ++i) {
-      configs.push_back(text_of(checked(PySequence_GetItem(list, i)).get()));
+    for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+      configs.push_back(text_of(PyList_GetItem(list, i), "a config"));
     }
     without_gil([&] { state->runtime().prefetch(configs, threads); });
     return Object::borrowed(Py_None).release();
@@ -166,10 +170,10 @@ PyObject* freeze(PyObject* self, PyObject*) {
 
 PyObject* enumerate(PyObject* self, PyObject* args) {
   return guarded<PyObject*>(nullptr, [&] {
-    const char* config = nullptr;
-    long long least = 0, most = 0;
-    if (PyArg_ParseTuple(args, "sLL:enumerate", &config, &least, &most) == 0) throw PythonError{};
-    const std::string text = open_state(self)->runtime().enumerate(config, least, most);
+    PyObject *config, *least, *most;
+    if (PyArg_ParseTuple(args, "OOO:enumerate", &config, &least, &most) == 0) throw PythonError{};
+    const std::string text = open_state(self)->runtime().enumerate(
+        text_of(config, "the config"), integer_of(least, "least"), integer_of(most, "most"));
     return checked(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())))
         .release();
   });
@@ -178,7 +182,7 @@ PyObject* enumerate(PyObject* self, PyObject* args) {
 PyObject* synchronize(PyObject* self, PyObject* stream) {
   return guarded<PyObject*>(nullptr, [&] {
     const auto state = open_state(self);
-    auto* const where = reinterpret_cast<void*>(static_cast<std::uintptr_t>(integer_of(stream)));
+    void* const where = stream_of(stream);
     without_gil([&] { state->runtime().synchronize(where); });
     return Object::borrowed(Py_None).release();
   });
@@ -198,13 +202,13 @@ void drop_op(PyObject* object) {
   free_object(object);
 }
 
-// launch(arrays, count, softmax_scale, stream): arrays in the order of slots(), None for none.
+// launch(arrays, tokens, softmax_scale, stream): arrays in the order of slots(), None for none.
 // Without a stream it is that which the library of the first array works on, by its own word, or
 // what the callable in its place says.
 PyObject* launch_op(PyObject* object, PyObject* const* args, Py_ssize_t count) {
   return guarded<PyObject*>(nullptr, [&] {
     auto* const self = reinterpret_cast<OpObject*>(object);
-    if (count != 4) throw bad_input("launch() takes arrays, count, softmax_scale and stream");
+    if (count != 4) throw bad_input("launch() takes arrays, tokens, softmax_scale and stream");
     std::array<PyObject*, kMostSlots> given{};
     const std::size_t slots = slots_of(self->signature.kind).size();
     if (PyTuple_Size(args[0]) != static_cast<Py_ssize_t>(slots)) {
@@ -213,19 +217,21 @@ PyObject* launch_op(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     for (std::size_t i = 0; i < slots; ++i) {
       given[i] = PyTuple_GetItem(args[0], static_cast<Py_ssize_t>(i));
     }
-    const std::int64_t units = integer_of(args[1]);
-    const double scale = PyFloat_AsDouble(args[2]);
-    if (scale == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
+    std::optional<std::int64_t> tokens;
+    if (args[1] != Py_None) tokens = integer_of(args[1], "tokens", 0);
+    const double scale = real_of(args[2], "softmax_scale");
     const auto state = open_state(self->runtime);
     void* stream = nullptr;
     if (!state->on_host() && PyCallable_Check(args[3]) == 0) {
-      stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(integer_of(args[3])));
+      stream = stream_of(args[3]);
     } else if (!state->on_host() && !library_stream(given[0], state->device(), &stream)) {
-      const Object told = checked(PyObject_CallFunctionObjArgs(args[3], given[0], nullptr));
-      stream = reinterpret_cast<void*>(static_cast<std::uintptr_t>(integer_of(told.get())));
+      const Object told =
+          called([&] { return PyObject_CallFunctionObjArgs(args[3], given[0], nullptr); });
+      stream = stream_of(told.get());
     }
     const Arguments arguments(self->signature, {given.data(), slots}, stream);
-    launch(*state, *self->op, self->signature, arguments, units, static_cast<float>(scale), stream);
+    launch(*state, *self->op, self->signature, arguments, tokens, static_cast<float>(scale),
+           stream);
     return Object::borrowed(Py_None).release();
   });
 }
@@ -241,32 +247,15 @@ PyObject* op_provenance(PyObject* self, void*) {
 }
 PyObject* op_bucket(PyObject* self, PyObject* count) {
   return guarded<PyObject*>(nullptr, [&] {
-    return PyLong_FromLongLong(reinterpret_cast<OpObject*>(self)->op->bucket(integer_of(count)));
+    return PyLong_FromLongLong(
+        reinterpret_cast<OpObject*>(self)->op->bucket(integer_of(count, "count")));
   });
-}
-
-// float32 [units, rows, columns], contiguous, on `device`. The stride of a dimension of one element
-// counts nothing: PyTorch tells 1.
-void require_vectors(const Tensor& data, const DLDevice& device) {
-  const DLTensor& view = data.view();
-  const auto lies = [&](int dimension, std::int64_t stride) {
-    return view.shape[dimension] == 1 || data.stride(dimension) == stride;
-  };
-  const bool whole = view.ndim == 3 && lies(2, 1) && lies(1, view.shape[2]) &&
-                     lies(0, view.shape[1] * view.shape[2]);
-  const bool floats = view.dtype.code == kFloat && view.dtype.bits == 32 && view.dtype.lanes == 1;
-  if (whole && floats && view.device.type == device.type && view.device.id == device.id) return;
-  throw bad_input("'vectors' is " + data.words() +
-                  "; it has to be float32 [units, rows, columns], contiguous, on " +
-                  (device.type == kCpu ? "cpu" : "cuda:" + std::to_string(device.id)));
 }
 
 PyObject* format_fields(PyObject*, PyObject* format) {
   return guarded<PyObject*>(nullptr, [&] {
-    char* json = nullptr;
-    require(vqgen_format_fields(text_of(format).c_str(), &json));
-    const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(json, &vqgen_text_free);
-    return checked(PyUnicode_FromString(json)).release();
+    return checked(PyUnicode_FromString(fields_of(text_of(format, "the format")).c_str()))
+        .release();
   });
 }
 
@@ -285,31 +274,17 @@ PyObject* scalar_errors(PyObject*, PyObject* args) {
 // all cores. Codebooks and scales are the host's, as the format says, made by the caller.
 PyObject* train(PyObject*, PyObject* args) {
   return guarded<PyObject*>(nullptr, [&] {
-    PyObject *runtime, *vectors, *codebooks, *scales;
-    vqgen_training_args training{};
-    training.struct_bytes = sizeof(training);
-    unsigned long long seed = 0;
-    if (PyArg_ParseTuple(args, "OOOOsiKi:train", &runtime, &vectors, &codebooks, &scales,
-                         &training.format, &training.element, &seed, &training.iterations) == 0) {
+    PyObject *runtime, *vectors, *codebooks, *scales, *format, *element, *seed, *iterations;
+    if (PyArg_ParseTuple(args, "OOOOOOOO:train", &runtime, &vectors, &codebooks, &scales, &format,
+                         &element, &seed, &iterations) == 0) {
       throw PythonError{};
     }
     const auto state = runtime == Py_None ? nullptr : open_state(runtime);
-    const Tensor data(vectors, "vectors", nullptr);
-    require_vectors(data, state == nullptr ? DLDevice{kCpu, 0} : state->device());
-    training.seed = seed;
-    training.units = data.view().shape[0];
-    training.rows = data.view().shape[1];
-    training.columns = data.view().shape[2];
-    training.vectors = static_cast<const float*>(data.data());
-    const Tensor books(codebooks, "codebooks", nullptr);
-    training.codebooks = books.data();
-    std::optional<Tensor> factors;
-    if (scales != Py_None) factors.emplace(scales, "scales", nullptr);
-    training.stage_scales = factors ? static_cast<float*>(factors->data()) : nullptr;
-    without_gil([&] {
-      require(
-          vqgen_train_codebooks(state == nullptr ? nullptr : state->runtime().get(), &training));
-    });
+    const Training training(state == nullptr ? DLDevice{kCpu, 0} : state->device(), vectors,
+                            codebooks, scales, text_of(format, "the format"),
+                            int_of(element, "element"), unsigned_of(seed, "seed"),
+                            int_of(iterations, "iterations"));
+    without_gil([&] { training.run(state == nullptr ? nullptr : state->runtime().get()); });
     return Object::borrowed(Py_None).release();
   });
 }
@@ -334,10 +309,10 @@ PyType_Slot runtime_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_runtime)}
 PyType_Spec runtime_spec = {"vqgen._core.Runtime", sizeof(RuntimeObject), 0, Py_TPFLAGS_DEFAULT,
                             runtime_slots};
 
-PyMethodDef op_methods[] = {
-    {"launch", as_method(launch_op), METH_FASTCALL, "launch(arrays, count, softmax_scale, stream)"},
-    {"bucket", op_bucket, METH_O, "bucket(count) -> int"},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef op_methods[] = {{"launch", as_method(launch_op), METH_FASTCALL,
+                             "launch(arrays, tokens, softmax_scale, stream)"},
+                            {"bucket", op_bucket, METH_O, "bucket(count) -> int"},
+                            {nullptr, nullptr, 0, nullptr}};
 PyGetSetDef op_members[] = {{"name", op_name, nullptr, nullptr, nullptr},
                             {"description", op_description, nullptr, nullptr, nullptr},
                             {"provenance", op_provenance, nullptr, nullptr, nullptr},
@@ -369,7 +344,7 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT,
 
 PyObject* make_module() {
   Object module = checked(PyModule_Create(&definition));
-  error_classes = checked(PyImport_ImportModule("vqgen._errors")).release();
+  add_errors(module.get());
   op_type = checked(PyType_FromSpec(&op_spec)).release();
   const Object runtime_type = checked(PyType_FromSpec(&runtime_spec));
   if (PyModule_AddObjectRef(module.get(), "Runtime", runtime_type.get()) != 0 ||

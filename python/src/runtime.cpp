@@ -24,14 +24,14 @@ struct CacheSlots {
 
 // The tokens of a call: those that are told, or all that the cache has room for and the op takes.
 std::int64_t tokens_of(const Signature& signature, const Arguments& given, CacheSlots slots,
-                       std::int64_t count) {
+                       std::optional<std::int64_t> count) {
   const bool paged = signature.page_tokens > 0;
   const std::int64_t room =
       paged ? given.size(slots.block_table, 1) * signature.page_tokens
             : std::min(given.capacity(slots.keys), given.capacity(slots.values));
-  if (count < 0) return std::min(room, signature.tokens);
-  if (count <= room) return count;
-  throw bad_input("tokens is " + std::to_string(count) + ", and the " +
+  if (!count) return std::min(room, signature.tokens);
+  if (*count <= room) return *count;
+  throw bad_input("tokens is " + std::to_string(*count) + ", and the " +
                   (paged ? "pages of the block table" : "codes") + " have room for " +
                   std::to_string(room) + "; pass larger ones");
 }
@@ -52,7 +52,7 @@ vqgen_pages pages_of(const Signature& signature, const Arguments& given, CacheSl
 }
 
 vqgen_attention_args attention_args(const Signature& signature, const Arguments& given,
-                                    std::int64_t count, float softmax_scale) {
+                                    std::optional<std::int64_t> count, float softmax_scale) {
   enum {
     query,
     out,
@@ -96,7 +96,7 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
 }
 
 vqgen_append_args append_args(const Signature& signature, const Arguments& given,
-                              std::int64_t count) {
+                              std::optional<std::int64_t> count) {
   enum {
     new_keys,
     new_values,
@@ -318,10 +318,12 @@ void* RuntimeState::workspace(std::size_t bytes, void* stream) {
 }
 
 void launch(RuntimeState& state, const Op& op, const Signature& signature,
-            const Arguments& arguments, std::int64_t count, float softmax_scale, void* stream) {
+            const Arguments& arguments, std::optional<std::int64_t> count, float softmax_scale,
+            void* stream) {
   switch (signature.kind) {
     case Kind::attention:
       require_like(arguments, 10, 11);
+      if (arguments.size(0, 0) == 0) return;  // no query token of any sequence
       return launch_as(state, op, arguments,
                        attention_args(signature, arguments, count, softmax_scale), stream);
     case Kind::append:

@@ -52,9 +52,10 @@ class RuntimeState {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
-// The op's launch, by arrays in the order of slots_of(). `count` is the tokens or rows; negative
-// where the arrays say it. Lets go of the GIL while a kernel runs on the host.
+// The op's launch, by arrays in the order of slots_of(). `count` is the tokens; nothing where the
+// arrays say it. Lets go of the GIL while a kernel runs on the host.
 void launch(RuntimeState& state, const Op& op, const Signature& signature,
-            const Arguments& arguments, std::int64_t count, float softmax_scale, void* stream);
+            const Arguments& arguments, std::optional<std::int64_t> count, float softmax_scale,
+            void* stream);
 
 }  // namespace vqgen::python

@@ -6,7 +6,8 @@ namespace vqgen::python {
 namespace {
 
 const ExchangeApi* read_exchange_api(PyObject* type) {
-  const Object capsule(PyObject_GetAttrString(type, "__dlpack_c_exchange_api__"));
+  const Object capsule(
+      in_python([&] { return PyObject_GetAttrString(type, "__dlpack_c_exchange_api__"); }));
   if (!capsule) {
     PyErr_Clear();
     return nullptr;
@@ -35,45 +36,57 @@ Object stream_argument(void* stream, std::int32_t device_type) {
   return checked(stream == nullptr ? PyLong_FromLong(1) : PyLong_FromVoidPtr(stream));
 }
 
-std::int32_t device_type_of(PyObject* object) {
-  const Object device = checked(PyObject_CallMethod(object, "__dlpack_device__", nullptr));
-  const Object type = checked(PySequence_GetItem(device.get(), 0));
-  return static_cast<std::int32_t>(integer_of(type.get()));
+// What `act` gives; StatusError where the array's library refuses in words of its own.
+template <class Act>
+Object lent_by_library(const std::string& name, const Act& act) {
+  Object given(in_python(act));
+  if (given) return given;
+  throw bad_input("'" + name + "' cannot be lent: " + taken_error() +
+                  "; pass an array of plain numbers in this machine's byte order, without a "
+                  "gradient");
+}
+
+std::int32_t device_type_of(PyObject* object, const std::string& name) {
+  const Object device = lent_by_library(
+      name, [&] { return PyObject_CallMethod(object, "__dlpack_device__", nullptr); });
+  const Object type = lent_by_library(name, [&] { return PySequence_GetItem(device.get(), 0); });
+  return int_of(type.get(), "the type of __dlpack_device__()");
 }
 
 // The capsule of a library's newest form that this knows; older libraries take no max_version.
-Object capsule_of(PyObject* object, void* stream) {
-  const Object method = checked(PyObject_GetAttrString(object, "__dlpack__"));
+Object capsule_of(PyObject* object, const std::string& name, void* stream) {
+  const Object method =
+      lent_by_library(name, [&] { return PyObject_GetAttrString(object, "__dlpack__"); });
   const Object nothing = checked(PyTuple_New(0));
   const Object words = checked(PyDict_New());
-  const Object where = stream_argument(stream, device_type_of(object));
+  const Object where = stream_argument(stream, device_type_of(object, name));
   if (PyDict_SetItemString(words.get(), "stream", where.get()) != 0) throw PythonError{};
   const Object version = checked(Py_BuildValue("(ii)", 1, 0));
   if (PyDict_SetItemString(words.get(), "max_version", version.get()) != 0) throw PythonError{};
-  Object capsule(PyObject_Call(method.get(), nothing.get(), words.get()));
-  if (capsule || PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
-    return checked(capsule.release());
+  const auto lend = [&] { return PyObject_Call(method.get(), nothing.get(), words.get()); };
+  Object capsule(in_python(lend));
+  if (capsule) return capsule;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) != 0) {
+    PyErr_Clear();
+    if (PyDict_DelItemString(words.get(), "max_version") != 0) throw PythonError{};
+    return lent_by_library(name, lend);
   }
-  PyErr_Clear();
-  if (PyDict_DelItemString(words.get(), "max_version") != 0) throw PythonError{};
-  return checked(PyObject_Call(method.get(), nothing.get(), words.get()));
+  return lent_by_library(name, []() -> PyObject* { return nullptr; });
 }
 
 }  // namespace
 
 Tensor::Tensor(PyObject* object, const std::string& name, void* stream) {
   if (const ExchangeApi* const api = exchange_api(object)) {
-    if (api->to_tensor(object, &view_) != 0) throw PythonError{};
-    return;
+    if (in_python([&] { return api->to_tensor(object, &view_); }) == 0) return;
+    lent_by_library(name, []() -> PyObject* { return nullptr; });
   }
-  if (PyObject_HasAttrString(object, "__dlpack__") == 0) {
-    const Object type =
-        checked(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__"));
-    throw bad_input("'" + name + "' is of type " + text_of(type.get()) +
+  if (in_python([&] { return PyObject_HasAttrString(object, "__dlpack__"); }) == 0) {
+    throw bad_input("'" + name + "' is of type " + type_name(object) +
                     ", no array that speaks DLPack; pass one of NumPy, PyTorch or "
                     "CuPy");
   }
-  owner_ = capsule_of(object, stream);
+  owner_ = capsule_of(object, name, stream);
   if (PyCapsule_IsValid(owner_.get(), "dltensor_versioned") != 0) {
     const auto& managed = *static_cast<const DLManagedTensorVersioned*>(
         PyCapsule_GetPointer(owner_.get(), "dltensor_versioned"));
@@ -83,10 +96,11 @@ Tensor::Tensor(PyObject* object, const std::string& name, void* stream) {
     }
     view_ = managed.tensor;
     read_only_ = (managed.flags & kReadOnly) != 0;
+  } else if (PyCapsule_IsValid(owner_.get(), "dltensor") != 0) {
+    view_ = *static_cast<const DLTensor*>(PyCapsule_GetPointer(owner_.get(), "dltensor"));
   } else {
-    const void* const tensor = PyCapsule_GetPointer(owner_.get(), "dltensor");
-    if (tensor == nullptr) throw PythonError{};
-    view_ = *static_cast<const DLTensor*>(tensor);
+    throw bad_input("'" + name + "' gives no DLPack capsule, but a " + type_name(owner_.get()) +
+                    "; pass an array of NumPy, PyTorch or CuPy");
   }
 }
 
@@ -132,7 +146,9 @@ std::string Tensor::words() const {
 bool library_stream(PyObject* object, const DLDevice& device, void** stream) {
   const ExchangeApi* const api = exchange_api(object);
   if (api == nullptr || api->current_stream == nullptr) return false;
-  if (api->current_stream(device.type, device.id, stream) != 0) throw PythonError{};
+  if (in_python([&] { return api->current_stream(device.type, device.id, stream); }) != 0) {
+    throw PythonError{};
+  }
   return true;
 }
 

@@ -12,8 +12,8 @@ namespace vqgen::python {
 class Tensor {
  public:
   // `stream` is where its data will be used, for libraries that order by it.
-  // StatusError(VQGEN_BAD_INPUT) where the object is no array; PythonError where its library
-  // refuses. `name` is for messages.
+  // StatusError(VQGEN_BAD_INPUT) where the object is no array, or one that its library does not
+  // lend. `name` is for messages.
   Tensor(PyObject* object, const std::string& name, void* stream);
   Tensor(Tensor&&) = default;
   Tensor& operator=(Tensor&&) = default;
@@ -21,6 +21,8 @@ class Tensor {
   const DLTensor& view() const { return view_; }
   bool read_only() const { return read_only_; }
   void* data() const { return static_cast<char*>(view_.data) + view_.byte_offset; }
+  // Without an element, so that strides mean nothing.
+  bool empty() const { return span_bytes() == 0; }
   // Elements from one index of a dimension to the next.
   std::int64_t stride(int dimension) const;
   // From the first byte to behind the last one that any index reaches.

@@ -1,6 +1,7 @@
 """What differs between array libraries: new arrays, and the stream they work on. None of them is
 imported here; the library of an array that is passed has been."""
 
+import operator
 import sys
 
 from vqgen._errors import BadInput
@@ -17,6 +18,31 @@ def require(name, array):
     if not hasattr(array, "__dlpack__"):
         raise BadInput(f"'{name}' is of type {type(array).__name__}, no array that speaks DLPack; "
                        "pass one of NumPy, PyTorch or CuPy")
+
+
+def shape_of(name, array, dimensions=None):
+    """What it tells of itself; BadInput where it is no array, or has another number of dimensions."""
+    require(name, array)
+    try:
+        shape = tuple(int(size) for size in array.shape)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadInput(f"'{name}' is of type {type(array).__name__}, which tells no shape: {error}; "
+                       "pass an array of NumPy, PyTorch or CuPy") from None
+    if dimensions is not None and len(shape) != dimensions:
+        raise BadInput(f"'{name}' has shape {list(shape)}; it has to have {dimensions} dimensions")
+    return shape
+
+
+def whole(name, value, least, most=None):
+    """`value` as an int; BadInput where it is none, or out of bounds."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool) or number < least or (most is not None and number > most):
+        bounds = f"of {least} or more" if most is None else f"within {least} to {most}"
+        raise BadInput(f"{name} is {value!r}; it is a whole number {bounds}")
+    return number
 
 
 def empty(like, shape, dtype):

@@ -11,6 +11,7 @@ import vqgen.torch
 from vqgen import _kmeans
 from vqgen._models import attending
 from vqgen._nearest import encoded
+from vqgen._training import without_transforms
 from vqgen.simulation import books_of_parts, rotated
 
 _TOKENS = 1024  # that are encoded at once
@@ -230,14 +231,14 @@ def _trained(states, form, seed, rotated_first=False, training=None, start=None,
     if form["smooth"]:
         largest = (rotated(states_now) if rotated_first else states_now).abs().amax(1)
         smooth = named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
-    vectors = _domain(states_now, form, smooth, rotated_first)
+    vectors, plain = _domain(states_now, form, smooth, rotated_first), without_transforms(form)
     if training is None:
-        trained = vqgen.torch.train_codebooks(vectors, form, dtype=states.dtype, seed=seed)
+        trained = vqgen.torch.train_codebooks(vectors, plain, dtype=states.dtype, seed=seed)
     else:
         training = {**training, **({} if start is None else {"start": start})}
         if judge is not None:
             training["judged_by"] = _domain(judge.float(), form, smooth, rotated_first)
-        trained = vqgen.train_rsimvq(vectors, form, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
+        trained = vqgen.train_rsimvq(vectors, plain, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
                                      **training)
     named["codebooks"] = trained.codebooks
     if trained.scales is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vqgen import _arrays, _core
 from vqgen._errors import BadInput
+from vqgen._paths import nvrtc_folder, path_of
 
 if TYPE_CHECKING:
     from vqgen import configs
@@ -67,7 +69,6 @@ class Op:
     @property
     def description(self) -> dict:
         """Problem, arguments, and each bucket's plan, kernels and provenance (docs/embedding.md)."""
-        import json
         return json.loads(self._core.description)
 
     @property
@@ -85,9 +86,8 @@ class Op:
         """The tokens or rows of the kernel that a call with `count` takes; 0 where none does."""
         return self._core.bucket(count)
 
-    def _launch(self, arrays, count, softmax_scale, stream):
-        self._core.launch(arrays, -1 if count is None else count, softmax_scale,
-                          _arrays.current_stream if stream is None else stream)
+    def _launch(self, arrays, tokens, softmax_scale, stream):
+        self._core.launch(arrays, tokens, softmax_scale, _arrays.current_stream if stream is None else stream)
 
     def __repr__(self):
         return f"<vqgen {self.name}, {self.provenance}>"
@@ -123,11 +123,11 @@ class Attention(Op):
 
         Returns out, or (out, lse) with return_lse. Both are made where they are not given.
         """
-        _arrays.require("query", query)
+        shape = _arrays.shape_of("query", query, 3)
         if out is None:
-            out = _arrays.empty(query, query.shape, self._dtype)
+            out = _arrays.empty(query, shape, self._dtype)
         if lse is None:
-            lse = _arrays.empty(query, query.shape[:2], "f32")
+            lse = _arrays.empty(query, shape[:2], "f32")
         self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
                       key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
                       new_keys, new_values, block_table), tokens, softmax_scale, stream)
@@ -174,18 +174,21 @@ class Decode(Op):
 
         Returns (out_keys, out_values). Both are made where they are not given.
         """
-        _arrays.require("keys", _quantized("keys", keys).codes)
-        shape = self._problem["shape"]
-        if tokens is None:
-            given = out_keys if out_keys is not None else out_values
-            tokens = given.shape[2] if given is not None else self._room(keys, values, block_table)
-        shape = (shape["batch"], shape["kv_heads"], tokens, shape["head_dim"])
+        keys, values = _quantized("keys", keys), _quantized("values", values)
+        given = {name: _arrays.shape_of(name, out, 4)[2]
+                 for name, out in (("out_keys", out_keys), ("out_values", out_values)) if out is not None}
+        if tokens is not None:
+            tokens = _arrays.whole("tokens", tokens, 0)
+        else:
+            tokens = next(iter(given.values())) if given else self._room(keys, values, block_table)
+        for name in (name for name, held in given.items() if held != tokens):
+            raise BadInput(f"'{name}' has {given[name]} tokens, and tokens is {tokens}; make them equal")
+        sizes = self._problem["shape"]
+        shape = (sizes["batch"], sizes["kv_heads"], tokens, sizes["head_dim"])
         out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
                                 for out in (out_keys, out_values))
-        if out_keys.shape[2] != tokens:
-            raise BadInput(f"'out_keys' has {out_keys.shape[2]} tokens, and tokens is {tokens}")
-        self._launch((out_keys, out_values, *keys, *_quantized("values", values), key_smooth,
-                      raw_keys, raw_values, lengths, windows, sinks, block_table), tokens, 0.0, stream)
+        self._launch((out_keys, out_values, *keys, *values, key_smooth, raw_keys, raw_values,
+                      lengths, windows, sinks, block_table), tokens, 0.0, stream)
         return out_keys, out_values
 
     def _room(self, keys, values, block_table):
@@ -193,11 +196,14 @@ class Decode(Op):
         shape = self._problem["shape"]
         page_tokens = shape.get("page_tokens", 0)
         if page_tokens:
-            _arrays.require("block_table", block_table)
-            return min(shape["tokens"], block_table.shape[1] * page_tokens)
-        return min(shape["tokens"], *(
-            each.codes.shape[2] * (each.codes.shape[4] if len(each.codes.shape) == 6 else 1)
-            for each in (keys, values)))
+            return min(shape["tokens"], _arrays.shape_of("block_table", block_table, 2)[1] * page_tokens)
+        room = [shape["tokens"]]
+        for name, each in (("keys", keys), ("values", values)):
+            codes = _arrays.shape_of(f"{name}.codes", each.codes)
+            if len(codes) not in (4, 6):
+                raise BadInput(f"'{name}.codes' has shape {list(codes)}; Op.arguments says what it takes")
+            room.append(codes[2] * (codes[4] if len(codes) == 6 else 1))
+        return min(room)
 
 
 class Merge(Op):
@@ -214,16 +220,24 @@ class Merge(Op):
         Returns (out, lse), which are made where they are not given.
         """
         parts = self._problem["shape"]["parts"]
-        for name, given in (("outs", outs), ("lses", lses)):
-            if len(given) != parts:
-                raise BadInput(f"'{name}' has {len(given)} arrays, and the config {parts} parts")
-        _arrays.require("outs", outs[0])
+        outs, lses = _parts("outs", outs, parts), _parts("lses", lses, parts)
+        shape = _arrays.shape_of("outs.0", outs[0], 3)
         if out is None:
-            out = _arrays.empty(outs[0], outs[0].shape, self._dtype)
+            out = _arrays.empty(outs[0], shape, self._dtype)
         if lse is None:
-            lse = _arrays.empty(outs[0], outs[0].shape[:2], "f32")
+            lse = _arrays.empty(outs[0], shape[:2], "f32")
         self._launch(merge_arguments(out, lse, outs, lses), None, 0.0, stream)
         return out, lse
+
+
+def _parts(name, given, parts):
+    try:
+        given = list(given)
+    except TypeError:
+        raise BadInput(f"'{name}' is of type {type(given).__name__}, and no list of arrays") from None
+    if len(given) != parts:
+        raise BadInput(f"'{name}' has {len(given)} arrays, and the config {parts} parts")
+    return given
 
 
 def merge_arguments(out, lse, outs, lses):
@@ -243,9 +257,9 @@ class Linear(Op):
         output_scales: float32 [out_features], or [experts, out_features], where there are some.
         expert_rows: int32 [experts + 1], of experts: where each one's rows begin, and their end.
         """
-        _arrays.require("x", x)
+        rows = _arrays.shape_of("x", x, 2)[0]
         if out is None:
-            out = _arrays.empty(x, (x.shape[0], self._problem["shape"]["out_features"]), self._dtype)
+            out = _arrays.empty(x, (rows, self._problem["shape"]["out_features"]), self._dtype)
         self._launch((x, out, *_quantized("weights", weights), output_scales, expert_rows), None, 0.0,
                      stream)
         return out
@@ -255,19 +269,19 @@ class Scalar(Op):
     """A matrix to or from int8 with a scale for each channel."""
 
     def __call__(self, matrix, scales=None, *, out=None, stream: int | None = None):
-        """matrix: [tokens, channels], aligned to 16 bytes, 1 to the config's tokens; in
+        """matrix: [tokens, channels], aligned to 16 bytes, 0 to the config's tokens; in
             the op's dtype, of scalar_dequantize int8.
         scales: float32 [channels]; written, or made here, where the config computes them.
 
         Returns (codes, scales) of scalar_quantize, the elements of scalar_dequantize.
         """
-        _arrays.require("matrix", matrix)
+        size = _arrays.shape_of("matrix", matrix, 2)
         quantizes = self.name == "scalar_quantize"
         shape = self._problem["shape"]
         if scales is None and shape.get("scales") == "computed":
             scales = _arrays.empty(matrix, (shape["channels"],), "f32")
         if out is None:
-            out = _arrays.empty(matrix, matrix.shape, "i8" if quantizes else self._dtype)
+            out = _arrays.empty(matrix, size, "i8" if quantizes else self._dtype)
         self._launch((matrix, out, scales), None, 0.0, stream)
         return (out, scales) if quantizes else out
 
@@ -298,12 +312,12 @@ class Runtime:
         if on_miss not in _POLICIES:
             raise BadInput(f"on_miss is {on_miss!r}; it is one of {', '.join(_POLICIES)}")
         host = device == "host"
-        if not host and not isinstance(device, int):
+        if not host and (not isinstance(device, int) or isinstance(device, bool)):
             raise BadInput(f"device is {device!r}; it is the number of a GPU, or 'host'")
         self.device = device
         self._core = _core.Runtime(int(host), 0 if host else device, _POLICIES[on_miss], max_buckets,
-                                   threads, *(None if path is None else os.fspath(path)
-                                              for path in (cache_dir, nvrtc or _nvrtc(), compiler)))
+                                   threads, path_of("cache_dir", cache_dir),
+                                   path_of("nvrtc", nvrtc or nvrtc_folder()), path_of("compiler", compiler))
 
     def attention(self, config: Config, *, stream: int = 0) -> Attention:
         """An attention of `config`: a dict, a dataclass of vqgen.configs, or a file's path. Compiled,
@@ -336,7 +350,6 @@ class Runtime:
 
     def enumerate(self, config: Config, least: int, most: int) -> list[dict]:
         """The plans that calls with `least` to `most` tokens or rows can reach; compiles nothing."""
-        import json
         return json.loads(self._core.enumerate(_text(config), least, most))
 
     def freeze(self) -> None:
@@ -359,7 +372,7 @@ class Runtime:
 
     def _prepare(self, config, ops, stream):
         path = isinstance(config, (str, os.PathLike))
-        text = os.fspath(config) if path else _text(config, ops[0])
+        text = os.fsdecode(config) if path else _text(config, ops[0])
         core = self._core.prepare(text, path, stream)
         if core.name not in ops:
             raise BadInput(f"the config is of op {core.name}, and not {' or '.join(ops)}")
@@ -368,12 +381,13 @@ class Runtime:
 
 def _text(config, op=None):
     """A config as JSON; `op` is that of one that names none."""
-    import json
-
     from vqgen.configs import as_json
     if isinstance(config, (str, os.PathLike)):
-        with open(config, encoding="utf-8") as file:
-            return file.read()
+        try:
+            with open(config, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{os.fsdecode(config)!r}: the config cannot be read: {error}") from None
     value = as_json(config)
     if not isinstance(value, dict):
         raise BadInput(f"a config is a dict, a dataclass or a path, and not {type(config).__name__}")
@@ -382,19 +396,5 @@ def _text(config, op=None):
         op = "gemv"
     try:
         return json.dumps({"op": op, **value} if op else value, sort_keys=True)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"a config holds what is no JSON: {error}") from None
-
-
-def _nvrtc():
-    """NVRTC among Python's packages, where no variable names one: PyTorch and NVIDIA's wheels bring
-    it, and the loader does not know it."""
-    if "VQGEN_NVRTC" in os.environ:
-        return None
-    import sys
-    for folder in sys.path:
-        for below in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
-            path = os.path.join(folder, below)
-            if os.path.isdir(path):
-                return path
-    return None

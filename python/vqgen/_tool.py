@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from vqgen._runtime import _nvrtc
+from vqgen._paths import nvrtc_folder
 
 
 def path() -> str:
@@ -14,7 +14,7 @@ def path() -> str:
 
 def main():
     tool = path()
-    nvrtc = _nvrtc()
+    nvrtc = nvrtc_folder()
     if nvrtc is not None:
         os.environ["VQGEN_NVRTC"] = nvrtc
     for each in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the tool would too

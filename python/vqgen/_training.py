@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vqgen import _arrays, _core
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from vqgen._runtime import Runtime
 
 _ELEMENTS = {"f16": 0, "bf16": 1}
+SEEDS = (1 << 64) - 1
+_TRANSFORMS = ("smooth", "hadamard", "output_scales")
 
 
 class Codebooks(NamedTuple):
@@ -24,8 +27,20 @@ class Codebooks(NamedTuple):
 
 def format_fields(form) -> dict:
     """All fields of a format: a preset's name, a format file, or a dict of fields (docs/config.md)."""
-    import json
     return json.loads(_core.format_fields(_text(form)))
+
+
+def without_transforms(form) -> dict:
+    """The fields of a format whose vectors are in the domain that is quantized already."""
+    return format_fields(form) | dict.fromkeys(_TRANSFORMS, False)
+
+
+def refuse_transforms(fields: dict) -> None:
+    """BadInput for a table with transforms, which training does not apply."""
+    if own := [each for each in _TRANSFORMS if fields.get(each) and fields["decoder"] == "table"]:
+        raise BadInput(f"the format has {' and '.join(own)}, which training does not apply; transform the "
+                       "vectors and give the format with " + ", ".join(f'"{each}": False' for each in own) +
+                       ", or use vqgen quantize or vqgen.hf.calibrate(), which transform")
 
 
 def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterations: int = 30,
@@ -34,8 +49,10 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
 
     vectors: float32 [units, rows, columns], contiguous, of any library that speaks DLPack; a unit is
         what one set of codebooks serves, and columns a multiple of the format's vector_size. They
-        are in the domain that is quantized: smooth, hadamard and output_scales are not applied.
-    form: a format, as of a config; its scope is not asked, and its decoder is table.
+        are in the domain that is quantized.
+    form: a format, as of a config; its scope is not asked, and its decoder is table. One with smooth,
+        hadamard or output_scales is refused: training applies none of them. Transform the vectors, and
+        give it without, as {"preset": "vecinfer-d4b8", "smooth": False, "hadamard": False}.
     dtype: of the codebooks, "f16" or "bf16".
     runtime: of the device that the vectors are on, which trains them without a copy; None for the
         CPU's memory and all its cores. A device takes sub-vectors of 2, 4, 8 or 16 numbers; others
@@ -45,17 +62,17 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     vectors and seed give the same bits on one machine. BadInput for NaN, infinity and fewer
     sub-vectors than entries.
     """
-    _arrays.require("vectors", vectors)
+    shape = _arrays.shape_of("vectors", vectors)
     if dtype not in _ELEMENTS:
         raise BadInput(f"dtype is {dtype!r}; it is one of {', '.join(_ELEMENTS)}")
-    if len(vectors.shape) != 3:
-        raise BadInput(f"'vectors' has shape {list(vectors.shape)}; it is [units, rows, columns]")
-    if iterations < 1:
-        raise BadInput(f"iterations is {iterations}; it is at least 1")
+    if len(shape) != 3:
+        raise BadInput(f"'vectors' has shape {list(shape)}; it is [units, rows, columns]")
+    seed, iterations = _arrays.whole("seed", seed, 0, SEEDS), _arrays.whole("iterations", iterations, 1)
     fields = format_fields(form)
     if "parts" in fields:
         raise BadInput("keys in parts are trained part by part; give the format of one")
-    units, stages = vectors.shape[0], fields["residuals"]
+    refuse_transforms(fields)
+    units, stages = shape[0], fields["residuals"]
     codebooks = _arrays.empty_on_cpu(
         vectors, (units, stages, 1 << fields["index_bits"], fields["vector_size"]), dtype)
     scales = None
@@ -63,7 +80,7 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
         scales = _arrays.empty_on_cpu(vectors, (units, stages), "f32")
     if runtime is not None and runtime.device != "host":
         runtime.synchronize(_arrays.current_stream(vectors))
-    _core.train(None if runtime is None else runtime._core, vectors, codebooks, scales, _text(form),
+    _core.train(None if runtime is None else runtime._core, vectors, codebooks, scales, json.dumps(fields),
                 _ELEMENTS[dtype], seed, iterations)
     return Codebooks(codebooks, scales)
 
@@ -105,9 +122,8 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     _arrays.require("vectors", vectors)
     if dtype not in _ELEMENTS:
         raise BadInput(f"dtype is {dtype!r}; it is one of {', '.join(_ELEMENTS)}")
-    for name, value, least in (("seed", seed, 0), ("steps", steps, 0), ("batch", batch, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadInput(f"{name} is {value!r}; it is a whole number of {least} or more")
+    seed = _arrays.whole("seed", seed, 0, SEEDS)
+    steps, batch = _arrays.whole("steps", steps, 0), _arrays.whole("batch", batch, 1)
     for name, value in (("learning_rate", learning_rate), ("beta", beta), ("gamma", gamma)):
         if not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
             raise BadInput(f"{name} is {value!r}; it is a number of 0 or more")
@@ -137,7 +153,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
         elif device.type == "cuda" and _kmeans.takes(fields):
             start = Codebooks(*_kmeans.trained(given.detach().to(device), fields, _kmeans.ELEMENTS[dtype], seed))
         else:
-            start = train_codebooks(given.cpu().contiguous(), form, dtype=dtype, seed=seed)
+            start = train_codebooks(given.cpu().contiguous(), fields, dtype=dtype, seed=seed)
     else:
         start = _rsimvq_start(start, shape, dtype, fields["stage_scales"])
     options = _rsimvq.Options(dtype, seed, steps, batch, learning_rate, beta, gamma, train_entries)
@@ -159,6 +175,7 @@ def _rsimvq_fields(form) -> dict:
     if fields["entry_type"] != "element":
         raise Infeasible(f"RSimVQ trains no entries of {fields['entry_type']}; take the format with "
                          "entry_type element, or train_codebooks()")
+    refuse_transforms(fields)
     return fields
 
 
@@ -221,7 +238,6 @@ def _rsimvq_start(start, shape, dtype: str, has_scales: bool) -> Codebooks:
 
 
 def _text(form) -> str:
-    import json
     import os
 
     from vqgen.configs import as_json

@@ -41,6 +41,7 @@ class Tokens:
     prompt that is being read. With `drafts`, a pass over up to drafts + 1 tokens is a step: they are
     held beside the cache until the next pass, which appends what was not taken back meanwhile."""
 
+    @torch.inference_mode(False)  # as of vqgen.torch.VQCache
     def __init__(self, batch: int, room: int, device, drafts: int = 0):
         self.room, self.drafts = room, drafts
         self.seen = 0  # of the batch so far, with padding
@@ -200,6 +201,7 @@ class VQCache(Cache):
     than `drafts` and captured(), greedy tokens with drafts are those without.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
                  window: int = 0, sinks: int = 0, drafts: int = 0, window_batch: int = 1,
                  independent: bool = False, device: torch.device | str = "cpu"):

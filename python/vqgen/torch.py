@@ -8,17 +8,18 @@ backend, which is slow and for tests. All functions may be called from several t
 
 from __future__ import annotations
 
-import functools
-import json
 import threading
 
 import torch
 
 import vqgen
-from vqgen import _kmeans
+from vqgen import _arrays, _gradients, _kmeans
+from vqgen._bundles import bundle_tensors, read_bundle
+from vqgen._op_configs import SCHEMAS, cache_shape, parsed, size
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 from vqgen._runtime import merge_arguments
+from vqgen._training import SEEDS, refuse_transforms
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks", "use_runtime"]
@@ -62,10 +63,7 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
     key = (config, _number(device))
     op = _ops.get(key)
     if op is None:
-        value = json.loads(config)
-        if value.get("op") not in _CLASSES:
-            raise vqgen.BadInput(f"the config is of op {value.get('op')!r}; see docs/config.md")
-        op = _ops[key] = runtime(device)._prepare(value, tuple(_CLASSES), stream)
+        op = _ops[key] = runtime(device)._prepare(parsed(config), tuple(_CLASSES), stream)
     return op
 
 
@@ -75,11 +73,20 @@ def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.f
     (docs/quantizing.md), or on all cores. Codebooks and scales come on the same device."""
     if dtype not in DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
-    if vectors.is_cuda and _kmeans.takes(fields := vqgen.format_fields(form)):
+    _require_tensor("vectors", vectors)
+    fields = vqgen.format_fields(form)
+    if vectors.is_cuda and _kmeans.takes(fields):
+        refuse_transforms(fields)
+        seed, iterations = _arrays.whole("seed", seed, 0, SEEDS), _arrays.whole("iterations", iterations, 1)
         return vqgen.Codebooks(*_kmeans.trained(vectors, fields, dtype, seed, iterations))
     own = None if vectors.device.type == "cpu" else runtime(vectors.device)
-    trained = vqgen.train_codebooks(vectors, form, dtype=DTYPES[dtype], seed=seed, iterations=iterations, runtime=own)
+    trained = vqgen.train_codebooks(vectors, fields, dtype=DTYPES[dtype], seed=seed, iterations=iterations, runtime=own)
     return vqgen.Codebooks(*(None if each is None else each.to(vectors.device) for each in trained))
+
+
+def _require_tensor(name, tensor):
+    if not isinstance(tensor, torch.Tensor):
+        raise vqgen.BadInput(f"'{name}' is of type {type(tensor).__name__}; it has to be a torch.Tensor")
 
 
 def _op(config, tensor):
@@ -92,29 +99,8 @@ def _op(config, tensor):
 
 
 _library = torch.library.Library("vqgen", "FRAGMENT")
-_library.define(
-    "attention(str config, Tensor query, Tensor key_codes, Tensor key_codebooks,"
-    " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
-    " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
-    " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None,"
-    " Tensor? block_table=None)"
-    " -> (Tensor, Tensor)")
-_library.define(
-    "append(str config, Tensor new_keys, Tensor new_values, Tensor positions,"
-    " Tensor(a!) key_codes, Tensor key_codebooks, Tensor? key_scales, Tensor(b!) value_codes,"
-    " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
-    " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
-    " int? tokens=None, Tensor? block_table=None) -> ()")
-_library.define(
-    "decode(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
-    " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
-    " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"
-    " -> (Tensor, Tensor)")
-_library.define("merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
-_library.define("linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
-                " Tensor? output_scales, *, Tensor? expert_rows=None) -> Tensor")
+for _schema in SCHEMAS:
+    _library.define(_schema)
 
 
 def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
@@ -151,15 +137,11 @@ def _decode(config, key_codes, key_codebooks, key_scales, value_codes, value_cod
 
 
 def _dense(config, like, tokens, zeroed):
-    batch, kv_heads, head_dim = _cache_shape(config)
+    if isinstance(tokens, int) and tokens < 0:
+        raise vqgen.BadInput(f"tokens is {tokens}; it has to be 0 or more")
+    batch, kv_heads, head_dim = cache_shape(config)
     shape = (batch, kv_heads, tokens, head_dim)
     return tuple((like.new_zeros if zeroed else like.new_empty)(shape) for _ in range(2))
-
-
-@functools.lru_cache(maxsize=None)
-def _cache_shape(config):
-    shape = json.loads(config)["shape"]
-    return shape["batch"], shape["kv_heads"], shape["head_dim"]
 
 
 def _merge(config, outs, lses):
@@ -176,14 +158,9 @@ def _merged(outs, lses):
 
 
 def _linear(config, x, *weights, expert_rows=None):
-    out = x.new_empty(x.shape[0], _out_features(config))
+    out = x.new_empty(x.shape[0], size(config, "out_features"))
     _op(config, x)._launch((x, out, *weights, expert_rows), None, 0.0, None)
     return out
-
-
-@functools.lru_cache(maxsize=None)
-def _out_features(config):
-    return json.loads(config)["shape"]["out_features"]
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("decode", _decode),
@@ -215,14 +192,18 @@ def _(config, outs, lses):
 
 @torch.library.register_fake("vqgen::linear", lib=_library)
 def _(config, x, *_, **__):
-    return x.new_empty(x.shape[0], _out_features(config))
+    return x.new_empty(x.shape[0], size(config, "out_features"))
+
+
+_gradients.register(_library)
 
 
 class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
     weights: Quantized, with output_scales float32 [out_features] where `form` has them. `form` is
-    the format, as of a config. More than 256 rows are taken 256 at a time.
+    the format, as of a config. More than 256 rows are taken 256 at a time. model.to(dtype) leaves the
+    weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
     """
 
     def __init__(self, weights: vqgen.Quantized, form, out_features: int, in_features: int, *,
@@ -236,6 +217,15 @@ class VQLinear(torch.nn.Module):
             self.register_buffer(name, tensor)
         self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
 
+    def _apply(self, fn, recurse=True):
+        """Of .to(), .half() and others: codes, codebooks and scales follow to a device, and to no dtype."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, now in self._buffers.items():
+            if now is not None and now.dtype != before[name].dtype:
+                self._buffers[name] = before[name].to(now.device)
+        return self
+
     @classmethod
     def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
         """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/quantizing.md)."""
@@ -245,14 +235,18 @@ class VQLinear(torch.nn.Module):
                                  f"{', '.join(items) or 'none'}")
         item = items[name]
         # Copied, since a file's tensors are aligned to eight bytes, and kernels read sixteen.
-        codes, codebooks, scales, output_scales = (
-            None if tensor is None else tensor.to(device, copy=True)
-            for tensor in map(bundle_tensors(path, name, _WEIGHTS).get, _WEIGHTS))
+        with torch.inference_mode(False):
+            codes, codebooks, scales, output_scales = (
+                None if tensor is None else tensor.to(device, copy=True)
+                for tensor in map(bundle_tensors(path, name, _WEIGHTS).get, _WEIGHTS))
         return cls(vqgen.Quantized(codes[0, 0], codebooks, scales), item["weights"],
                    item["out_features"], item["in_features"], output_scales=output_scales,
                    bias=bias, dtype=codebooks.dtype)
 
     def forward(self, x):
+        if x.dtype != self.codebooks.dtype:
+            raise vqgen.BadInput(f"x is {x.dtype}, and the layer's weights are {self.codebooks.dtype}; pass "
+                                 f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
         rows = x.reshape(-1, self.in_features)
         parts = [torch.ops.vqgen.linear(self.config, each.contiguous(), self.codes, self.codebooks,
                                         self.scales, self.output_scales)
@@ -278,28 +272,32 @@ class VQCache:
     independent: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     window_batch: tokens that leave the window together (docs/embedding.md). attention_plan: fields of
-    its plan, {"splits_by": "length"} for long sequences beside short ones (docs/serving.md).
+    its plan, {"splits_by": "length"} for long sequences beside short ones (docs/serving.md). A cache
+    can be copied and saved. It passes no gradients on: backward() raises.
     """
 
+    @torch.inference_mode(False)  # what is made in that mode cannot be written outside of it
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
                  key_smooth=None, window: int = 0, sinks: int = 0, query_tokens: int = 1,
                  independent: bool = False, lengths=None, window_batch: int = 1,
                  attention_plan: dict | None = None):
+        _require_tensor("key_codebooks", key_codebooks)
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
         shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
                  "window": window, "window_batch": window_batch, "sinks": sinks}
-        both = {"dtype": DTYPES[dtype], "keys": keys, "values": values}
+        both = {"dtype": DTYPES[dtype], "keys": vqgen.format_fields(keys),
+                "values": vqgen.format_fields(values)}
         self.attention_config = config_text(
             {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
                 query_heads=query_heads, query_tokens=query_tokens, independent=independent)})
-        self._append_config = functools.cache(lambda new_tokens: config_text(
-            {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
+        self._shape, self._formats, self._append_configs = shape, both, {}
         self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})
         self.tokens, self.independent = tokens, independent
-        attention = self._attention = prepare(self.attention_config, device)
+        self._written_with_gradient = False
+        attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
         shapes = {each.name: each.shape for each in attention.arguments}
 
@@ -316,6 +314,12 @@ class VQCache:
         self._windows = torch.full_like(self.lengths, window - window_batch + 1) if window else None
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
+    def _append_config(self, new_tokens: int) -> str:
+        if new_tokens not in self._append_configs:
+            self._append_configs[new_tokens] = config_text(
+                {"op": "kv_append", "shape": {**self._shape, "new_tokens": new_tokens}, **self._formats})
+        return self._append_configs[new_tokens]
+
     def append(self, new_keys, new_values, counts=None) -> None:
         """write() behind what each sequence has."""
         self.write(new_keys, new_values, self.lengths, counts)
@@ -329,6 +333,8 @@ class VQCache:
         new_tokens = new_keys.shape[1]
         if new_tokens == 0:
             return
+        if torch.is_grad_enabled() and (new_keys.requires_grad or new_values.requires_grad):
+            self._written_with_gradient = True
         held = 1 << (new_tokens - 1).bit_length()
         if held != new_tokens:
             if counts is None:
@@ -343,58 +349,44 @@ class VQCache:
 
     def new_tokens(self, count: int):
         """(keys, values) of `count` new tokens of each sequence, as write() takes them, of zeros."""
-        batch, *head = _cache_shape(self.attention_config)
+        batch, *head = cache_shape(self.attention_config)
         return tuple(self.keys.codebooks.new_zeros(batch, count, *head) for _ in range(2))
 
     def bucket(self, tokens: int) -> int:
         """The tokens of the kernel that attend() takes for `tokens`."""
-        return self._attention.bucket(self.tokens if self.independent else tokens)
+        attention = prepare(self.attention_config, self.lengths.device)
+        return attention.bucket(self.tokens if self.independent else tokens)
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
                query_start=None, new_keys=None, new_values=None):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
         sequence's, and picks the kernel, unless `independent`. With query_tokens above 1, query has a
         row per query token; query_start, new_keys and new_values are those of vqgen.Attention."""
-        return torch.ops.vqgen.attention(
+        return self._read(lambda: torch.ops.vqgen.attention(
             self.attention_config, query, *self.keys, *self.values, self.lengths,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
             windows=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
             tokens=None if self.independent else tokens, query_start=query_start,
-            new_keys=new_keys, new_values=new_values)
+            new_keys=new_keys, new_values=new_values))
 
     def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:
         what attend() reads, raw tokens too. lengths: int32 [batch], by default as many as each
         sequence has. Rows from a sequence's length on are zeros, or with zeroed=False uninitialised,
         which saves a write of all rows. The first call compiles, and may not be in a capture."""
-        return torch.ops.vqgen.decode(
+        return self._read(lambda: torch.ops.vqgen.decode(
             self._decode_config, *self.keys, *self.values,
             self.lengths if lengths is None else lengths, tokens=tokens,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
-            windows=self._windows, sinks=self._sinks, zeroed=zeroed)
+            windows=self._windows, sinks=self._sinks, zeroed=zeroed))
+
+    def _read(self, call):
+        """Tokens that were written with a gradient have none here: backward() raises, and drops nothing."""
+        if not (self._written_with_gradient and torch.is_grad_enabled()):
+            return call()
+        return _gradients.without_gradient("append", call, torch.ones((), requires_grad=True))
 
     def bytes_per_token(self) -> float:
         """Of codes, for one token of one sequence."""
         rows = self.lengths.numel() * self.tokens
         return 4 * (self.keys.codes.numel() + self.values.codes.numel()) / rows
-
-
-def read_bundle(path) -> list[dict]:
-    """The items of a bundle that `vqgen quantize` wrote: names, kinds, formats and sizes."""
-    from safetensors import SafetensorError, safe_open
-    try:
-        with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get("vqgen.bundle")
-    except (OSError, SafetensorError) as error:
-        raise vqgen.BadInput(f"{path} cannot be read as a bundle: {error}") from None
-    if text is None:
-        raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
-    return json.loads(text)["items"]
-
-
-def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
-    """Those of the tensors ITEM.NAME that the bundle has, by NAME."""
-    from safetensors import safe_open
-    with safe_open(path, "pt") as file:
-        there = set(file.keys())
-        return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}

@@ -35,6 +35,25 @@ vqgen::BookShape shape_of(const vqgen_training_args& args, const vqgen::VqFormat
   return shape;
 }
 
+// Vectors that were not transformed would be trained on without a word, and lose half as much
+// again.
+void require_no_transforms(const vqgen::VqFormat& format) {
+  std::string names, off;
+  for (const auto& [name, on] :
+       {std::pair{"smooth", format.smooth}, std::pair{"hadamard", format.hadamard},
+        std::pair{"output_scales", format.output_scales}}) {
+    if (!on) continue;
+    names += (names.empty() ? "" : " and ") + std::string(name);
+    off += (off.empty() ? "" : ", ") + fmt::format("\"{}\": false", name);
+  }
+  if (names.empty()) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("training: the format has {}, which training does not apply; transform "
+                          "the vectors and give the format with {}, or use vqgen quantize or "
+                          "vqgen.hf.calibrate(), which transform",
+                          names, off));
+}
+
 vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqFormat& format) {
   vqgen::TrainRequest request{"training", format, vqgen::DType::f16, nullptr, {}};
   if (format.decoder != vqgen::Decoder::table) {
@@ -43,6 +62,7 @@ vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqF
                             "which fits its scales",
                             vqgen::enum_name(format.decoder)));
   }
+  require_no_transforms(format);
   if (args.element != VQGEN_F16 && args.element != VQGEN_BF16) {
     throw Error(
         ErrorKind::bad_input,

@@ -1,6 +1,7 @@
 #include "runtime/library/examine.h"
 
 #include <limits>
+#include <utility>
 
 namespace vqgen::library {
 namespace {
@@ -84,6 +85,48 @@ void examine_cache(FirstFault& fault, const Shape& shape, const Demands& demands
   fault.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
 }
 
+struct Stride {
+  std::int64_t stride, count;
+};
+
+// What is written at two strides, `span` of their units each time, has each place once.
+void examine_written(FirstFault& fault, Stride a, Stride b, std::int64_t span, const char* line) {
+  if (a.count > 1 && (b.count <= 1 || a.stride > b.stride)) std::swap(a, b);
+  if (a.count > 1) {
+    fault.require(a.stride >= span, VQGEN_BAD_INPUT, line);
+    fault.require((b.stride - span) / (a.count - 1) >= a.stride, VQGEN_BAD_INPUT, line);
+  } else if (b.count > 1) {
+    fault.require(b.stride >= span, VQGEN_BAD_INPUT, line);
+  }
+}
+
+// An append's cache, where sequences and heads that overlap would overwrite each other.
+void examine_written_cache(FirstFault& fault, const AppendShape& shape, const Demands& demands,
+                           const vqgen_append_args& args) {
+  const auto span = [&](const PagedRows& rows) {
+    return (args.tokens + rows.in_group - 1) / rows.in_group * rows.in_group * (rows.bytes / 4);
+  };
+  const auto codes = [&](const vqgen_quantized& each, const PagedRows& rows, const char* line) {
+    examine_written(fault, {each.batch_stride, shape.batch}, {each.head_stride, shape.kv_heads},
+                    span(rows), line);
+  };
+  if (demands.page_tokens == 0) {
+    codes(args.keys, demands.keys,
+          "keys.batch_stride or keys.head_stride is less than the `tokens` rows that it spans; "
+          "lay sequences and heads apart, or lower `tokens`");
+    codes(args.values, demands.values,
+          "values.batch_stride or values.head_stride is less than the `tokens` rows that it spans; "
+          "lay sequences and heads apart, or lower `tokens`");
+  }
+  if (demands.window || demands.sinks) {
+    examine_written(fault, {args.raw_batch_stride, shape.batch},
+                    {args.raw_head_stride, shape.kv_heads},
+                    std::int64_t{shape.sinks + shape.window} * shape.head_dim,
+                    "raw_batch_stride or raw_head_stride is less than the raw tokens that it "
+                    "spans; lay sequences and heads apart");
+  }
+}
+
 template <class Args>
 void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
   fault.present("lengths", args.lengths, 3);
@@ -120,18 +163,20 @@ void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands
   fault.present("positions", args.positions, 3);
   fault.present("counts", args.counts, 3, args.counts != nullptr);
   examine_cache(fault, shape, demands, args);
+  examine_written_cache(fault, shape, demands, args);
 }
 
 void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
              const vqgen_kv_decode_args& args) {
-  fault.present("out_keys", args.out_keys, demands.elements_mask);
-  fault.present("out_values", args.out_values, demands.elements_mask);
+  fault.present("out_keys", args.out_keys, demands.elements_mask, args.tokens > 0);
+  fault.present("out_values", args.out_values, demands.elements_mask, args.tokens > 0);
   examine_cache(fault, shape, demands, args);
   examine_counts(fault, demands, args);
 }
 
 void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
              const vqgen_merge_args& args) {
+  if (args.rows == 0) return;
   fault.present("out", args.out, demands.elements_mask);
   fault.present("lse", args.lse, 3);
   fault.present("outs", args.outs, alignof(void*) - 1);

@@ -129,11 +129,12 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   const Bucket& bucket = record.buckets.back();
   const auto* op = std::get_if<KvAppend>(&bucket.config.problem);
   if (op == nullptr) return wrong_op(record);
-  if (args.tokens < 1 || args.tokens > bucket.most) {
-    return fail_range("tokens", args.tokens, 1, bucket.most);
+  if (args.tokens < 0 || args.tokens > bucket.most) {
+    return fail_range("tokens", args.tokens, 0, bucket.most);
   }
   FirstFault fault;
   if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
+  if (args.tokens == 0) return VQGEN_OK;  // room for none
 
   vq::KvAppendArgs call{};
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
@@ -152,12 +153,13 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   const auto& buckets = record.buckets;
   const auto* op = std::get_if<KvDecode>(&buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
-  if (args.tokens < 1 || args.tokens > buckets.back().most) {
-    return fail_range("tokens", args.tokens, 1, buckets.back().most);
+  if (args.tokens < 0 || args.tokens > buckets.back().most) {
+    return fail_range("tokens", args.tokens, 0, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
   if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
+  if (args.tokens == 0) return VQGEN_OK;
 
   vq::KvDecodeArgs call{};
   call.out_keys = static_cast<vq::u16*>(args.out_keys);
@@ -172,14 +174,15 @@ vqgen_status launch(const Record& record, const vqgen_merge_args& args, Workspac
   const Bucket& bucket = record.buckets.back();
   const auto* op = std::get_if<AttentionMerge>(&bucket.config.problem);
   if (op == nullptr) return wrong_op(record);
-  if (args.rows < 1 || args.rows > bucket.most) {
-    return fail_range("rows", args.rows, 1, bucket.most);
+  if (args.rows < 0 || args.rows > bucket.most) {
+    return fail_range("rows", args.rows, 0, bucket.most);
   }
   FirstFault fault;
   fault.require(args.parts == op->shape.parts, VQGEN_BAD_INPUT,
                 "parts is not the number of the config; prepare an op of as many");
   examine(fault, op->shape, bucket.demands, args);
   if (fault.status() != VQGEN_OK) return fault.status();
+  if (args.rows == 0) return VQGEN_OK;
 
   vq::AttentionMergeArgs call{};
   call.out = static_cast<vq::u16*>(args.out);
@@ -199,8 +202,8 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   const Linear* const op = as_linear(buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
   const bool grouped = op->shape.grouped();
-  if (args.rows < (grouped ? 0 : 1) || args.rows > buckets.back().most) {
-    return fail_range("rows", args.rows, grouped ? 0 : 1, buckets.back().most);
+  if (args.rows < 0 || args.rows > buckets.back().most) {
+    return fail_range("rows", args.rows, 0, buckets.back().most);
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
   FirstFault fault;
@@ -214,7 +217,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
                 "expert_rows is given, and the config has no experts; leave it null, or prepare "
                 "with experts");
   if (fault.status() != VQGEN_OK) return fault.status();
-  if (args.rows == 0) return VQGEN_OK;  // as of an empty batch, whose x may be null
+  if (args.rows == 0) return VQGEN_OK;
   if (grouped && bucket.demands.readable) {
     if (const auto status = judge_integers(op->shape, args)) return status;
   }
@@ -234,16 +237,18 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
 vqgen_status launch(const Record& record, const vqgen_scalar_args& args, Workspace workspace,
                     void* stream) {
   const Bucket& bucket = record.buckets.back();
-  if (as_scalar(bucket.config.problem) == nullptr) return wrong_op(record);
+  const ScalarMatrix* const op = as_scalar(bucket.config.problem);
+  if (op == nullptr) return wrong_op(record);
   if (args.tokens < 0 || args.tokens > bucket.most) {
     return fail_range("tokens", args.tokens, 0, bucket.most);
   }
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  fault.present("from", args.from, 15);
-  fault.present("to", args.to, 15);
+  fault.present("from", args.from, 15, args.tokens > 0);
+  fault.present("to", args.to, 15, args.tokens > 0);
   fault.present("scales", args.scales, 15);
   if (fault.status() != VQGEN_OK) return fault.status();
+  if (args.tokens == 0 && op->shape.scales != Scales::computed) return VQGEN_OK;
 
   vq::ScalarMatrixArgs call{};
   call.from = static_cast<const vq::u8*>(args.from);

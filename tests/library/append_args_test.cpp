@@ -25,12 +25,12 @@ class AppendArgs : public Launches {
     n_.tokens = 1000;
     n_.new_keys = n_.new_values = storage;
     n_.positions = place<std::int32_t>(0);
-    n_.keys = {storage, storage, place<float>(0), 1024, 512};
-    n_.values = {storage, storage, nullptr, 1024, 512};
+    n_.keys = {storage, storage, place<float>(0), 1 << 19, 1 << 18};
+    n_.values = {storage, storage, nullptr, 1 << 19, 1 << 18};
     n_.key_smooth = place<float>(0);
     n_.raw_keys = n_.raw_values = storage;
-    n_.raw_batch_stride = 160;
-    n_.raw_head_stride = 80;
+    n_.raw_batch_stride = 1 << 17;
+    n_.raw_head_stride = 1 << 14;
   }
   ~AppendArgs() override { vqgen_op_release(op_); }
   template <class Edit>
@@ -75,7 +75,7 @@ TEST_F(AppendArgs, WhatIsNotAligned) {
 
 // Heads or sequences that would all be written to the first one's rows.
 TEST_F(AppendArgs, WhatIsOutOfRangeOrWouldBeWrittenTwice) {
-  for (const std::int64_t tokens : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{1001}}) {
+  for (const std::int64_t tokens : {std::int64_t{-1}, std::int64_t{1001}}) {
     EXPECT_EQ(launched([&](auto& n) { n.tokens = tokens; }, "tokens"), VQGEN_RANGE);
   }
   EXPECT_EQ(launched([](auto& n) { n.keys.head_stride = -1; }, "'keys'"), VQGEN_BAD_INPUT);
@@ -83,6 +83,42 @@ TEST_F(AppendArgs, WhatIsOutOfRangeOrWouldBeWrittenTwice) {
   EXPECT_EQ(launched([](auto& n) { n.values.batch_stride = 0; }, "'values.b"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.raw_batch_stride = 0; }, "'raw_batch"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.struct_bytes -= 8; }, "struct_bytes"), VQGEN_BAD_INPUT);
+}
+
+// Rows of one that are rows of another, in any order of the two strides.
+TEST_F(AppendArgs, SequencesAndHeadsThatOverlap) {
+  const std::int64_t heads = 1 << 18, most = INT64_MAX / 8 * 8;
+  const auto keys = [&](std::int64_t batch, std::int64_t head) {
+    return launched(
+        [&](auto& n) {
+          n.keys.batch_stride = batch;
+          n.keys.head_stride = head;
+        },
+        "");
+  };
+  EXPECT_EQ(keys(heads, 8 * heads), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(keys(most, heads), VQGEN_OK) << vqgen_last_error();
+  for (const auto& [batch, head] : {std::pair{heads, heads},
+                                    {heads + 8, heads},
+                                    {heads, heads + 8},
+                                    {std::int64_t{8}, heads},
+                                    {most, std::int64_t{8}},
+                                    {most, most}}) {
+    EXPECT_EQ(keys(batch, head), VQGEN_BAD_INPUT) << batch << " " << head;
+    expect_words(vqgen_last_error(), {"keys.batch_stride or keys.head_stride"});
+  }
+  EXPECT_EQ(launched([](auto& n) { n.values.head_stride = 8; }, "values.batch_stride or"),
+            VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched([](auto& n) { n.raw_head_stride = 8; }, "raw_batch_stride or"),
+            VQGEN_BAD_INPUT);
+}
+
+// With room for no token nothing is written.
+TEST_F(AppendArgs, NoRoomIsNoLaunch) {
+  n_.tokens = 0;
+  const int before = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_append_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(fake_.backend->enqueued, before);
 }
 
 TEST_F(AppendArgs, AnotherOpIsRefusedByItsName) {
@@ -111,7 +147,7 @@ TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   n_.keys.codes = storage + 16;
   n_.values.codes = storage + 20;
   n_.values.codebooks = storage + 32;
-  n_.values.head_stride = 513;
+  n_.values.head_stride = (1 << 18) - 1;
   n_.key_smooth = place<float>(24);
   n_.raw_keys = storage + 48;
   n_.raw_values = storage + 50;
@@ -125,10 +161,10 @@ TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   same(args.positions, n_.positions);
   same(args.counts, n_.counts);
   expect_same_cache(args, n_);
-  EXPECT_EQ(args.keys.batch_stride, 1024);
-  EXPECT_EQ(args.values.head_stride, 513);
-  EXPECT_EQ(args.raw_batch_stride, 160);
-  EXPECT_EQ(args.raw_head_stride, 80);
+  EXPECT_EQ(args.keys.batch_stride, 1 << 19);
+  EXPECT_EQ(args.values.head_stride, (1 << 18) - 1);
+  EXPECT_EQ(args.raw_batch_stride, 1 << 17);
+  EXPECT_EQ(args.raw_head_stride, 1 << 14);
   EXPECT_EQ(args.capacity, 999);
   EXPECT_EQ(args.batch, 2);
 }

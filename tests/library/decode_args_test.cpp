@@ -74,8 +74,17 @@ TEST_F(DecodeArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto& n) { n.keys.codes = decoded + 2; }, "'keys'"), VQGEN_ALIGNMENT);
 }
 
+// Of no token nothing is written.
+TEST_F(DecodeArgs, NoTokensAreNoLaunch) {
+  n_.tokens = 0;
+  n_.out_keys = n_.out_values = nullptr;
+  const int before = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_kv_decode_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(fake_.backend->enqueued, before);
+}
+
 TEST_F(DecodeArgs, WhatIsOutOfRangeOrWouldBeReadTwice) {
-  for (const std::int64_t tokens : {0, -1, 20001}) {
+  for (const std::int64_t tokens : {-1, 20001}) {
     EXPECT_EQ(launched([&](auto& n) { n.tokens = tokens; }, "tokens"), VQGEN_RANGE);
   }
   EXPECT_EQ(launched([](auto& n) { n.keys.head_stride = 0; }, "'keys.head"), VQGEN_BAD_INPUT);

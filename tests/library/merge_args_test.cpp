@@ -70,8 +70,22 @@ TEST_F(MergeArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto&) {}, "'lses'"), VQGEN_ALIGNMENT);
 }
 
+// Of no row nothing is merged, and nothing need be there.
+TEST_F(MergeArgs, NoRowsAreNoLaunch) {
+  n_.rows = 0;
+  n_.out = nullptr;
+  n_.lse = nullptr;
+  n_.outs = nullptr;
+  n_.lses = nullptr;
+  const int before = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_attention_merge_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(fake_.backend->enqueued, before);
+  n_.parts = 2;
+  EXPECT_EQ(vqgen_attention_merge_launch(op_, &n_, nullptr), VQGEN_BAD_INPUT);
+}
+
 TEST_F(MergeArgs, WhatIsOutOfRange) {
-  for (const std::int64_t rows : {0, -1, 101}) {
+  for (const std::int64_t rows : {-1, 101}) {
     EXPECT_EQ(launched([&](auto& n) { n.rows = rows; }, "rows"), VQGEN_RANGE);
   }
   for (const int parts : {0, 2, 4}) {

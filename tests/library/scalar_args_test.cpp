@@ -2,6 +2,7 @@
 // passed on arrives where it belongs; and the measures by hand.
 #include <vq/args/scalar_matrix.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -60,6 +61,23 @@ TEST_F(ScalarArgs, WhatCannotBeIsNamed) {
   EXPECT_EQ(launched([](auto&) {}, "workspace"), VQGEN_WORKSPACE);
 }
 
+// Of no token there are scales, where they are computed, and nothing else.
+TEST_F(ScalarArgs, NoTokensNeedNoMatrix) {
+  n_.tokens = 0;
+  n_.from = nullptr;
+  n_.to = nullptr;
+  const int before = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_scalar_launch(op_, &n_, workspace_, bytes_, nullptr), VQGEN_OK)
+      << vqgen_last_error();
+  EXPECT_GT(fake_.backend->enqueued, before);
+  vqgen_op* given = prepared(edited(scalar_json(), {{"/shape/scales", R"("given")"}}));
+  const int then = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_scalar_launch(given, &n_, workspace_, bytes_, nullptr), VQGEN_OK)
+      << vqgen_last_error();
+  EXPECT_EQ(fake_.backend->enqueued, then);
+  vqgen_op_release(given);
+}
+
 TEST_F(ScalarArgs, OtherOps) {
   vqgen_op* merge = prepared(merge_json());
   EXPECT_EQ(vqgen_scalar_launch(merge, &n_, workspace_, bytes_, nullptr), VQGEN_BAD_INPUT);
@@ -107,6 +125,26 @@ TEST(ScalarErrors, WhatIsMissingIsRefused) {
   EXPECT_EQ(vqgen_measure_scalar_errors(x, x, 1, 2, nullptr, 1, &lost), VQGEN_BAD_INPUT);
   EXPECT_EQ(vqgen_measure_scalar_errors(x, x, 1, 2, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
   EXPECT_EQ(vqgen_measure_scalar_errors(x, x, -1, 2, nullptr, 0, &lost), VQGEN_BAD_INPUT);
+}
+
+// Sizes that no memory has: neither a fault of the library's nor a loop without an end.
+TEST(ScalarErrors, SizesThatNoMemoryHas) {
+  const float x[] = {1, 2};
+  vqgen_scalar_errors lost{};
+  const std::int64_t most = INT64_MAX;
+  using Sizes = std::array<std::int64_t, 3>;
+  for (const auto& [tokens, channels, queries] :
+       {Sizes{1, most, 0}, Sizes{most, 1, 0}, Sizes{most, 0, 0}, Sizes{most, most, most},
+        Sizes{1, 1, most}, Sizes{0, most, 0}, Sizes{0, 0, most}, Sizes{1 << 30, 1 << 30, 0}}) {
+    EXPECT_EQ(vqgen_measure_scalar_errors(x, x, tokens, channels, x, queries, &lost),
+              VQGEN_BAD_INPUT);
+    expect_words(vqgen_last_error(), {"more numbers than memory has"});
+  }
+  const std::int64_t many = std::int64_t{1} << 45;
+  for (const auto& [tokens, channels, queries] : {Sizes{many, 0, many}, Sizes{0, 1, many}}) {
+    EXPECT_EQ(vqgen_measure_scalar_errors(x, x, tokens, channels, x, queries, &lost), VQGEN_OK);
+    EXPECT_EQ(lost.l2 + lost.largest + lost.mean_score, 0);
+  }
 }
 
 }  // namespace

@@ -82,6 +82,9 @@ TEST(TrainingApi, RefusesInWords) {
   expect_words(why([](Training& t) { t.args.format = "cq"; }), {"format", "cq"});
   expect_words(why([](Training& t) { t.args.format = "quip-2"; }, VQGEN_INFEASIBLE),
                {"decoder e8p", "use vqgen quantize"});
+  expect_words(why([](Training& t) { t.args.format = "vecinfer-d4b8"; }),
+               {"smooth and hadamard", R"("smooth": false, "hadamard": false)"});
+  expect_words(why([](Training& t) { t.args.format = "aqlm-2x8"; }), {R"("output_scales": false)"});
   expect_words(why([](Training& t) { t.args.format = "int8-token"; }, VQGEN_INFEASIBLE),
                {"decoder scalar"});
   expect_words(why([](Training& t) { t.vectors[7] = std::nanf(""); }), {"must be finite"});

@@ -142,7 +142,7 @@ TEST_F(Validation, WhatIsOutOfRange) {
   EXPECT_EQ(attention([](auto& a) { a.tokens = 1001; }, "tokens"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.tokens = -1; }, "tokens"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.tokens = INT64_MAX; }, "tokens"), VQGEN_RANGE);
-  EXPECT_EQ(linear([](auto& l) { l.rows = 0; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.rows = -1; }, "rows"), VQGEN_RANGE);
   EXPECT_EQ(linear([](auto& l) { l.rows = 6; }, "rows"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = -1; }, "'keys'"), VQGEN_BAD_INPUT);
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -268,8 +268,21 @@ TEST_F(Validation, FaultsOfALaunchAreStatusesToo) {
   EXPECT_STREQ(vqgen_last_error(), "the driver failed");
 }
 
+// As of an empty batch, whose x and y may be null.
+TEST_F(Validation, NoRowsAreNoLaunch) {
+  l_.rows = 0;
+  l_.x = nullptr;
+  l_.y = nullptr;
+  const int before = fake_.backend->enqueued;
+  EXPECT_EQ(vqgen_linear_launch(gemv_, &l_, at(0), 1 << 30, nullptr), VQGEN_OK)
+      << vqgen_last_error();
+  EXPECT_EQ(fake_.backend->enqueued, before);
+  l_.weights.codes = nullptr;
+  EXPECT_EQ(vqgen_linear_launch(gemv_, &l_, at(0), 1 << 30, nullptr), VQGEN_BAD_INPUT);
+}
+
 TEST_F(Validation, AThreadHasItsOwnLastError) {
-  EXPECT_EQ(linear([](auto& l) { l.rows = 0; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.rows = 6; }, "rows"), VQGEN_RANGE);
   std::string other = "unset";
   std::jthread([&] { other = vqgen_last_error(); }).join();
   EXPECT_EQ(other, "");

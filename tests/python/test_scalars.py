@@ -61,7 +61,6 @@ def test_matrices_that_are_none(host):
     for call, words in [
             (lambda: op(x.astype(np.float16)), r"'from' is float16 .40, 72. on cpu; it has to be"),
             (lambda: op(np.zeros((41, 72), np.float32)), "tokens is 41"),
-            (lambda: op(x[:0]), r"'from' is float32 .0, 72."),
             (lambda: op(x[:, :64].copy()), "'from'"),
             (lambda: op(x, out=np.zeros((39, 72), np.int8)), "'to' has 39 rows, and 'from' 40"),
             (lambda: op(x, frozen), "'scales' is read-only, and is written"),
