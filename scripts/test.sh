@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and tests without a GPU. Fails if any part fails or no test ran.
 #
-#   scripts/test.sh [--third N] [CTEST ARGUMENTS]   the preset dev: at most 15 minutes on 2 cores, 8 again
+#   scripts/test.sh [--third N] [CTEST ARGUMENTS]   the preset dev; the goal: 15 minutes on 2 cores, 8 again
 #   scripts/test.sh --all [CTEST ARGUMENTS]         all tests in dev, then in asan (AddressSanitizer, UBSan)
 #
 # The short run leaves out tests with the label `long` (`ctest --test-dir build/dev -L long -N` lists
