@@ -289,7 +289,8 @@ void run(const AblateArguments& options, Output& output) {
 void add_ablate(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<AblateArguments>(
       app, output, "ablate",
-      "Measure what placement, dataflow, fusion and copies each give on a device",
+      "Measure what placement, dataflow, fusion and copies each give: the best plan of each, "
+      "verified and timed on a device",
       run);
   command->add_option("config", options->configs, "config.json files without a plan of their own")
       ->required();
@@ -297,7 +298,8 @@ void add_ablate(CLI::App& app, Output& output) {
       ->capture_default_str()
       ->check(whole_number(1, 100000));
   command->add_option("--hotness", options->hotness,
-                      "A profile of vqgen profile, by which boundaries are set [the config's]");
+                      "A profile of vqgen profile, by which boundaries are set; goes over the "
+                      "config's");
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");

@@ -241,7 +241,8 @@ void add_db(CLI::App& app, Output& output) {
   query->add_option("config", asked->config, "config.json")->required();
   query->add_option("--gpu", asked->gpu, "A profile's name, a JSON file, or auto");
   query->add_option("--codes", asked->codes,
-                    "Codes: uniform, zipf:S or profile:DIGEST, as rows name them [the config's]");
+                    "Their distribution, as rows name it: uniform, zipf:S or profile:DIGEST; by "
+                    "default the config's");
 
   const auto [merge, merged] = add_command<DbArguments>(
       *db, output, "merge", "Write one table with the best row of each key", db_merge);
