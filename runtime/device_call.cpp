@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/alignment.h"
 #include "runtime/workspace.h"
 
 namespace vqgen {
@@ -43,10 +44,10 @@ struct Places {
 // All but its codes.
 template <class Args, class Code>
 Places<Args, Code> places_of(DeviceData& device, const QuantizedTensor& tensor,
-                             const Rotation& rotation) {
+                             const Rotation& rotation, const Misalignment& misalignment) {
   return {{},
-          device.inputs(tensor.codebooks, rotation.codebooks),
-          device.inputs(tensor.stage_scales, rotation.codebooks),
+          device.inputs(tensor.codebooks, rotation.codebooks, misalignment.entries),
+          device.inputs(tensor.stage_scales, rotation.codebooks, misalignment.words),
           tensor.head_words(),
           tensor.heads * tensor.head_words()};
 }
@@ -54,8 +55,9 @@ Places<Args, Code> places_of(DeviceData& device, const QuantizedTensor& tensor,
 // The codes of keys and values, contiguous or in a pool of pages; `places` makes a storage's.
 template <class Tensor, class MakePlaces>
 void place_codes(DeviceData& device, const std::vector<std::uint32_t>& key_codes,
-                 const std::vector<std::uint32_t>& value_codes, const PagePool& pool, Tensor& keys,
-                 Tensor& values, MakePlaces places) {
+                 const std::vector<std::uint32_t>& value_codes, const PagePool& pool,
+                 const Misalignment& misalignment, Tensor& keys, Tensor& values,
+                 MakePlaces places) {
   if (pool.page_tokens == 0) {
     keys.codes = places(key_codes);
     values.codes = places(value_codes);
@@ -64,7 +66,7 @@ void place_codes(DeviceData& device, const std::vector<std::uint32_t>& key_codes
   keys.codes = places(pool.keys);
   values.codes = places(pool.values);
   if (pool.one_tensor()) values.codes = keys.codes;
-  const std::int32_t* const table = device.input(pool.table);
+  const std::int32_t* const table = device.input(pool.table, misalignment.words);
   const auto put = [&](Tensor& tensor, const PageStrides& strides) {
     tensor.begin = strides.begin;
     tensor.batch_stride = strides.page;
@@ -100,20 +102,22 @@ auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionDat
                 const PagePool& pool, const Rotation& rotation, const Misalignment& misalignment) {
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
-  args.lengths = device.input(data.lengths);
-  args.windows = device.input(data.windows);
-  args.sinks = device.input(data.sinks);
+  args.lengths = device.input(data.lengths, misalignment.words);
+  args.windows = device.input(data.windows, misalignment.words);
+  args.sinks = device.input(data.sinks, misalignment.words);
   using Tensor = Places<vq::QuantizedArgs, const std::uint32_t>;
-  Tensor keys = places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.keys, rotation);
-  Tensor values = places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.values, rotation);
-  place_codes(device, data.keys.codes, data.values.codes, pool, keys, values,
+  Tensor keys =
+      places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.keys, rotation, misalignment);
+  Tensor values = places_of<vq::QuantizedArgs, const std::uint32_t>(device, data.values, rotation,
+                                                                    misalignment);
+  place_codes(device, data.keys.codes, data.values.codes, pool, misalignment, keys, values,
               [&](const std::vector<std::uint32_t>& codes) {
-                return device.inputs(codes, rotation.codes, misalignment.words);
+                return device.inputs(codes, rotation.codes, misalignment.codes);
               });
   return CachePlaces<Tensor, const std::uint16_t>{
-      keys, values, device.inputs(data.keys.smooth, rotation.codebooks),
-      device.inputs(data.raw_keys, rotation.codes, misalignment.elements),
-      device.inputs(data.raw_values, rotation.codes, misalignment.elements)};
+      keys, values, device.inputs(data.keys.smooth, rotation.codebooks, misalignment.words),
+      device.inputs(data.raw_keys, rotation.codes, misalignment.rows),
+      device.inputs(data.raw_values, rotation.codes, misalignment.rows)};
 }
 
 // Of a cache in pages, else empty.
@@ -143,6 +147,15 @@ PagePool pool_of(const KvAppend& op, const AppendData& data) {
 
 }  // namespace
 
+Misalignment least_alignment(const vq::CallShape& shape) {
+  return {.codes = static_cast<std::size_t>(shape.code_bytes),
+          .rows = static_cast<std::size_t>(shape.element_bytes),
+          .elements = kElementAlignment,
+          .results = kElementAlignment,
+          .entries = kEntryAlignment,
+          .words = kWordAlignment};
+}
+
 float softmax_scale(const AttentionDecode& op) {
   return 1.0f / std::sqrt(static_cast<float>(op.shape.head_dim));
 }
@@ -154,21 +167,22 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionDecode& op, const Attent
       pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
   const std::int64_t heads = data.query_rows() * op.shape.query_heads;
   const std::int64_t head_dim = op.shape.head_dim;
   vq::AttentionDecodeArgs args{};
   args.query = device_.input(data.queries, misalignment.elements);
   const auto cache = read_cache(device_, args, op, data, pool_, rotation, misalignment);
-  args.query_start = device_.input(data.query_start);
-  args.new_keys = device_.input(data.new_keys, misalignment.elements);
-  args.new_values = device_.input(data.new_values, misalignment.elements);
+  args.query_start = device_.input(data.query_start, misalignment.words);
+  args.new_keys = device_.input(data.new_keys, misalignment.rows);
+  args.new_values = device_.input(data.new_values, misalignment.rows);
   args.capacity = op.shape.tokens;
   args.batch = op.shape.batch;
   args.softmax_scale = softmax_scale(op);
   args.out = device_.output<std::uint16_t>(static_cast<std::size_t>(heads * head_dim),
-                                           misalignment.elements);
-  args.lse = device_.output<float>(static_cast<std::size_t>(heads));
+                                           misalignment.results);
+  args.lse = device_.output<float>(static_cast<std::size_t>(heads), misalignment.words);
   args_of_ = [=](int call, int codebooks) mutable {
     cache.set(args, call, codebooks);
     return args;
@@ -181,22 +195,24 @@ DeviceCall::DeviceCall(Backend& backend, const Linear& op, const LinearData& dat
       op_(op.shape.rows < Gemm::kLeastRows ? Problem(Gemv{op}) : Problem(Gemm{op})),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
   vq::LinearArgs args{};
-  args.x = device_.input(data.x, misalignment.elements);
-  const auto codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.words);
-  auto weights = places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, rotation);
+  args.x = device_.input(data.x, misalignment.rows);
+  const auto codes = device_.inputs(data.weights.codes, rotation.codes, misalignment.codes);
+  auto weights = places_of<vq::QuantizedArgs, const std::uint32_t>(device_, data.weights, rotation,
+                                                                   misalignment);
   weights.codes = codes;
-  const auto output_scales = device_.inputs(data.weights.output_scales, rotation.codebooks);
+  const auto output_scales =
+      device_.inputs(data.weights.output_scales, rotation.codebooks, misalignment.words);
   args.y = device_.output<std::uint16_t>(
-      static_cast<std::size_t>(data.input_rows * op.shape.out_features),
-      misalignment.elements + misalignment.results);
+      static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.results);
   args.rows = static_cast<vq::i32>(data.input_rows);
   std::vector<const std::int32_t*> expert_rows{nullptr};
   if (!data.expert_rows.empty()) {
-    expert_rows = {device_.input(data.expert_rows)};
+    expert_rows = {device_.input(data.expert_rows, misalignment.words)};
     for (int turn = 1; turn < rotation.turns; ++turn) {
-      expert_rows.push_back(device_.copy(offsets_of_turn(data, turn)));
+      expert_rows.push_back(device_.copy(offsets_of_turn(data, turn), misalignment.words));
     }
   }
   args_of_ = [=, turns = rotation.turns](int call, int codebooks) mutable {
@@ -214,23 +230,26 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
       pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
   vq::KvAppendArgs args{};
   args.new_keys = device_.input(data.new_keys, misalignment.elements);
   args.new_values = device_.input(data.new_values, misalignment.elements);
-  args.positions = device_.input(data.positions);
-  args.counts = device_.input(data.counts);
+  args.positions = device_.input(data.positions, misalignment.words);
+  args.counts = device_.input(data.counts, misalignment.words);
   using Tensor = Places<vq::EncodedArgs, std::uint32_t>;
-  Tensor keys = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.keys, rotation);
-  Tensor values = places_of<vq::EncodedArgs, std::uint32_t>(device_, data.values, rotation);
-  place_codes(device_, data.keys.codes, data.values.codes, pool_, keys, values,
+  Tensor keys =
+      places_of<vq::EncodedArgs, std::uint32_t>(device_, data.keys, rotation, misalignment);
+  Tensor values =
+      places_of<vq::EncodedArgs, std::uint32_t>(device_, data.values, rotation, misalignment);
+  place_codes(device_, data.keys.codes, data.values.codes, pool_, misalignment, keys, values,
               [&](const std::vector<std::uint32_t>& codes) {
-                return device_.states(codes, rotation.codes, misalignment.words);
+                return device_.states(codes, rotation.codes, misalignment.codes);
               });
   const CachePlaces<Tensor, std::uint16_t> cache{
-      keys, values, device_.inputs(data.keys.smooth, rotation.codebooks),
-      device_.states(data.raw_keys, rotation.codes, misalignment.elements),
-      device_.states(data.raw_values, rotation.codes, misalignment.elements)};
+      keys, values, device_.inputs(data.keys.smooth, rotation.codebooks, misalignment.words),
+      device_.states(data.raw_keys, rotation.codes, misalignment.rows),
+      device_.states(data.raw_values, rotation.codes, misalignment.rows)};
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.capacity = static_cast<vq::i32>(op.shape.tokens);
@@ -249,12 +268,13 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
       pool_(pool_of(op, data)),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
   const auto elements =
       static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);
   vq::KvDecodeArgs args{};
-  args.out_keys = device_.output<std::uint16_t>(elements, misalignment.elements);
-  args.out_values = device_.output<std::uint16_t>(elements, misalignment.elements);
+  args.out_keys = device_.output<std::uint16_t>(elements, misalignment.rows);
+  args.out_values = device_.output<std::uint16_t>(elements, misalignment.rows);
   const auto cache = read_cache(device_, args, op, data, pool_, rotation, misalignment);
   args.tokens = static_cast<vq::i32>(data.keys.rows);
   args_of_ = [=](int call, int codebooks) mutable {
@@ -269,6 +289,7 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionMerge& op, const MergeDa
       op_(op),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
   std::vector<std::uint16_t*> out;
   std::vector<float*> lse;
@@ -276,18 +297,18 @@ DeviceCall::DeviceCall(Backend& backend, const AttentionMerge& op, const MergeDa
   std::vector<std::vector<const float*>> lses;
   for (const MergePart& part : data.parts) {
     if (static_cast<int>(outs.size()) == data.in_place) {
-      out = device_.states(part.out, rotation.codes, misalignment.elements);
-      lse = device_.states(part.lse, rotation.codes);
+      out = device_.states(part.out, rotation.codes, misalignment.rows);
+      lse = device_.states(part.lse, rotation.codes, misalignment.words);
       outs.emplace_back(out.begin(), out.end());
       lses.emplace_back(lse.begin(), lse.end());
     } else {
-      outs.push_back(device_.inputs(part.out, rotation.codes, misalignment.elements));
-      lses.push_back(device_.inputs(part.lse, rotation.codes));
+      outs.push_back(device_.inputs(part.out, rotation.codes, misalignment.rows));
+      lses.push_back(device_.inputs(part.lse, rotation.codes, misalignment.words));
     }
   }
   if (data.in_place < 0) {
-    out = {device_.output<std::uint16_t>(data.parts[0].out.size(), misalignment.elements)};
-    lse = {device_.output<float>(data.parts[0].lse.size())};
+    out = {device_.output<std::uint16_t>(data.parts[0].out.size(), misalignment.rows)};
+    lse = {device_.output<float>(data.parts[0].lse.size(), misalignment.words)};
   }
   vq::AttentionMergeArgs args{};
   args.rows = static_cast<vq::i32>(data.rows);
@@ -306,11 +327,11 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
                                                             CodebookCaching codebooks) {
   const vq::CallShape shape = call_shape(plan, op_);
   const auto bytes = static_cast<std::size_t>(shape.workspace_bytes);
-  if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_);
+  if (bytes > workspace_.bytes()) workspace_ = GuardedBuffer(backend_, bytes, guard_, slack_);
   if (workspace_.bytes() > 0) workspace_.raise_guards(bytes);
   device_.poison_outputs();
   std::vector<std::byte> unset(bytes, std::byte{0xff});
-  counter_bytes_ = std::min(bytes, static_cast<std::size_t>(vq::kCounterBytes));
+  counter_bytes_ = bytes - bytes_behind_counters(shape);
   std::fill_n(unset.begin(), counter_bytes_, std::byte{0});
   backend_.upload(workspace_.data(), unset);
   const auto handed = static_cast<std::size_t>(shape.handed_bytes);
@@ -318,44 +339,15 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
   for (int call = 0; call < places_; ++call) {
     std::visit(
         [&](auto args) {
-          point_into_workspace(args, workspace_.data(), bytes, handed);
+          std::byte* const counters = bytes > 0 ? workspace_.data() : nullptr;
+          point_into_workspace(args, counters, counters + counter_bytes_, bytes - counter_bytes_,
+                               handed);
           const auto view = std::as_bytes(std::span(&args, 1));
           bytes_.emplace_back(view.begin(), view.end());
         },
         args_of_(call, codebooks == CodebookCaching::warm ? 0 : call));
   }
   return bytes_;
-}
-
-bool DeviceCall::counters_are_zero() const {
-  std::vector<std::byte> counters(counter_bytes_);
-  backend_.download(counters, workspace_.data());
-  return std::all_of(counters.begin(), counters.end(),
-                     [](std::byte each) { return each == std::byte{0}; });
-}
-
-void DeviceCall::require_kept() const {
-  device_.require_inputs_unchanged();
-  if (counters_are_zero()) return;
-  throw Error(ErrorKind::verification_failed,
-              "the kernel left counters of its workspace that are not 0");
-}
-
-std::optional<std::string> DeviceCall::take_damage() {
-  std::optional<std::string> damage = device_.take_damage();
-  if (!counters_are_zero()) {
-    backend_.upload(workspace_.data(), std::vector<std::byte>(counter_bytes_));
-    damage = "the counters of the workspace, which are not 0";
-  }
-  if (!workspace_.whole()) {
-    workspace_.raise_guards();
-    damage = "the workspace, outside of it";
-  }
-  return damage;
-}
-
-AttentionOutput DeviceCall::attention_output() const {
-  return {device_.fetch<std::uint16_t>(0), device_.fetch<float>(1)};
 }
 
 AppendResult DeviceCall::append_output() const {
@@ -373,14 +365,6 @@ AppendResult DeviceCall::paged_output(const AppendData& data) const {
                 "the kernel wrote to words of the pool that are no row's of a sequence");
   }
   return result;
-}
-
-DecodeOutput DeviceCall::decode_output() const {
-  return {device_.fetch<std::uint16_t>(0), device_.fetch<std::uint16_t>(1)};
-}
-
-std::vector<std::uint16_t> DeviceCall::linear_output() const {
-  return device_.fetch<std::uint16_t>(0);
 }
 
 }  // namespace vqgen

@@ -25,13 +25,18 @@
 
 namespace vqgen {
 
-// Slack before the arrays, to run kernels on the least alignment that they promise to take.
+// Bytes of slack before arrays, which stand at multiples of 256 otherwise.
 struct Misalignment {
-  // 16-bit elements before queries, x, raw tokens, outputs and both matrices of scalar ops
-  std::size_t elements = 0;
-  std::size_t words = 0;    // 32-bit words before codes
-  std::size_t results = 0;  // 16-bit elements more before y of products
+  std::size_t codes = 0;
+  std::size_t rows = 0;      // of elements, CallShape::element_bytes
+  std::size_t elements = 0;  // queries, and new tokens of kv_append
+  std::size_t results = 0;   // out of attention_decode, y
+  std::size_t entries = 0;   // codebooks, and the workspace
+  std::size_t words = 0;     // scales, log-sum-exps, integers
 };
+
+// Arrays then stand on no more than a call of this shape asks for (runtime/alignment.h).
+Misalignment least_alignment(const vq::CallShape& shape);
 
 struct AttentionOutput {
   // [data.query_rows()][query_heads][head_dim], bits of the problem's dtype; of attention_merge
@@ -94,6 +99,7 @@ class DeviceCall {
   PagePool pool_;  // of a cache in pages, else empty
   DeviceData device_;
   std::size_t guard_;
+  std::size_t slack_;  // before the workspace
   GuardedBuffer workspace_;
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   // The argument struct of call number `call` with the codebooks of number `codebooks`.

@@ -9,16 +9,21 @@ DeviceCall::DeviceCall(Backend& backend, const ScalarMatrix& op, const ScalarDat
       op_(op.decodes ? Problem(ScalarDequantize(op)) : Problem(ScalarQuantize{op})),
       device_(backend, guard),
       guard_(guard),
+      slack_(misalignment.entries),
       places_(rotation.places()) {
+  const auto [codes, rows] = std::pair(misalignment.codes, misalignment.rows);
   const auto from = device_.inputs(data.decodes ? data.codes : data.elements, rotation.codes,
-                                   2 * misalignment.elements);
+                                   data.decodes ? codes : rows);
   vq::ScalarMatrixArgs args{};
   const std::int64_t to_bytes = data.decodes ? data.element_bytes() : 1;
-  args.to = device_.output<std::uint8_t>(
-      static_cast<std::size_t>(data.tokens * data.channels * to_bytes), 2 * misalignment.elements);
+  args.to =
+      device_.output<std::uint8_t>(static_cast<std::size_t>(data.tokens * data.channels * to_bytes),
+                                   data.decodes ? rows : codes);
   const auto scales = static_cast<std::size_t>(data.channels);
-  args.scales = data.computes_scales ? device_.output<float>(scales)
-                                     : const_cast<float*>(device_.input(data.scales));  // only read
+  args.scales =
+      data.computes_scales
+          ? device_.output<float>(scales, misalignment.words)
+          : const_cast<float*>(device_.input(data.scales, misalignment.words));  // only read
   args.tokens = data.tokens;
   args_of_ = [=](int call, int) mutable {
     args.from = from[static_cast<std::size_t>(call) % from.size()];

@@ -44,18 +44,18 @@ class DeviceData {
   explicit DeviceData(Backend& backend, std::size_t guard = 0) : backend_(backend), guard_(guard) {}
 
   // A copy of `values` on the device, or null where it is empty. `values` must outlive this.
-  // `offset` elements of slack stand before it, so that alignment can be made hard.
+  // `offset` bytes of slack stand before it, so that alignment can be made hard.
   template <class T>
   const T* input(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
-    return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset * sizeof(T)));
+    return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset));
   }
 
   // One more copy of an input or a state, which is neither guarded nor looked at afterwards.
   template <class T>
   T* copy(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
-    return static_cast<T*>(add_copy(std::as_bytes(std::span(values)), offset * sizeof(T)));
+    return static_cast<T*>(add_copy(std::as_bytes(std::span(values)), offset));
   }
 
   // `count` places of an input, the first of which is input()'s and the others are copies.
@@ -78,7 +78,7 @@ class DeviceData {
   // outputs are numbered from 0.
   template <class T>
   T* output(std::size_t count, std::size_t offset = 0) {
-    return static_cast<T*>(add_output(count * sizeof(T), offset * sizeof(T)));
+    return static_cast<T*>(add_output(count * sizeof(T), offset));
   }
 
   // An output that poison_outputs() fills with `values` instead, which must outlive this: what a

@@ -1,4 +1,4 @@
-// Where a call finds its counters, what a kernel hands to the next, and partials in a workspace
+// Where a call finds its counters, what a kernel hands to the next, and partials
 // (vq/layout/launch.h).
 #pragma once
 
@@ -15,14 +15,20 @@
 
 namespace vqgen {
 
-// Of a plan whose workspace_bytes() are `bytes`, `handed_bytes` of them of what is handed on: sets
-// the arguments that point into it. A part that the plan lacks is null, and `workspace` may be
-// where `bytes` is 0.
-inline void point_into_workspace(vq::KvAppendArgs&, void*, std::size_t, std::size_t) {}
-inline void point_into_workspace(vq::KvDecodeArgs&, void*, std::size_t, std::size_t) {}
-inline void point_into_workspace(vq::AttentionMergeArgs&, void*, std::size_t, std::size_t) {}
+// Bytes of a call's workspace behind its counters.
+inline std::size_t bytes_behind_counters(const vq::CallShape& shape) {
+  const std::int64_t bytes = shape.workspace_bytes;
+  return static_cast<std::size_t>(bytes > 0 ? bytes - vq::kCounterBytes : 0);
+}
+
+// Sets the arguments that point to counters, and into the `bytes` of the workspace behind them,
+// `handed_bytes` of which are of what is handed on. A part that the plan lacks is null, and so may
+// be `counters` of a plan that does not count, and `workspace` where `bytes` is 0.
+inline void point_into_workspace(vq::KvAppendArgs&, void*, void*, std::size_t, std::size_t) {}
+inline void point_into_workspace(vq::KvDecodeArgs&, void*, void*, std::size_t, std::size_t) {}
+inline void point_into_workspace(vq::AttentionMergeArgs&, void*, void*, std::size_t, std::size_t) {}
 template <class Args>
-void point_into_workspace(Args& args, void* workspace, std::size_t bytes,
+void point_into_workspace(Args& args, void* counters, void* workspace, std::size_t bytes,
                           std::size_t handed_bytes) {
   auto* next = static_cast<std::byte*>(workspace);
   const std::byte* const end = next + bytes;
@@ -31,10 +37,7 @@ void point_into_workspace(Args& args, void* workspace, std::size_t bytes,
     next += part;
     return part > 0 ? begin : nullptr;
   };
-  std::byte* const counters = take(bytes > 0 ? vq::kCounterBytes : 0);
-  if constexpr (requires { args.counters; }) {
-    args.counters = reinterpret_cast<vq::u32*>(counters);
-  }
+  if constexpr (requires { args.counters; }) args.counters = static_cast<vq::u32*>(counters);
   std::byte* const handed = take(handed_bytes);
   if constexpr (std::is_same_v<Args, vq::AttentionDecodeArgs>) {
     args.scores = reinterpret_cast<float*>(handed);

@@ -100,6 +100,8 @@ fi
 if command -v compute-sanitizer >/dev/null; then
   part "memcheck of each dataflow" sanitized memcheck
   part "racecheck of each dataflow" sanitized racecheck
+  part "memcheck of wrong integers" compute-sanitizer --tool memcheck --error-exitcode 9 \
+    "$BIN/sweep_test" --gtest_filter="WrongIntegers.*"
 else
   echo "skipped: compute-sanitizer is not installed"
 fi

@@ -78,8 +78,6 @@ static int run(vqgen_runtime* runtime, vqgen_op* op, int tokens, int graph) {
   args.lengths = on_device(runtime, data.lengths, sizeof(data.lengths));
   const size_t bytes = vqgen_op_workspace_bytes(op);
   void* workspace = on_device(runtime, NULL, bytes);
-  require(vqgen_workspace_init(runtime, workspace, bytes, NULL));
-  require(vqgen_synchronize(runtime, NULL)); /* the launch may take another stream */
 
   launch(runtime, op, &args, workspace, bytes, graph);
   require(vqgen_download(runtime, result, args.out, sizeof(result)));

@@ -67,8 +67,6 @@ bool run(const vqgen::Runtime& runtime, const vqgen::Op& op, int tokens, bool gr
   const DeviceArray<std::uint16_t> out(runtime, kOutputs);
   const DeviceArray<float> lse(runtime, kQueries);
   const DeviceArray<std::byte> workspace(runtime, op.workspace_bytes());
-  runtime.init_workspace(workspace.data(), op.workspace_bytes());
-  runtime.synchronize();  // the launch may take another stream
 
   const std::int64_t head_stride = std::int64_t{kTokens} * kRowWords;
   vqgen_attention_args args{};

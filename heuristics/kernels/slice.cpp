@@ -71,11 +71,11 @@ void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t count
   if (combine == Combine::kernel) return;
   judge.require(
       combine != Combine::cluster,
-      "combine cluster is of dataflows warpgroups, rowgroups and bytegroups; use kernel or "
-      "last_block");
+      "combine cluster is of products by dataflow warpgroups, rowgroups, bytes or bytegroups; use "
+      "kernel or last_block");
   judge.require(splits > 1, "combine last_block has nothing to merge with splits 1; use kernel");
   judge.require(counters <= vq::kMostCounters,
-                "combine last_block takes {} counters, a workspace has {}; use kernel", counters,
+                "combine last_block takes {} counters, a launch has {}; use kernel", counters,
                 vq::kMostCounters);
 }
 

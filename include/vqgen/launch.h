@@ -58,7 +58,9 @@ typedef struct vqgen_attention_args {
   const void* raw_values;
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
-  /* Of these too, and of lengths with new_keys, the host backend alone finds those out of range. */
+  /* Of these too, and of lengths with new_keys, the host backend alone finds those out of range.
+   * On a device they make results meaningless, but nothing is written outside of out, lse and the
+   * workspace. */
   const int32_t* lengths; /* [batch], each 0..tokens */
   const int32_t* windows; /* [batch], each 0..the config's, less window_batch - 1; null without a
                              window */
@@ -67,7 +69,9 @@ typedef struct vqgen_attention_args {
   /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
    * query_start[b + 1] - 1 of query, out and lse are the newest tokens of sequence b, in their
    * order; those past query_tokens are left out, and so are rows of no sequence. Each sees the
-   * tokens up to its own, and has the window of windows[b] tokens that it would have alone. */
+   * tokens up to its own, and has the window of windows[b] tokens that it would have alone. They
+   * begin at 0 or later and do not descend: the host backend refuses others, a device leaves those
+   * out that descend or reach past row query_start[batch] - 1. */
   const int32_t* query_start;
   /* Their keys and values, raw, [row][kv_heads][head_dim], aligned as raw_keys: then `lengths` does
    * not count them, and lengths[b] with them is at most `tokens`. Both null: they have been
@@ -145,10 +149,10 @@ typedef struct vqgen_scalar_args {
   size_t struct_bytes;
   int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */
   const void* from; /* dense [tokens][channels]: of scalar_quantize f32, f16 or bf16, as the
-                       config's dtype, of scalar_dequantize int8; 16-byte aligned */
+                       config's dtype, of scalar_dequantize int8. Aligned as the op's description
+                       says, int8 by "codes_alignment", else by "elements_alignment" */
   void* to;         /* likewise the other; overlaps none */
-  float* scales;    /* [channels], 16-byte aligned; written where they are computed, else read, and
-                       positive */
+  float* scales;    /* [channels]; written where they are computed, else read, and positive */
 } vqgen_scalar_args;
 
 /* Arguments of gemv and gemm, y = x W^T. With the config's `experts` rows of x and y stand sorted
@@ -177,12 +181,13 @@ typedef struct vqgen_linear_args {
  *
  * Queues the op's kernels on `stream` (a CUstream; null is the default stream of the current
  * context) and returns; on the host, runs them. The context of the runtime is current. The
- * workspace is 16-byte aligned device memory that nothing else uses until the launch is done, and
- * that vqgen_workspace_init() was called for once.
+ * workspace is 16-byte aligned device memory that nothing else uses until the launch is done; what
+ * it holds does not matter.
  * With 0 rows or tokens nothing is queued, and matrices may be null. What is written overlaps
  * nothing, but where said.
  * No allocation, lock, environment, disk or driver call but the launches: safe while the stream is
- * captured. */
+ * captured. Only the first launch with a workspace under a plan with "combine": "last_block" takes
+ * a lock, and keeps the workspace's address with counters of its own, in the library's memory. */
 VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,
                                               void* workspace, size_t workspace_bytes,
                                               void* stream);

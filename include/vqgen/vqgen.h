@@ -146,20 +146,14 @@ VQGEN_API void vqgen_op_release(vqgen_op* op);
 /* How this handle came about. */
 VQGEN_API vqgen_provenance vqgen_op_provenance(const vqgen_op* op);
 
-/* The front of every workspace, which is counters: zeros before each launch, and again after it.
- * Only plans with "combine": "last_block" count there, but no op has anything else in them, so that
- * ops may take turns with one workspace. */
-#define VQGEN_COUNTER_BYTES 65536
-
-/* Queues the zeroing of the counters of new memory on `stream`, as a launch is queued; may be
- * captured. Once before the first launch with that memory, for all ops that will use it; with 0
- * bytes it does nothing. Without it, results of plans that count are wrong or stay unwritten, with
- * no error. Also to be called where a launch did not run to its end. VQGEN_WORKSPACE for less than
- * VQGEN_COUNTER_BYTES. */
+/* Does nothing, whatever it is given, and returns VQGEN_OK: a workspace needs no initialisation.
+ * For programs that call it. */
 VQGEN_API vqgen_status vqgen_workspace_init(vqgen_runtime* runtime, void* workspace,
                                             size_t workspace_bytes, void* stream);
 
-/* Bytes of device memory that any launch may be given as workspace; 0 where none is needed. */
+/* Bytes of device memory that any launch may be given as workspace; 0 where none is needed. A
+ * launch reads nothing there that it has not written: the memory may hold anything, and ops may
+ * take turns with it. */
 VQGEN_API size_t vqgen_op_workspace_bytes(const vqgen_op* op);
 
 /* Bytes that one launch with this many tokens or rows needs; 0 where the op cannot do so many. */

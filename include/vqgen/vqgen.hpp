@@ -127,7 +127,7 @@ class Runtime {
     const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(text, &vqgen_text_free);
     return owned.get();
   }
-  // Once for new memory, before the first launch with it (vqgen_workspace_init()).
+  // Does nothing (vqgen_workspace_init()).
   void init_workspace(void* workspace, std::size_t bytes, void* stream = nullptr) const {
     require(vqgen_workspace_init(runtime_.get(), workspace, bytes, stream));
   }

@@ -289,10 +289,7 @@ void RuntimeState::make_current() const {
 
 std::unique_ptr<RuntimeState::Memory> RuntimeState::make_workspace(std::size_t bytes) const {
   if (!on_host_) runtime_->make_current();
-  auto memory = std::make_unique<Memory>(*runtime_, bytes);
-  runtime_->init_workspace(memory->data(), bytes);
-  runtime_->synchronize();
-  return memory;
+  return std::make_unique<Memory>(*runtime_, bytes);
 }
 
 void RuntimeState::reserve(std::size_t bytes) {

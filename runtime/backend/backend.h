@@ -131,6 +131,13 @@ class Backend {
   virtual void lend(const void* /*pointer*/, std::size_t /*bytes*/) {}
   virtual void give_back(const void* /*pointer*/, std::size_t /*bytes*/) noexcept {}
 
+  // Why these bytes are no memory that kernels may touch, "across the end of an allocation of 8
+  // bytes"; nullopt where they are, and on a device, where that cannot be told. Thread-safe.
+  virtual std::optional<std::string> out_of_reach(const void* /*pointer*/,
+                                                  std::size_t /*bytes*/) const {
+    return std::nullopt;
+  }
+
   // How many blocks of entry number `entry`, of the shape that `source` gives it, a multiprocessor
   // holds at once, as the driver works it out; nullopt where there is no such thing.
   virtual std::optional<int> resident_blocks(LoadedKernel& /*kernel*/,

@@ -1,6 +1,4 @@
 // The C functions but for launches: handles, and exceptions made statuses.
-#include <vq/layout/launch.h>
-
 #include <cstring>
 
 #include "core/json/json.h"
@@ -186,20 +184,7 @@ vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const void* devi
   });
 }
 
-vqgen_status vqgen_workspace_init(vqgen_runtime* runtime, void* workspace, size_t workspace_bytes,
-                                  void* stream) {
-  static_assert(VQGEN_COUNTER_BYTES == vq::kCounterBytes);
-  if (workspace_bytes == 0) return VQGEN_OK;
-  return guarded({runtime, workspace}, [&] {
-    if (workspace_bytes < VQGEN_COUNTER_BYTES) {
-      return fail(VQGEN_WORKSPACE,
-                  "the workspace is smaller than VQGEN_COUNTER_BYTES; give the bytes of "
-                  "vqgen_op_workspace_bytes()");
-    }
-    runtime->registry->backend().zero(workspace, VQGEN_COUNTER_BYTES, stream);
-    return VQGEN_OK;
-  });
-}
+vqgen_status vqgen_workspace_init(vqgen_runtime*, void*, size_t, void*) { return VQGEN_OK; }
 
 vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream) {
   return guarded({runtime}, [&] {

@@ -18,7 +18,7 @@ void examine_strides(FirstFault& fault, const char* const (&names)[3],
   const auto one = [&](const char* name, std::int64_t stride, std::int64_t least, std::int64_t most,
                        bool counts, int times = 1) {
     fault.stride(name, stride, demands.codes_mask & kept, times);
-    fault.stride(name, stride, 3, 1);  // words
+    fault.stride(name, stride, kWordAlignment - 1, 1);
     fault.require(!counts || stride >= least, VQGEN_BAD_INPUT,
                   "a stride of pages is less than the rows of codes that it spans; give those of "
                   "the memory, in bytes");
@@ -35,7 +35,7 @@ template <class Args>
 void examine_pages(FirstFault& fault, std::int64_t kv_heads, const Demands& demands,
                    const Args& args) {
   const vqgen_pages& pages = args.pages;
-  fault.present("pages.block_table", pages.block_table, 3);
+  fault.present("pages.block_table", pages.block_table, kWordAlignment - 1);
   fault.require(pages.count >= 1 && pages.count <= std::numeric_limits<std::int32_t>::max(),
                 VQGEN_BAD_INPUT, "pages.count is not 1 to 2^31 - 1; give the pages of the pool");
   fault.require(
@@ -62,7 +62,7 @@ void examine_cache(FirstFault& fault, const Shape& shape, const Demands& demands
   const bool raw = demands.window || demands.sinks;
   fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
   fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
-  fault.present("key_smooth", args.key_smooth, 3, demands.key_smooth);
+  fault.present("key_smooth", args.key_smooth, kWordAlignment - 1, demands.key_smooth);
   fault.present("raw_keys", args.raw_keys, demands.elements_mask, raw);
   fault.present("raw_values", args.raw_values, demands.elements_mask, raw);
   if (raw) {
@@ -129,18 +129,18 @@ void examine_written_cache(FirstFault& fault, const AppendShape& shape, const De
 
 template <class Args>
 void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
-  fault.present("lengths", args.lengths, 3);
-  fault.present("windows", args.windows, 3, demands.window);
-  fault.present("sinks", args.sinks, 3, demands.sinks);
+  fault.present("lengths", args.lengths, kWordAlignment - 1);
+  fault.present("windows", args.windows, kWordAlignment - 1, demands.window);
+  fault.present("sinks", args.sinks, kWordAlignment - 1, demands.sinks);
 }
 
 }  // namespace
 
 void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
              const vqgen_attention_args& args) {
-  fault.present("query", args.query, 1);
-  fault.present("out", args.out, 1);
-  fault.present("lse", args.lse, 3);
+  fault.present("query", args.query, kElementAlignment - 1);
+  fault.present("out", args.out, kElementAlignment - 1);
+  fault.present("lse", args.lse, kWordAlignment - 1);
   examine_cache(fault, shape, demands, args);
   examine_counts(fault, demands, args);
   const bool several = shape.query_tokens > 1;
@@ -148,7 +148,7 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
   fault.absent("query_start", args.query_start, !several);
   fault.absent("new_keys", args.new_keys, !several);
   fault.absent("new_values", args.new_values, !several);
-  fault.present("query_start", args.query_start, 3, several);
+  fault.present("query_start", args.query_start, kWordAlignment - 1, several);
   fault.present("new_keys", args.new_keys, demands.elements_mask, fresh);
   fault.present("new_values", args.new_values, demands.elements_mask, fresh);
   // Written so that NaN fails.
@@ -158,10 +158,10 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
 
 void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
              const vqgen_append_args& args) {
-  fault.present("new_keys", args.new_keys, 1);
-  fault.present("new_values", args.new_values, 1);
-  fault.present("positions", args.positions, 3);
-  fault.present("counts", args.counts, 3, args.counts != nullptr);
+  fault.present("new_keys", args.new_keys, kElementAlignment - 1);
+  fault.present("new_values", args.new_values, kElementAlignment - 1);
+  fault.present("positions", args.positions, kWordAlignment - 1);
+  fault.present("counts", args.counts, kWordAlignment - 1, args.counts != nullptr);
   examine_cache(fault, shape, demands, args);
   examine_written_cache(fault, shape, demands, args);
 }
@@ -178,13 +178,13 @@ void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
              const vqgen_merge_args& args) {
   if (args.rows == 0) return;
   fault.present("out", args.out, demands.elements_mask);
-  fault.present("lse", args.lse, 3);
+  fault.present("lse", args.lse, kWordAlignment - 1);
   fault.present("outs", args.outs, alignof(void*) - 1);
   fault.present("lses", args.lses, alignof(void*) - 1);
   if (fault.status() != VQGEN_OK) return;
   for (int i = 0; i < shape.parts; ++i) {
     fault.present("outs", args.outs[i], demands.elements_mask);
-    fault.present("lses", args.lses[i], 3);
+    fault.present("lses", args.lses[i], kWordAlignment - 1);
   }
 }
 

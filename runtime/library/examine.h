@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "runtime/alignment.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/record.h"
 
@@ -51,8 +52,8 @@ class FirstFault {
   }
   void quantized(const char* name, const vqgen_quantized& each, std::uintptr_t mask, bool scales) {
     present(name, each.codes, mask);
-    present(name, each.codebooks, 15);
-    present(name, each.scales, 3, scales);
+    present(name, each.codebooks, kEntryAlignment - 1);
+    present(name, each.scales, kWordAlignment - 1, scales);
     stride(name, each.batch_stride, mask, 4);
     stride(name, each.head_stride, mask, 4);
   }
@@ -63,8 +64,8 @@ class FirstFault {
     if (needed == 0) return;
     require(given.pointer != nullptr && given.bytes >= needed, VQGEN_WORKSPACE,
             "the workspace is null or smaller than vqgen_op_workspace_bytes(); give as much");
-    require((reinterpret_cast<std::uintptr_t>(given.pointer) & 15) == 0, VQGEN_WORKSPACE,
-            "the workspace is not 16-byte aligned; align it");
+    require((reinterpret_cast<std::uintptr_t>(given.pointer) & (kEntryAlignment - 1)) == 0,
+            VQGEN_WORKSPACE, "the workspace is not 16-byte aligned; align it");
   }
   vqgen_status status() const { return status_; }
 

@@ -16,11 +16,40 @@ vqgen_status refuse(fmt::format_string<Values...> text, Values&&... values) {
   return fail(VQGEN_BAD_INPUT, fmt::format(text, std::forward<Values>(values)...).c_str());
 }
 
+// `count` integers from number `first` of an array on, which may be read then.
+vqgen_status judge_array(const Backend& backend, const char* name, const std::int32_t* array,
+                         std::int64_t first, std::int64_t count) {
+  const std::uintptr_t begin =
+      reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(4 * first);
+  const auto why = backend.out_of_reach(reinterpret_cast<const void*>(begin),
+                                        4 * static_cast<std::size_t>(count));
+  if (!why) return VQGEN_OK;
+  return refuse("{}[{}] to [{}] are {}; give all of it as memory of vqgen_alloc() or vqgen_lend()",
+                name, first, first + count - 1, *why);
+}
+
+// Those of a cache that is read.
+template <class Shape, class Args>
+vqgen_status judge_counts(const Backend& backend, const Shape& shape, const Args& args) {
+  auto status = judge_array(backend, "lengths", args.lengths, 0, shape.batch);
+  if (status == VQGEN_OK && shape.window > 0) {
+    status = judge_array(backend, "windows", args.windows, 0, shape.batch);
+  }
+  if (status == VQGEN_OK && shape.sinks > 0) {
+    status = judge_array(backend, "sinks", args.sinks, 0, shape.batch);
+  }
+  return status;
+}
+
 // visit(column, page) for the pages of tokens [first, end) of a sequence, until one is wrong.
 template <class Visit>
-vqgen_status each_page(const vqgen_pages& pages, std::int64_t page_tokens, std::int64_t sequence,
-                       std::int64_t first, std::int64_t end, Visit&& visit) {
+vqgen_status each_page(const Backend& backend, const vqgen_pages& pages, std::int64_t page_tokens,
+                       std::int64_t sequence, std::int64_t first, std::int64_t end, Visit&& visit) {
   if (first >= end) return VQGEN_OK;
+  if (const auto status = judge_array(backend, "block_table", pages.block_table,
+                                      sequence * pages.columns, ceil_div(end, page_tokens))) {
+    return status;
+  }
   for (std::int64_t i = first / page_tokens; i < ceil_div(end, page_tokens); ++i) {
     const std::int32_t page = pages.block_table[sequence * pages.columns + i];
     if (page < 0 || page >= pages.count) {
@@ -36,10 +65,11 @@ vqgen_status each_page(const vqgen_pages& pages, std::int64_t page_tokens, std::
 
 // The pages of the tokens of sequence b that a call reads.
 template <class Shape, class Args>
-vqgen_status judge_pages(const Shape& shape, const Args& args, std::int64_t b) {
+vqgen_status judge_pages(const Backend& backend, const Shape& shape, const Args& args,
+                         std::int64_t b) {
   if (shape.page_tokens == 0) return VQGEN_OK;
   const std::int64_t end = std::min<std::int64_t>(args.lengths[b], args.tokens);
-  return each_page(args.pages, shape.page_tokens, b, 0, end,
+  return each_page(backend, args.pages, shape.page_tokens, b, 0, end,
                    [](std::int64_t, std::int32_t) { return VQGEN_OK; });
 }
 
@@ -47,8 +77,17 @@ vqgen_status judge_pages(const Shape& shape, const Args& args, std::int64_t b) {
 // cache reads the window's further back than the last.
 template <class Shape, class Args>
 vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int queries) {
-  if (args.lengths[b] <= 0) return VQGEN_OK;
+  if (args.lengths[b] < 0) {
+    return refuse("lengths[{}] is {}; a sequence that rests has 0", b, args.lengths[b]);
+  }
+  if (args.lengths[b] == 0) return VQGEN_OK;
   const int most = std::max(most_raw(shape) - std::max(queries - 1, 0), 0);
+  if (shape.window > 0 && args.windows[b] < 0) {
+    return refuse("windows[{}] is {}; a sequence without a window has 0", b, args.windows[b]);
+  }
+  if (shape.sinks > 0 && args.sinks[b] < 0) {
+    return refuse("sinks[{}] is {}; a sequence without sinks has 0", b, args.sinks[b]);
+  }
   if (shape.window > 0 && args.windows[b] > most) {
     return refuse(
         "windows[{}] is {}, and a window of {} in the config{} serves {} with at most {}; lower "
@@ -68,17 +107,31 @@ vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int
 
 }  // namespace
 
-vqgen_status judge_integers(const AttentionShape& shape, const vqgen_attention_args& args) {
+vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
+                            const vqgen_attention_args& args) {
+  if (const auto status = judge_counts(backend, shape, args)) return status;
+  if (shape.query_tokens > 1) {
+    const std::int64_t starts = shape.batch + 1;
+    if (const auto status = judge_array(backend, "query_start", args.query_start, 0, starts)) {
+      return status;
+    }
+  }
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t length = args.lengths[b];
     std::int64_t queries = 1;
     if (shape.query_tokens > 1) {
-      queries = std::clamp<std::int64_t>(
-          std::int64_t{args.query_start[b + 1]} - args.query_start[b], 0, shape.query_tokens);
+      const std::int64_t first = args.query_start[b];
+      const std::int64_t behind = args.query_start[b + 1];
+      if (first < 0 || behind < first) {
+        return refuse(
+            "query_start[{}] and [{}] are {} and {}; rows of query tokens begin at 0 or later, and "
+            "do not descend",
+            b, b + 1, first, behind);
+      }
+      queries = std::min<std::int64_t>(behind - first, shape.query_tokens);
     }
     const bool fresh = args.new_keys != nullptr && queries > 0;
     const std::int64_t seen = length + (fresh ? queries : 0);
-    if (length < 0) return refuse("lengths[{}] is {}; a sequence that rests has 0", b, length);
     if (seen > args.tokens) {
       return refuse(
           "lengths[{}] is {}{}, and `tokens` is {}; give the most that a query token sees", b,
@@ -86,20 +139,31 @@ vqgen_status judge_integers(const AttentionShape& shape, const vqgen_attention_a
     }
     if (const auto status = judge_raw(shape, args, b, fresh ? 1 : static_cast<int>(queries)))
       return status;
-    if (const auto status = judge_pages(shape, args, b)) return status;
+    if (const auto status = judge_pages(backend, shape, args, b)) return status;
   }
   return VQGEN_OK;
 }
 
-vqgen_status judge_integers(const DecodeShape& shape, const vqgen_kv_decode_args& args) {
+vqgen_status judge_integers(const Backend& backend, const DecodeShape& shape,
+                            const vqgen_kv_decode_args& args) {
+  if (const auto status = judge_counts(backend, shape, args)) return status;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     if (const auto status = judge_raw(shape, args, b, 1)) return status;
-    if (const auto status = judge_pages(shape, args, b)) return status;
+    if (const auto status = judge_pages(backend, shape, args, b)) return status;
   }
   return VQGEN_OK;
 }
 
-vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& args) {
+vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
+                            const vqgen_append_args& args) {
+  if (const auto status = judge_array(backend, "positions", args.positions, 0, shape.batch)) {
+    return status;
+  }
+  if (args.counts != nullptr) {
+    if (const auto status = judge_array(backend, "counts", args.counts, 0, shape.batch)) {
+      return status;
+    }
+  }
   if (shape.page_tokens == 0) return VQGEN_OK;
   struct Writer {
     std::int64_t sequence, column;
@@ -129,15 +193,20 @@ vqgen_status judge_integers(const AppendShape& shape, const vqgen_append_args& a
     };
     // Of batches those that the call fills.
     const std::int64_t end = std::min(position + count, args.tokens);
-    const auto status =
-        each_page(args.pages, shape.page_tokens, b, position - position % shape.window_batch,
-                  end - end % shape.window_batch, written);
+    const auto status = each_page(backend, args.pages, shape.page_tokens, b,
+                                  position - position % shape.window_batch,
+                                  end - end % shape.window_batch, written);
     if (status != VQGEN_OK) return status;
   }
   return VQGEN_OK;
 }
 
-vqgen_status judge_integers(const LinearShape& shape, const vqgen_linear_args& args) {
+vqgen_status judge_integers(const Backend& backend, const LinearShape& shape,
+                            const vqgen_linear_args& args) {
+  if (const auto status =
+          judge_array(backend, "expert_rows", args.expert_rows, 0, shape.experts + 1)) {
+    return status;
+  }
   for (int e = 0; e < shape.experts; ++e) {
     const std::int64_t first = args.expert_rows[e];
     const std::int64_t last = args.expert_rows[e + 1];

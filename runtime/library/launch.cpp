@@ -71,6 +71,19 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
   }
 }
 
+// The parts of a launch's workspace, and its counters. Those of the host backend are zeroed anew,
+// since a kernel that was stopped there leaves them as they were.
+template <class Args>
+void set_workspace(Args& call, const Record& record, const Bucket& bucket, Workspace workspace,
+                   void* stream) {
+  void* counters = nullptr;
+  if (bucket.counter_bytes > 0) {
+    counters = record.counters->of(workspace.pointer, bucket.counter_bytes);
+    if (bucket.demands.readable) record.backend->zero(counters, bucket.counter_bytes, stream);
+  }
+  point_into_workspace(call, counters, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
+}
+
 vqgen_status wrong_op(const Record& record) {
   constexpr std::array kOwn{
       // of each op, in their order
@@ -88,11 +101,11 @@ vqgen_status wrong_op(const Record& record) {
 
 // The arguments of a cache op, and where the host can read them its integers.
 template <class Shape, class Args>
-vqgen_status judged(FirstFault& fault, const Shape& shape, const Demands& demands,
-                    const Args& args) {
+vqgen_status judged(FirstFault& fault, const Record& record, const Shape& shape,
+                    const Demands& demands, const Args& args) {
   examine(fault, shape, demands, args);
   if (fault.status() != VQGEN_OK || !demands.readable) return fault.status();
-  return judge_integers(shape, args);
+  return judge_integers(*record.backend, shape, args);
 }
 
 // A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
@@ -107,14 +120,14 @@ vqgen_status launch(const Record& record, const vqgen_attention_args& args, Work
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
+  if (const auto status = judged(fault, record, op->shape, bucket.demands, args)) return status;
 
   vq::AttentionDecodeArgs call{};
   call.query = static_cast<const vq::u16*>(args.query);
   call.out = static_cast<vq::u16*>(args.out);
   call.lse = args.lse;
   set_cache(call, args);
-  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
+  set_workspace(call, record, bucket, workspace, stream);
   call.query_start = args.query_start;
   call.new_keys = static_cast<const vq::u16*>(args.new_keys);
   call.new_values = static_cast<const vq::u16*>(args.new_values);
@@ -133,7 +146,7 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
     return fail_range("tokens", args.tokens, 0, bucket.most);
   }
   FirstFault fault;
-  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
+  if (const auto status = judged(fault, record, op->shape, bucket.demands, args)) return status;
   if (args.tokens == 0) return VQGEN_OK;  // room for none
 
   vq::KvAppendArgs call{};
@@ -158,7 +171,7 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   }
   const Bucket& bucket = buckets[bucket_index(buckets, args.tokens)];
   FirstFault fault;
-  if (const auto status = judged(fault, op->shape, bucket.demands, args)) return status;
+  if (const auto status = judged(fault, record, op->shape, bucket.demands, args)) return status;
   if (args.tokens == 0) return VQGEN_OK;
 
   vq::KvDecodeArgs call{};
@@ -209,17 +222,18 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
   fault.present("x", args.x, bucket.demands.elements_mask, args.rows > 0);
-  fault.present("y", args.y, 1, args.rows > 0);
+  fault.present("y", args.y, kElementAlignment - 1, args.rows > 0);
   fault.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
-  fault.present("output_scales", args.output_scales, 3, bucket.demands.output_scales);
-  fault.present("expert_rows", args.expert_rows, 3, grouped);
+  fault.present("output_scales", args.output_scales, kWordAlignment - 1,
+                bucket.demands.output_scales);
+  fault.present("expert_rows", args.expert_rows, kWordAlignment - 1, grouped);
   fault.require(grouped || args.expert_rows == nullptr, VQGEN_BAD_INPUT,
                 "expert_rows is given, and the config has no experts; leave it null, or prepare "
                 "with experts");
   if (fault.status() != VQGEN_OK) return fault.status();
   if (args.rows == 0) return VQGEN_OK;
   if (grouped && bucket.demands.readable) {
-    if (const auto status = judge_integers(op->shape, args)) return status;
+    if (const auto status = judge_integers(*record.backend, op->shape, args)) return status;
   }
 
   vq::LinearArgs call{};
@@ -229,7 +243,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.output_scales = args.output_scales;
   call.rows = static_cast<vq::i32>(args.rows);
   call.expert_rows = args.expert_rows;
-  point_into_workspace(call, workspace.pointer, bucket.own_bytes, bucket.handed_bytes);
+  set_workspace(call, record, bucket, workspace, stream);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }
@@ -244,9 +258,10 @@ vqgen_status launch(const Record& record, const vqgen_scalar_args& args, Workspa
   }
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  fault.present("from", args.from, 15, args.tokens > 0);
-  fault.present("to", args.to, 15, args.tokens > 0);
-  fault.present("scales", args.scales, 15);
+  const auto [codes, elements] = std::pair(bucket.demands.codes_mask, bucket.demands.elements_mask);
+  fault.present("from", args.from, op->decodes ? codes : elements, args.tokens > 0);
+  fault.present("to", args.to, op->decodes ? elements : codes, args.tokens > 0);
+  fault.present("scales", args.scales, kWordAlignment - 1);
   if (fault.status() != VQGEN_OK) return fault.status();
   if (args.tokens == 0 && op->shape.scales != Scales::computed) return VQGEN_OK;
 
@@ -255,7 +270,7 @@ vqgen_status launch(const Record& record, const vqgen_scalar_args& args, Workspa
   call.to = static_cast<vq::u8*>(args.to);
   call.scales = args.scales;
   call.tokens = args.tokens;
-  point_into_workspace(call, workspace.pointer, bucket.own_bytes, 0);
+  set_workspace(call, record, bucket, workspace, stream);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "core/ceil_div.h"
 #include "core/parallel.h"
+#include "runtime/workspace.h"
 
 namespace vqgen::library {
 namespace {
@@ -42,6 +43,15 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
   return demands;
 }
 
+bool merges_by_last_block(const Plan& plan) {
+  return std::visit(
+      [](const auto& own) {
+        if constexpr (requires { own.combine; }) return own.combine == vq::Combine::last_block;
+        return false;
+      },
+      plan);
+}
+
 // As prepare() makes it, but that a plan which no hotness can change is not looked for again.
 Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
   if (wanted.config.hotness) {
@@ -62,9 +72,13 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   bucket.from = made.from;
   bucket.entries = made.source.entries.size();
   const vq::CallShape shape = call_shape(made.plan, wanted.config.problem);
-  bucket.own_bytes = static_cast<std::size_t>(shape.workspace_bytes);
+  bucket.own_bytes = bytes_behind_counters(shape);
   bucket.workspace_bytes = bucket.own_bytes;
   bucket.handed_bytes = static_cast<std::size_t>(shape.handed_bytes);
+  if (merges_by_last_block(made.plan)) {
+    bucket.counter_bytes = sizeof(vq::u32) * static_cast<std::size_t>(shape.counters);
+    maker.counters->reserve();
+  }
   bucket.demands = demands_of(wanted.config.problem, shape);
   bucket.demands.readable = maker.backend->machine() == Machine::host;
   bucket.resources = made.artifact.kernels;
@@ -277,6 +291,7 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
                                     std::span<const BucketPlan> wanted) {
   auto record = std::make_shared<Record>();
   record->backend = maker.backend;
+  record->counters = maker.counters;
   record->key = std::move(key);
   record->buckets.resize(plans.size());
   // The largest first: where nothing can be compiled, it says so before anything is.
@@ -297,8 +312,7 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
     Bucket& bucket = record->buckets[bucket_index(record->buckets, later.most)];
     bucket.demands.codes_mask |= demands.codes_mask;
     bucket.demands.elements_mask |= demands.elements_mask;
-    bucket.workspace_bytes =
-        std::max(bucket.workspace_bytes, static_cast<std::size_t>(shape.workspace_bytes));
+    bucket.workspace_bytes = std::max(bucket.workspace_bytes, bytes_behind_counters(shape));
   }
   for (const Bucket& each : record->buckets) {
     record->workspace_bytes = std::max(record->workspace_bytes, each.workspace_bytes);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/library/launch_counters.h"
 #include "runtime/prepare.h"
 
 namespace vqgen::library {
@@ -77,6 +78,7 @@ struct Bucket : BucketPlan {
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
   std::size_t own_bytes = 0;        // of it, that these kernels use
   std::size_t handed_bytes = 0;     // of them, what a kernel hands to the next
+  std::size_t counter_bytes = 0;    // of the library's counters; 0 where the plan does not count
   Demands demands = {};
   std::vector<KernelResources> resources = {};
   bool from_disk = false;
@@ -84,6 +86,7 @@ struct Bucket : BucketPlan {
 
 struct Record {
   std::shared_ptr<Backend> backend;  // outlives the kernels
+  std::shared_ptr<LaunchCounters> counters;
   std::string key;
   std::vector<Bucket> buckets;      // ascending
   std::size_t workspace_bytes = 0;  // the most of any, of a later record too
@@ -109,6 +112,7 @@ struct Record {
 // What makes records. `load` is held while kernels are loaded.
 struct Maker {
   std::shared_ptr<Backend> backend;
+  std::shared_ptr<LaunchCounters> counters;
   ArtifactCache* cache = nullptr;  // may be null
   GpuSpec gpu;
   int threads = 1;        // that compile buckets at once

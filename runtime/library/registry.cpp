@@ -57,7 +57,10 @@ std::string spec_key(const Config& config, const GpuSpec& gpu, std::string_view 
 
 Registry::Registry(std::shared_ptr<Backend> backend, std::unique_ptr<ArtifactCache> cache,
                    RegistryOptions options)
-    : backend_(std::move(backend)), cache_(std::move(cache)), options_(std::move(options)) {}
+    : backend_(std::move(backend)),
+      counters_(std::make_shared<LaunchCounters>(backend_)),
+      cache_(std::move(cache)),
+      options_(std::move(options)) {}
 
 Registry::~Registry() = default;
 
@@ -138,7 +141,8 @@ Outcome Registry::find_or_make(std::string_view seen, std::string_view text,
 }
 
 Outcome Registry::make(const Config& config, const std::string& key, int threads) {
-  Maker maker{backend_, cache_.get(), gpu_of(config), threads, plan_options(), &load_mutex_};
+  Maker maker{backend_, counters_,      cache_.get(), gpu_of(config),
+              threads,  plan_options(), &load_mutex_};
   std::vector<BucketPlan> plans = plan_buckets(config, maker.gpu, options_.max_buckets, maker.plan);
   if (options_.miss != MissPolicy::compile) {
     const CacheOnly stored(*backend_);

@@ -88,6 +88,7 @@ class Registry {
   void work(const std::stop_token& stop);
 
   const std::shared_ptr<Backend> backend_;
+  const std::shared_ptr<LaunchCounters> counters_;
   const std::unique_ptr<ArtifactCache> cache_;
   const RegistryOptions options_;
   std::atomic<bool> frozen_{false};

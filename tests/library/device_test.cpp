@@ -1,67 +1,9 @@
 // On a GPU: prepared ops on streams of the caller's, and under stream capture, where a launch is
-// all that happens and a new op is refused. The driver is opened by hand, as a program without its
-// headers would.
-#include <dlfcn.h>
-
-#include "tests/library/trials.h"
+// all that happens and a new op is refused.
+#include "tests/library/on_device.h"
 
 namespace vqgen::library::test {
 namespace {
-
-template <class Function>
-Function driver_function(const char* name) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<Function>(driver == nullptr ? nullptr : dlsym(driver, name));
-}
-
-class OnDevice : public testing::Test {
- protected:
-  void SetUp() override {
-    vqgen_options options;
-    vqgen_options_init(&options);
-    options.cache_dir = "";
-    if (vqgen_runtime_create(&options, &runtime_) != VQGEN_OK) GTEST_SKIP() << vqgen_last_error();
-    ASSERT_EQ(vqgen_make_current(runtime_), VQGEN_OK) << vqgen_last_error();
-    constexpr unsigned kNonBlocking = 1;
-    ASSERT_EQ(driver_function<int (*)(void**, unsigned)>("cuStreamCreate")(&stream_, kNonBlocking),
-              0);
-  }
-  void TearDown() override {
-    if (stream_ != nullptr) driver_function<int (*)(void*)>("cuStreamDestroy_v2")(stream_);
-    vqgen_runtime_destroy(runtime_);
-  }
-  // Each replay of what was captured gives the right result. Destroys `graph`.
-  template <class Trial>
-  void expect_replays(void* graph, Trial& trial, int replays) {
-    void* executable = nullptr;
-    using Instantiate = int (*)(void**, void*, unsigned long long);
-    ASSERT_EQ(driver_function<Instantiate>("cuGraphInstantiateWithFlags")(&executable, graph, 0),
-              0);
-    for (int replay = 0; replay < replays; ++replay) {
-      trial.poison();
-      ASSERT_EQ(driver_function<int (*)(void*, void*)>("cuGraphLaunch")(executable, stream_), 0);
-      ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK);
-      trial.expect_right();
-    }
-    driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
-    driver_function<int (*)(void*)>("cuGraphDestroy")(graph);
-  }
-  // Likewise, of what `launch` queues where the stream is captured.
-  template <class Trial, class Launch>
-  void expect_captured_replays(Trial& trial, int replays, const Launch& launch) {
-    trial.poison();
-    constexpr int kGlobalMode = 0;
-    ASSERT_EQ(driver_function<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream_, kGlobalMode),
-              0);
-    const vqgen_status launched = launch();
-    void* graph = nullptr;
-    ASSERT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
-    EXPECT_EQ(launched, VQGEN_OK) << vqgen_last_error();
-    expect_replays(graph, trial, replays);
-  }
-  vqgen_runtime* runtime_ = nullptr;
-  void* stream_ = nullptr;
-};
 
 TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
   vqgen_op* attention = prepared(runtime_, small_attention());

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <new>
 #include <thread>
 
 #include "core/profiles.h"
@@ -45,10 +46,13 @@ class FakeBackend final : public NoDevice {
     ++loaded;
     return std::make_unique<FakeKernel>(*this, source.entries.front().name);
   }
-  bool capturing(void*) const override { return in_capture; }
-  void zero(void* pointer, std::size_t bytes, void*) override {
-    if (on_zero) on_zero(pointer, bytes);
+  void* allocate(std::size_t bytes) override {
+    return ::operator new (bytes, std::align_val_t{256});
   }
+  void release(void* pointer) noexcept override {
+    ::operator delete (pointer, std::align_val_t{256});
+  }
+  bool capturing(void*) const override { return in_capture; }
   void wait_for(void*) override {
     if (on_wait) on_wait();
   }
@@ -57,7 +61,6 @@ class FakeBackend final : public NoDevice {
   std::function<void(const KernelSource&)> on_compile;
   std::function<void(const FakeKernel&, std::span<const std::byte>)> on_enqueue;
   std::function<void()> on_wait;
-  std::function<void(void*, std::size_t)> on_zero;
   std::atomic<bool> in_capture{false};
   mutable std::atomic<int> compilations{0};
   std::atomic<int> loads{0};

@@ -230,6 +230,79 @@ TEST_P(HostCounts, WindowsLeaveRoomForABatch) {
                {"windows[1] is 5", "serves a sequence with at most 4"});
 }
 
+TEST_P(HostCounts, NegativeWindowsAndSinksAreNamed) {
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+  for (const std::int32_t negative : {-1, kLeast}) {
+    const std::string number = std::to_string(negative);
+    expect_words(said(false, {.windows = {0, negative}}), {"windows[1] is " + number});
+    expect_words(said(false, {.sinks = {negative, 0}}), {"sinks[0] is " + number});
+    expect_words(said(false, {.lengths = {negative, 5}}), {"lengths[0] is " + number});
+  }
+}
+
+TEST_P(HostCounts, RowsOfQueryTokensDoNotDescend) {
+  EXPECT_EQ(said(false, {.query_start = {1, 1, 4}}), "");
+  expect_words(said(false, {.query_start = {0, 3, 2}}), {"query_start[1] and [2] are 3 and 2"});
+  expect_words(said(true, {.lengths = {1, 1}, .query_start = {3, 0, 3}}),
+               {"query_start[0] and [1] are 3 and 0"});
+  expect_words(said(false, {.query_start = {-1, 1, 2}}), {"query_start[0] and [1] are -1 and 1"});
+}
+
+TEST_P(HostCounts, ArraysThatAreNotThereOrTooShortAreNamed) {
+  expect_words(said(false, {.lengths = {20}}), {"lengths[0] to [1] are", "allocation of 4 bytes"});
+  expect_words(said(false, {.windows = {0}}), {"windows[0] to [1] are"});
+  expect_words(said(false, {.sinks = {0}}), {"sinks[0] to [1] are"});
+  expect_words(said(false, {.query_start = {0, 3}}), {"query_start[0] to [2] are"});
+}
+
+// Each integer array of each op, at an address that is nobody's.
+TEST(HostIntegers, PointersToNowhereAreNamed) {
+  const auto* const nowhere = reinterpret_cast<const std::int32_t*>(std::uintptr_t{64});
+  const auto refused = [](const OwnedOp& op, auto& trial, const char* words) {
+    expect_words(refusal_of(op, trial), {words, "outside every allocation"});
+  };
+  const Json cache =
+      in_pages(edited(attention_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+  const OwnedOp attention(cache);
+  AttentionTrial heads(host(), std::get<AttentionDecode>(read_config(cache, "test").problem), 80);
+  const vqgen_attention_args sound = heads.args();
+  heads.args().lengths = nowhere;
+  refused(attention, heads, "lengths[0] to [1]");
+  heads.args() = sound;
+  heads.args().pages.block_table = nowhere;
+  refused(attention, heads, "block_table[");
+  // A row of the table that begins far behind it.
+  heads.args() = sound;
+  heads.args().pages.columns = 1 << 30;
+  expect_words(refusal_of(attention, heads), {"block_table[1073741824] to"});
+
+  const Json of_append =
+      in_pages(edited(append_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "75"}}), 16);
+  for (const Json& config : {of_append, edited(of_append, {{"/shape/page_tokens", "0"}})}) {
+    const OwnedOp append(config);
+    AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
+    const vqgen_append_args before = trial.args();
+    trial.args().positions = nowhere;
+    refused(append, trial, "positions[0] to [1]");
+    trial.args() = before;
+    trial.args().counts = nowhere;
+    refused(append, trial, "counts[0] to [1]");
+  }
+
+  const Json of_decode =
+      edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}});
+  const OwnedOp decode(of_decode);
+  DecodeTrial rows(std::get<KvDecode>(read_config(of_decode, "test").problem), host(), 40);
+  rows.args().lengths = nowhere;
+  refused(decode, rows, "lengths[0] to [1]");
+
+  const Json grouped = edited(small_gemv(), {{"/shape/experts", "3"}, {"/shape/total_rows", "9"}});
+  const OwnedOp experts(grouped);
+  LinearTrial product(host(), *as_linear(read_config(grouped, "test").problem), 9);
+  product.args().expert_rows = nowhere;
+  refused(experts, product, "expert_rows[0] to [3]");
+}
+
 INSTANTIATE_TEST_SUITE_P(PageTokens, HostCounts, testing::Values(0, 16));
 
 }  // namespace

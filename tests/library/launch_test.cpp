@@ -122,9 +122,12 @@ TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
   ASSERT_NE(prepared.op, nullptr);
   LinearTrial trial(host(), *as_linear(read_config(config, "test").problem), 9);
   const auto refused = [&](const std::vector<std::int32_t>& offsets, const char* words) {
+    const std::size_t bytes = offsets.size() * sizeof(std::int32_t);
+    ASSERT_EQ(vqgen_lend(host(), offsets.data(), bytes), VQGEN_OK);
     trial.args().expert_rows = offsets.data();
     EXPECT_EQ(trial.launch(prepared.op), VQGEN_BAD_INPUT);
     expect_words(vqgen_last_error(), {words});
+    vqgen_give_back(host(), offsets.data(), bytes);
   };
   const auto rows = static_cast<std::int32_t>(trial.args().rows);
   refused({0, 2, 1, 3}, "expert_rows[1] and [2] are 2 and 1");

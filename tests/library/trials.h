@@ -14,48 +14,9 @@
 #include "runtime/verify/reference_merge.h"
 #include "tests/library/fake_backend.h"
 #include "tests/library/paged_cache.h"
+#include "tests/library/small_configs.h"
 
 namespace vqgen::library::test {
-
-inline Json small_attention() {
-  return edited(attention_json(), {{"/shape/query_heads", "4"},
-                                   {"/shape/head_dim", "64"},
-                                   {"/shape/tokens", "1500"},
-                                   {"/shape/window", "8"},
-                                   {"/shape/sinks", "3"},
-                                   {"/keys", R"({"vector_size": 4, "index_bits": 8,
-                                                 "smooth": true, "stage_scales": true})"}});
-}
-
-inline Json small_append() {
-  return edited(append_json(), {{"/shape/head_dim", "64"},
-                                {"/shape/tokens", "30"},
-                                {"/shape/window", "3"},
-                                {"/shape/sinks", "2"},
-                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
-                                              "smooth": true, "hadamard": true,
-                                              "stage_scales": true})"}});
-}
-
-inline Json small_decode() {
-  return edited(decode_json(), {{"/shape/head_dim", "64"},
-                                {"/shape/tokens", "1100"},
-                                {"/shape/window", "9"},
-                                {"/shape/sinks", "2"},
-                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
-                                              "smooth": true, "hadamard": true,
-                                              "stage_scales": true})"}});
-}
-
-inline Json small_merge() { return edited(merge_json(), {{"/shape/head_dim", "80"}}); }
-
-inline Json small_gemv() {
-  return edited(gemv_json(), {{"/shape/rows", "5"},
-                              {"/shape/out_features", "130"},
-                              {"/shape/in_features", "512"},
-                              {"/weights", R"({"vector_size": 8, "index_bits": 8,
-                                                 "output_scales": true})"}});
-}
 
 inline vqgen_op* prepared(vqgen_runtime* runtime, const Json& config) {
   vqgen_op* op = nullptr;
@@ -71,14 +32,11 @@ inline vqgen_quantized public_args(DeviceData& device, const QuantizedTensor& te
           tensor.batch == 1 ? 0 : tensor.heads * tensor.head_words(), tensor.head_words()};
 }
 
-// A workspace of exactly what is asked for, poisoned but for what is to be zeros: the host backend
-// finds a byte too many.
+// A workspace of exactly what is asked for, poisoned: the host backend finds a byte too many.
 inline DeviceBuffer make_workspace(vqgen_runtime* runtime, const vqgen_op* op, std::int64_t count) {
   Backend& backend = runtime->registry->backend();
   DeviceBuffer workspace(backend, vqgen_op_workspace_bytes_for(op, count));
   backend.upload(workspace.data(), std::vector<std::byte>(workspace.bytes(), std::byte{0xff}));
-  EXPECT_EQ(vqgen_workspace_init(runtime, workspace.data(), workspace.bytes(), nullptr), VQGEN_OK);
-  EXPECT_EQ(vqgen_synchronize(runtime, nullptr), VQGEN_OK);
   return workspace;
 }
 
@@ -125,7 +83,10 @@ class AttentionTrial {
   }
   // With the workspace that there is: nothing is allocated or copied, as a capture wants it.
   vqgen_status relaunch(const vqgen_op* op, void* stream) {
-    return vqgen_attention_launch(op, &args_, workspace_.data(), workspace_.bytes(), stream);
+    return launch_in(workspace_.data(), workspace_.bytes(), op, stream);
+  }
+  vqgen_status launch_in(void* workspace, std::size_t bytes, const vqgen_op* op, void* stream) {
+    return vqgen_attention_launch(op, &args_, workspace, bytes, stream);
   }
   void poison() { device_.poison_outputs(); }
   vqgen_attention_args& args() { return args_; }
@@ -180,9 +141,11 @@ class LinearTrial {
     workspace_ = make_workspace(runtime_, op, args_.rows);
     return relaunch(op, stream);
   }
-  // As for attention.
   vqgen_status relaunch(const vqgen_op* op, void* stream) {
-    return vqgen_linear_launch(op, &args_, workspace_.data(), workspace_.bytes(), stream);
+    return launch_in(workspace_.data(), workspace_.bytes(), op, stream);
+  }
+  vqgen_status launch_in(void* workspace, std::size_t bytes, const vqgen_op* op, void* stream) {
+    return vqgen_linear_launch(op, &args_, workspace, bytes, stream);
   }
   void poison() { device_.poison_outputs(); }
   void expect_right() const {

@@ -205,7 +205,7 @@ TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
   vqgen_linear_args args = l_;
   args.rows = 2;
   const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 2);
-  ASSERT_EQ(bytes, VQGEN_COUNTER_BYTES + 2u * 2 * 512 * 4);
+  ASSERT_EQ(bytes, 2u * 2 * 512 * 4);
   EXPECT_EQ(vqgen_op_workspace_bytes(op), bytes);
   EXPECT_EQ(vqgen_op_workspace_bytes_for(op, 3), 0u);
   const auto launch = [&](char* workspace, std::size_t given) {
@@ -218,22 +218,12 @@ TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
   vqgen_op_release(op);
 }
 
-TEST_F(Validation, WorkspacesToInitialise) {
-  vqgen_runtime* const runtime = &fake_.runtime;
-  std::vector<std::size_t> zeroed;
-  fake_.backend->on_zero = [&](void* pointer, std::size_t bytes) {
-    EXPECT_EQ(pointer, buffer);
-    zeroed.push_back(bytes);
-  };
-  EXPECT_EQ(vqgen_workspace_init(runtime, nullptr, 0, nullptr), VQGEN_OK);  // of an op without one
-  EXPECT_EQ(vqgen_workspace_init(runtime, buffer, VQGEN_COUNTER_BYTES - 1, nullptr),
-            VQGEN_WORKSPACE);
-  expect_words(vqgen_last_error(), {"smaller than VQGEN_COUNTER_BYTES"});
-  EXPECT_EQ(vqgen_workspace_init(runtime, nullptr, VQGEN_COUNTER_BYTES, nullptr), VQGEN_BAD_INPUT);
-  EXPECT_EQ(vqgen_workspace_init(nullptr, buffer, VQGEN_COUNTER_BYTES, nullptr), VQGEN_BAD_INPUT);
-  EXPECT_TRUE(zeroed.empty());
-  EXPECT_EQ(vqgen_workspace_init(runtime, buffer, VQGEN_COUNTER_BYTES + 999, nullptr), VQGEN_OK);
-  EXPECT_EQ(zeroed, std::vector<std::size_t>{VQGEN_COUNTER_BYTES});
+// Programs of before still call it.
+TEST_F(Validation, AWorkspaceNeedsNoInitialisation) {
+  buffer[0] = 17;
+  EXPECT_EQ(vqgen_workspace_init(&fake_.runtime, buffer, sizeof(buffer), nullptr), VQGEN_OK);
+  EXPECT_EQ(vqgen_workspace_init(nullptr, nullptr, 0, nullptr), VQGEN_OK);
+  EXPECT_EQ(buffer[0], 17);
 }
 
 TEST_F(Validation, WrongStructsOpsAndPointers) {

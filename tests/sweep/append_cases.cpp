@@ -115,8 +115,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,
                   .page_order = pick(kPageOrders, kOrder)};
-  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  result.misalignment = {alignment, alignment};
+  result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;
 }

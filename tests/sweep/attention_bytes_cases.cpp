@@ -85,9 +85,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   static_cast<LengthPattern>(v[kLengths])};
   result.input.page_order = pick(kPageOrders, kOrder);
-  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  result.misalignment = {alignment, alignment * 4};
-  if (op.raw_slots() > 0) result.misalignment.elements = alignment * 8;
+  result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;
 }

@@ -260,16 +260,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input.counts = queries.counts;
   result.input.page_order = pick(kPageOrders, kOrder);
   result.input.fresh = queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
-  const auto alignment = static_cast<std::size_t>(v[kAlignment]);
-  // The least that args/ and the layouts ask for.
-  const std::size_t words =
-      std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
-  result.misalignment = {alignment, alignment * words};
-  if (const auto* fragments = std::get_if<AttentionFragments>(&plan)) {
-    result.misalignment.words =
-        alignment * std::max(static_cast<std::size_t>(fragments->code_words), words);
-    if (op.raw_slots() > 0 || queries.most > 1) result.misalignment.elements = alignment * 8;
-  }
+  result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;
 }

@@ -23,7 +23,7 @@ struct SweepCase {
   Problem problem;
   Plan plan;
   HardInput input;
-  Misalignment misalignment;
+  bool aligned_results = false;   // out and y stand at multiples of 16
   bool override_dropped = false;  // the case's own plan fields did not pass check()
   bool dataflow_dropped = false;  // no plan of the case's dataflow does
 };
@@ -75,10 +75,6 @@ inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
 // All that there are.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};
-// Words that codes of a layout are aligned to.
-constexpr std::size_t aligned_words(const CodeLayout& layout) {
-  return static_cast<std::size_t>(std::min(layout.rows * layout.words, 4));
-}
 
 // Codes of a cache in residual stages, as VQKV has them; entries of any width.
 inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {

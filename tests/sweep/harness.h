@@ -36,6 +36,8 @@ class Kernel {
   ScalarResult run(const ScalarData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
+  // All entries in order, with these arguments.
+  void launch(std::span<const std::byte> args) { launch_all(backend_, *loaded_, source_, args); }
 
  private:
   Backend& backend_;

@@ -65,10 +65,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   result.plan = plan;
   result.input = {.seed = seed,
                   .lengths = v[kData] == 0 ? LengthPattern::full : LengthPattern::ragged};
-  // The least that the plan takes of both matrices, in units of 2 bytes.
-  const vq::CallShape call = call_shape(result.plan, result.problem);
-  const int least = std::max({2, call.code_bytes, call.element_bytes});
-  result.misalignment = {static_cast<std::size_t>(v[kAlignment] * least / 2), 0};
+  result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;
 }

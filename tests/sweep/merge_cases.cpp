@@ -42,7 +42,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
       MergeLanes{.threads = pick(kThreadCounts, kThreads), .blocks = pick(kBlockCounts, kBlocks)};
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged};
-  result.misalignment = {static_cast<std::size_t>(v[kAlignment]) * 8, 0};
+  result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;
 }

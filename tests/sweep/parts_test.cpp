@@ -126,8 +126,7 @@ class Parts : public testing::Test {
         each.input.seed = seed;
         each.input.lengths = seed % 5 == 0 ? LengthPattern::full : LengthPattern::ragged;
         each.input.fresh = seed % 4 == 1;
-        each.misalignment = {.elements = std::is_same_v<Op, KvDecode> ? 8u * (seed % 2) : seed % 2,
-                             .words = seed % 2 * aligned_words(from.layout)};
+        each.aligned_results = seed % 2 == 0;
         if (from.page_tokens > 0) {
           each.input.page_order = kPageOrders[1 + seed % (kPageOrders.size() - 1)];
         }

@@ -137,6 +137,13 @@ class HostBackend : public Backend {
     memory_.give_back(pointer, bytes);
   }
 
+  std::optional<std::string> out_of_reach(const void* pointer, std::size_t bytes) const override {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t address = reinterpret_cast<std::uintptr_t>(pointer);
+    if (memory_.find(address, bytes)) return std::nullopt;
+    return memory_.locate(address);
+  }
+
   void upload(void* destination, std::span<const std::byte> source) override {
     const std::lock_guard lock(mutex_);
     check_copy("upload", destination, source.size());
@@ -187,7 +194,7 @@ class HostBackend : public Backend {
   HostOptions options_;
   GpuSpec spec_ = host_spec();
   host::Compiler compiler_;
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   host::HostMemory memory_;
   std::vector<std::unique_ptr<host::ClusterRunner>> runners_;
 };

@@ -20,6 +20,14 @@
 
 namespace vq {
 
+// The length of a sequence, so that with `fresh` tokens more it is no longer than the call has room
+// for, whatever is stored: what follows from it is written within the workspace.
+VQ_DEVICE int length_within(const AttentionDecodeArgs& args, int batch, int fresh = 0) {
+  const int length = load_global(args.lengths + batch);
+  const i64 most = args.capacity - fresh;
+  return length < most ? length : static_cast<int>(most);
+}
+
 struct AttentionPiece {
   int batch;       // the sequence
   int split;       // which of its pieces
@@ -96,7 +104,7 @@ class AttentionPieces {
   // sequence.
   VQ_DEVICE static int turns_of(const AttentionDecodeArgs& args, int batch) {
     if (batch >= args.batch) return 0;
-    const int length = load_global(args.lengths + batch);
+    const int length = length_within(args, batch);
     const int fresh = kQueryTokens > 1 && args.new_keys != nullptr ? kQueryTokens : 0;
     const int tokens = (length > 0 ? length : 0) + fresh;
     return kStart + tokens / kTurn + (tokens % kTurn != 0);

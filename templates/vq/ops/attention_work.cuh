@@ -31,13 +31,17 @@ struct QueryToken {
   // coming to stand in `count`. May be none or fewer; without any, of which `count` is 0 or less,
   // nothing is to be written. Call it before the others.
   VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number, int most, int& count) {
-    const int length = load_global(args.lengths + batch);
-    if constexpr (kMost == 1) return length;
+    if constexpr (kMost == 1) return length_within(args, batch);
     const int first = load_global(args.query_start + batch);
-    const int given = load_global(args.query_start + batch + 1) - first;
+    const int behind = load_global(args.query_start + batch + 1);
+    // Rows that descend, or that `out` has not by the last of all, are nobody's.
+    const bool real =
+        first >= 0 && first < behind && behind <= load_global(args.query_start + args.batch);
+    const int given = real ? behind - first : 0;
     const int all = given < kMost ? given : kMost;
     count = all - number < most ? all - number : most;
     const bool appended = args.new_keys == nullptr;
+    const int length = length_within(args, batch, appended ? 0 : all);
     const int seen = length + number + count - (appended ? all : 0);
     row = i64{first} + number;
     fresh = i64{first} - length;
@@ -216,14 +220,24 @@ struct AttentionWork {
     }
   }
 
+  // In one access where `out` is aligned to it, which callers need not see to.
+  VQ_DEVICE static void store_pair(u16* to, u32 pair) {
+    if (reinterpret_cast<u64>(to) % sizeof(u32) == 0) {
+      store_global(reinterpret_cast<u32*>(to), pair);
+    } else {
+      store_global(to, static_cast<u16>(pair & 0xffffu));
+      store_global(to + 1, static_cast<u16>(pair >> 16));
+    }
+  }
+
   // The same of channels `channel`, an even one, and the next.
   VQ_DEVICE void write_two(const AttentionDecodeArgs& args, int h, int channel, float even,
                            float odd, float maximum, float sum) const {
     if (is_whole()) {
       const i64 to = first() + heads_to(h);
       const bool empty = sum == 0.0f;
-      store_global(
-          reinterpret_cast<u32*>(args.out + to * kHeadDim + channel),
+      store_pair(
+          args.out + to * kHeadDim + channel,
           pack2<Plan::config().element>(empty ? 0.0f : even / sum, empty ? 0.0f : odd / sum));
       if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
     } else {

@@ -1,0 +1,180 @@
+// Integers in device memory that are wrong: whatever they are, kernels write to nothing but their
+// results and their workspace. The library's host backend refuses them; these launches go past it,
+// as on a GPU nothing looks.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+constexpr std::size_t kGuard = 4096;
+
+class WrongIntegers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+
+  // One launch with `wrong` in place of the integers of `args.*member`.
+  template <class Args>
+  struct Change {
+    const std::int32_t* Args::*member;
+    std::vector<std::int32_t> wrong;
+  };
+
+  template <class Op>
+  static Problem problem_of(const Op& op) {
+    if constexpr (std::is_same_v<Op, Linear>)
+      return as_problem(op);
+    else
+      return op;
+  }
+
+  // A read elsewhere is a fault of the host, which tells it from a write.
+  template <class Args, class Op, class Data>
+  static void expect_kept(const Op& op, const Plan& plan, const Data& data,
+                          const std::vector<Change<Args>>& changes) {
+    Backend& backend = *sweep_backend();
+    const Problem problem = problem_of(op);
+    const Verdict verdict = check(plan, problem, sweep_gpu());
+    ASSERT_TRUE(verdict.ok) << verdict.reason;
+    Kernel kernel(backend, problem, plan, sweep_gpu());
+    for (const Change<Args>& change : changes) {
+      SCOPED_TRACE(to_json(plan).dump() + " " + testing::PrintToString(change.wrong));
+      DeviceCall call(backend, op, data, {}, {}, kGuard);
+      std::vector<std::byte> bytes = call.args(plan).front();
+      const DeviceBuffer wrong(backend, change.wrong.size() * sizeof(std::int32_t));
+      backend.upload(wrong.data(), std::as_bytes(std::span(change.wrong)));
+      Args args;
+      std::memcpy(&args, bytes.data(), sizeof(args));
+      args.*change.member = static_cast<const std::int32_t*>(wrong.data());
+      std::memcpy(bytes.data(), &args, sizeof(args));
+      try {
+        kernel.launch(bytes);
+      } catch (const Error& error) {
+        EXPECT_EQ(backend.machine(), Machine::host) << error.what();
+        EXPECT_EQ(std::string(error.what()).find("store"), std::string::npos) << error.what();
+      }
+      // What a stopped kernel counted is no damage.
+      const auto damage = call.take_damage().value_or("");
+      EXPECT_TRUE(damage.empty() || damage.find("counters") != std::string::npos) << damage;
+    }
+  }
+};
+
+AttentionDecode attention(int query_tokens) {
+  AttentionDecode op;
+  op.shape = {.batch = 3,
+              .query_heads = 4,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 200,
+              .window = 20,
+              .sinks = 3,
+              .query_tokens = query_tokens};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6};
+  return op;
+}
+
+std::vector<Plan> plans_of(const AttentionDecode& op) {
+  AttentionLanes lanes{.splits = 3};
+  AttentionFragments fragments{.splits = 3};
+  auto by_length = rules_plan<AttentionFragments>(op, sweep_gpu());
+  by_length.splits = 4;
+  by_length.splits_by = SplitsBy::length;
+  AttentionFragments whole{.splits = 1};
+  return {lanes, fragments, by_length, whole, AttentionChannels{.splits = 2}};
+}
+
+TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
+  using Args = vq::AttentionDecodeArgs;
+  for (const int query_tokens : {1, 3}) {
+    for (const bool fresh : {false, true}) {
+      if (fresh && query_tokens == 1) continue;
+      const AttentionDecode op = attention(query_tokens);
+      const AttentionData data =
+          make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = fresh});
+      std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
+                                        {&Args::lengths, {201, kLeast, kMost - 1}},
+                                        {&Args::windows, {-1, kLeast, kMost}}};
+      if (query_tokens > 1) {
+        changes.push_back({&Args::query_start, {0, kMost, 2, 3}});
+        changes.push_back({&Args::query_start, {kLeast, -1, 0, 2}});
+        changes.push_back({&Args::query_start, {2, 1, 0, -5}});
+        changes.push_back({&Args::query_start, {kMost, kLeast, kMost, 3}});
+        changes.push_back({&Args::query_start, {3, 0, 3, 0}});
+      }
+      for (const Plan& plan : plans_of(op)) expect_kept(op, plan, data, changes);
+    }
+  }
+}
+
+TEST_F(WrongIntegers, OfAppendsWriteNothingElsewhere) {
+  using Args = vq::KvAppendArgs;
+  KvAppend op;
+  op.shape = {.batch = 3,
+              .kv_heads = 2,
+              .head_dim = 64,
+              .tokens = 70,
+              .new_tokens = 5,
+              .window = 9,
+              .sinks = 2};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6};
+  const AppendData data = make_append_data(op, {.seed = 8});
+  const std::vector<Change<Args>> changes{{&Args::positions, {kMost, kMost - 3, kLeast}},
+                                          {&Args::positions, {69, 70, 71}},
+                                          {&Args::counts, {kMost, kLeast, 6}}};
+  for (const Plan& plan : {Plan(AppendLanes{}), Plan(AppendFragments{})}) {
+    expect_kept(op, rules_plan(plan, op, sweep_gpu()), data, changes);
+  }
+}
+
+TEST_F(WrongIntegers, OfDecodingWriteNothingElsewhere) {
+  using Args = vq::KvDecodeArgs;
+  KvDecode op;
+  op.shape = {.batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 70, .window = 9, .sinks = 2};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6};
+  const AttentionData data = make_decode_data(op, {.seed = 9});
+  const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, kLeast, 71}},
+                                          {&Args::windows, {-1, kLeast, kMost}}};
+  expect_kept(op, rules_plan(DecodeLanes{}, op, sweep_gpu()), data, changes);
+}
+
+TEST_F(WrongIntegers, OfExpertsWriteNothingElsewhere) {
+  using Args = vq::LinearArgs;
+  Linear op = small_product(3, 6);
+  op.shape.experts = 4;
+  op.shape.total_rows = 9;
+  const LinearData data = make_linear_data(op, {.seed = 10});
+  const std::vector<Change<Args>> changes{{&Args::expert_rows, {0, kMost, kLeast, 9, 9}},
+                                          {&Args::expert_rows, {9, 6, 3, 0, -1}},
+                                          {&Args::expert_rows, {0, 9, 0, 9, 0}},
+                                          {&Args::expert_rows, {-5, 4, 4, 4, kMost}}};
+  for (const Plan& plan : {Plan(LinearLanes{}), Plan(LinearFragments{})}) {
+    Plan own = rules_plan(plan, as_problem(op), sweep_gpu());
+    for (const bool last : {false, true}) {
+      if (last) {
+        change_own(
+            own, [](auto& each) requires requires {
+              each.combine = Combine{};
+              each.splits = 1;
+            } {
+              each.splits = 2;
+              each.combine = Combine::last_block;
+            });
+        if (!check(own, as_problem(op), sweep_gpu()).ok) continue;
+      }
+      expect_kept(op, own, data, changes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace vqgen::test
