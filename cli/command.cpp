@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/files/files.h"
+#include "core/json/json_text.h"
 #include "core/profiles.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
@@ -131,10 +132,9 @@ std::string Progress::line(Clock::time_point now) const {
   return fmt::format("[{:<{}}] {:3.0f}% {}", bar, kWidth, *fraction_ * 100, label_);
 }
 
-// Paths and messages may hold bytes that are no UTF-8; JSON has a replacement character for them.
 bool Output::finish() const {
   progress_.end();
-  if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
+  if (json) print_line(stdout, json_text(document, 2));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
@@ -164,13 +164,17 @@ void finish_options(CLI::App& app, Output& output) {
 }
 
 void require_place(const std::string& command, const std::string& option,
-                   const std::filesystem::path& out) {
+                   const std::filesystem::path& out, bool replaced) {
   std::error_code ignored;
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: {} {}{}", command, option, out.string(), why));
   };
   if (std::filesystem::is_directory(out, ignored)) refuse(" is a folder; name a file");
+  const auto target = std::filesystem::symlink_status(out, ignored);
+  if (replaced && std::filesystem::exists(target) && !std::filesystem::is_regular_file(target)) {
+    refuse(" is no regular file; name another");
+  }
   const std::filesystem::path parent = out.has_parent_path() ? out.parent_path() : ".";
   if (!std::filesystem::exists(parent, ignored)) {
     refuse(fmt::format(": the folder {} is not there; make it (mkdir -p) or choose another",

@@ -137,9 +137,10 @@ void add_json_flag(CLI::App& command, Output& output);
 void finish_options(CLI::App& app, Output& output);
 
 // Error(bad_input) unless a file can be written there: found before the work, not after. `option`
-// is the flag of `command` that names it.
+// is the flag of `command` that names it. What is not appended to is replaced, as publish_file()
+// does.
 void require_place(const std::string& command, const std::string& option,
-                   const std::filesystem::path& out);
+                   const std::filesystem::path& out, bool replaced = true);
 
 // The environment variables that vqgen reads, all of them; documented in docs/environment.md.
 struct Environment {

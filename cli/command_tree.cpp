@@ -20,8 +20,8 @@ Values named_values(const std::string& name) {
       {Values::sweeps, {"work"}},
       {Values::json_files, {"config", "measured", "plans"}},
       {Values::text,
-       {"keys", "values", "queries", "weights", "inputs", "layout", "operand", "budget", "shard",
-        "device"}}};
+       {"keys", "values", "queries", "weights", "inputs", "exclude", "layout", "operand", "budget",
+        "shard", "device"}}};
   for (const auto& [values, each] : names) {
     if (each.contains(name)) return values;
   }

@@ -3,6 +3,7 @@
 
 #include "cli/shared_options.h"
 #include "core/files/files.h"
+#include "core/json/json_text.h"
 
 namespace vqgen::cli {
 namespace {
@@ -62,7 +63,7 @@ std::string write_out(const std::string& folder, const Prepared& prepared, const
   }
   const std::filesystem::path stem =
       std::filesystem::path(folder) / prepared.source.entries.front().name;
-  const std::string description = document.dump(2) + "\n";
+  const std::string description = json_text(document, 2) + "\n";
   publish_files(std::array<FileContent, 3>{
       {{stem.string() + ".cubin", prepared.artifact.binary},
        {stem.string() + ".cu", std::as_bytes(std::span(prepared.source.text))},

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "cli/shared_options.h"
+#include "core/json/json_text.h"
 #include "core/parallel.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
@@ -202,7 +203,7 @@ Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats,
 
 // What a program reads at once: the next turn waits for it.
 void answer(const Json& json) {
-  print_line(stdout, json.dump());
+  print_line(stdout, json_text(json));
   std::fflush(stdout);
 }
 

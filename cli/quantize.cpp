@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "core/profiles.h"
 #include "quantizer/hotness.h"
+#include "runtime/stored_data.h"
 #include "runtime/training/device_books.h"
 
 namespace vqgen::cli {
@@ -15,6 +16,8 @@ struct QuantizeArguments {
   std::string input, calibration, out;
   std::string keys, key_format, split_by, values, value_format, queries;
   std::string weights, format, inputs;
+  std::vector<std::string> exclude;
+  std::string config;
   std::string dtype;
   std::string device = "auto";
   bool keep_original = false;
@@ -25,6 +28,21 @@ struct QuantizeArguments {
 
 [[noreturn]] void usage(const std::string& message) {
   throw Error(ErrorKind::bad_input, "quantize: " + message);
+}
+
+// What --reorder asks of a format, before anything is trained.
+void require_numbered(const QuantizeArguments& options, const VqFormat& format,
+                      const char* option) {
+  if (!options.reorder) return;
+  if (format.in_parts()) {
+    usage("--reorder is not for keys in parts, whose entries stand in global memory in any case");
+  }
+  if (format.decoder != Decoder::table) {
+    usage(
+        fmt::format("--reorder: codes of {} (decoder {}) are no numbers of entries that could be "
+                    "renumbered; leave --reorder out",
+                    option, enum_name(format.decoder)));
+  }
 }
 
 std::optional<DType> parse_dtype(const std::string& name) {
@@ -72,12 +90,78 @@ class TrainingPlace {
   std::string device_;
 };
 
-QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptions& training) {
+std::string sizes_text(const AttentionData& data) {
+  const QuantizedTensor& keys = data.keys;
+  return fmt::format(
+      "{}{} KV heads, {} tokens, head_dim {}{}",
+      keys.batch > 1 ? fmt::format("{} sequences, ", keys.batch) : "", keys.heads, keys.rows,
+      keys.columns,
+      data.batch > 0 ? fmt::format("; {} queries of {} heads", data.batch, data.query_heads) : "");
+}
+std::string sizes_text(const LinearData& data) {
+  return fmt::format("{} output features, {} input features", data.weights.rows,
+                     data.weights.columns);
+}
+
+Json sizes_json(const AttentionData& data) {
+  return {{"sequences", data.keys.batch},
+          {"kv_heads", data.keys.heads},
+          {"tokens", data.keys.rows},
+          {"head_dim", data.keys.columns}};
+}
+Json sizes_json(const LinearData& data) {
+  return {{"out_features", data.weights.rows}, {"in_features", data.weights.columns}};
+}
+
+// Says as what sizes each item was read, before it is trained: tensors of other layouts have shapes
+// that fit too.
+std::function<void(const BundleItem&)> tell_sizes(const QuantizeArguments& options,
+                                                  Output& output) {
+  std::optional<Config> config;
+  if (!options.config.empty()) config = read_config(std::filesystem::path(options.config));
+  return [&options, &output, config](const BundleItem& item) {
+    if (config) {
+      require_same_sizes(
+          *config, item,
+          fmt::format("{}: item '{}' of {}", options.config, item.name, options.input));
+    }
+    std::visit(
+        [&](const auto& data) {
+          output.line("{}: {}", item.name, sizes_text(data));
+          Json json = sizes_json(data);
+          json["name"] = item.name;
+          output.document["items"].push_back(std::move(json));
+        },
+        item.data);
+    const auto* cache = std::get_if<AttentionData>(&item.data);
+    if (cache != nullptr && cache->keys.heads > cache->keys.rows) {
+      output.note(
+          "warning: {}: keys are [kv_heads, tokens, head_dim]: {} heads of {} tokens were read; "
+          "transpose them if they are [tokens, kv_heads, head_dim]",
+          item.name, cache->keys.heads, cache->keys.rows);
+    }
+  };
+}
+
+// What requests for caches and weights share.
+QuantizeRequest common_request(const QuantizeArguments& options, const TrainOptions& training,
+                               Output& output) {
+  return {.input = options.input,
+          .dtype = parse_dtype(options.dtype),
+          .keep_original = options.keep_original,
+          .any_format = options.any_format,
+          .exclude = options.exclude,
+          .judged = tell_sizes(options, output),
+          .options = training};
+}
+
+QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptions& training,
+                              Output& output) {
   if (options.values.empty() || options.key_format.empty() || options.value_format.empty()) {
     usage("--keys goes with --key-format, --values and --value-format");
   }
   QuantizeKvRequest request;
-  request.input = options.input;
+  static_cast<QuantizeRequest&>(request) = common_request(options, training, output);
   request.calibration = options.calibration;
   request.keys = options.keys;
   request.values = options.values;
@@ -85,32 +169,26 @@ QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptio
   request.key_format = parse_format(options.key_format, "--key-format");
   request.value_format = parse_format(options.value_format, "--value-format");
   if (!options.split_by.empty()) request.split_by = parse_format(options.split_by, "--split-by");
-  if (options.reorder && request.key_format.in_parts()) {
-    usage("--reorder is not for keys in parts, whose entries stand in global memory in any case");
-  }
-  request.dtype = parse_dtype(options.dtype);
-  request.keep_original = options.keep_original;
-  request.any_format = options.any_format;
-  request.options = training;
+  require_numbered(options, request.key_format, "--key-format");
+  require_numbered(options, request.value_format, "--value-format");
   return quantize_kv(request);
 }
 
-QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOptions& training) {
+QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOptions& training,
+                               Output& output) {
   if (options.format.empty()) usage("--weights goes with --format");
   QuantizeWeightsRequest request;
-  request.input = options.input;
+  static_cast<QuantizeRequest&>(request) = common_request(options, training, output);
   request.weights = options.weights;
   request.inputs = options.inputs;
   request.format = parse_format(options.format, "--format");
-  request.dtype = parse_dtype(options.dtype);
-  request.keep_original = options.keep_original;
-  request.any_format = options.any_format;
-  request.options = training;
+  require_numbered(options, request.format, "--format");
   return quantize_weights(request);
 }
 
 void report(const QuantizeResult& result, const QuantizeArguments& options, Output& output) {
-  output.document = {{"out", options.out}, {"seed", options.seed}, {"tensors", Json::array()}};
+  output.document.update(
+      {{"out", options.out}, {"seed", options.seed}, {"tensors", Json::array()}});
   for (const TensorReport& tensor : result.report) {
     output.line(
         "{}  {}  {:.3g} bits  codebooks {} bytes  relative error {:.4f} calibration, {:.4f} input",
@@ -146,6 +224,9 @@ void quantize(const QuantizeArguments& options, Output& output) {
                      .empty()) {
     usage("--key-format, --split-by, --values, --value-format and --queries go with --keys");
   }
+  if (!options.config.empty() && !options.split_by.empty()) {
+    usage("--config goes without --split-by, which makes a key format that no config has yet");
+  }
   if (!cache && !options.calibration.empty()) {
     usage("--calibration goes with --keys; weights are trained on themselves");
   }
@@ -160,8 +241,8 @@ void quantize(const QuantizeArguments& options, Output& output) {
     output.show(fraction, label);
   };
   training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
-  QuantizeResult result =
-      options.keys.empty() ? quantize_matrix(options, training) : quantize_cache(options, training);
+  QuantizeResult result = cache ? quantize_cache(options, training, output)
+                                : quantize_matrix(options, training, output);
   output.step("writing {}", options.out);
   if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
@@ -178,9 +259,12 @@ void add_quantize(CLI::App& app, Output& output) {
       "Train codebooks, encode tensors, and write a bundle; a tensor's name may hold "
       "stars, so that one call takes a whole file",
       quantize);
-  command->add_option("--input", options->input, "safetensors file to encode")->required();
+  command
+      ->add_option("--input", options->input,
+                   "safetensors file to encode, an index of shards, or a folder with one of them")
+      ->required();
   command->add_option("--calibration", options->calibration,
-                      "safetensors file to train on; by default the input");
+                      "Tensors to train on, as --input; by default the input");
   command->add_option("--out", options->out, "The bundle to write")->required();
   command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
   command->add_option("--key-format", options->key_format,
@@ -196,6 +280,12 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--weights", options->weights, "Weights, [out_features, in_features]");
   command->add_option("--format", options->format, "The weights' format, likewise");
   command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
+  command
+      ->add_option("--exclude", options->exclude,
+                   "Tensors to leave out of those that --keys or --weights matches; repeatable")
+      ->allow_extra_args(false);
+  command->add_option("--config", options->config,
+                      "The config that is to read the bundle: sizes and formats must be its own");
   command->add_option("--dtype", options->dtype, "f16 or bf16; by default the tensors' own")
       ->check(CLI::IsMember({"f16", "bf16"}));
   command

@@ -98,24 +98,24 @@ void run(const RunArguments& options, Output& output) {
   require_touched_experts(options.touched_experts, config.problem);
   const BackendChoice chosen = choose_backend(options, environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
+  std::optional<NamedBundle> bundle;
+  if (!options.data.empty()) {
+    bundle = NamedBundle{options.data, read_bundle(std::filesystem::path(options.data))};
+    require_fit(config, *bundle);
+  }
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   const auto tables = make_tables(environment);
   output.step("planning and compiling {}", options.config);
   const Prepared prepared =
       prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
-  const std::optional<std::string> bundle =
-      options.data.empty() ? std::nullopt : std::optional(options.data);
   output.step("running {} and its reference", options.config);
   HardInput input{.seed = options.seed, .touched_experts = options.touched_experts};
   const Linear* const product = as_linear(config.problem);
   const bool grouped = product != nullptr && product->shape.grouped();
   if (grouped && options.touched_experts == 0) input.lengths = LengthPattern::ragged;
   const std::vector<ItemReport> items =
-      run_verified(config, prepared, *chosen.backend, bundle, input);
-  if (items.empty()) {
-    throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
-  }
+      run_verified(config, prepared, *chosen.backend, bundle ? &*bundle : nullptr, input);
   output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
   output.line("planned for {}: {}", gpu.spec.name, gpu.reason);
   for (const ItemReport& item : items) print_item(output, item);

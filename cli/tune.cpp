@@ -213,7 +213,7 @@ class TuneCommand {
 void run(const TuneArguments& options, Output& output) {
   read_seconds(options.budget, "--budget");
   if (!options.out.empty()) require_place("tune", "--out", options.out);
-  if (!options.journal.empty()) require_place("tune", "--journal", options.journal);
+  if (!options.journal.empty()) require_place("tune", "--journal", options.journal, false);
   TuneCommand(options, read_work(options.work), output).run();
 }
 

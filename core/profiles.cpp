@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "core/gpu/gpu_arch.h"
 #include "core/suggest.h"
 
 namespace vqgen {
 namespace {
+
+constexpr const char* kGpus = "gpus/";
 
 std::vector<std::string> names_in(std::string_view folder) {
   std::vector<std::string> names;
@@ -39,16 +42,38 @@ GpuSpec read_gpu(const Json& json, const std::string& source) {
   return spec;
 }
 
-// The shipped profile of a name; `asked` and `others` are for the message that none has it.
+// The shipped profile of a name; null where none has it.
+const EmbeddedFile* embedded(const std::string& folder, const std::string& name) {
+  for (const EmbeddedFile& file : embedded_profiles()) {
+    if (same_but_case(file.path, folder + name + ".json")) return &file;
+  }
+  return nullptr;
+}
+
+// Of a name of several words the known one that is among them, else what did_you_mean() says.
+std::string hint_of(const std::string& name, std::span<const std::string> known) {
+  std::istringstream words(name);
+  for (std::string word; words >> word;) {
+    for (const std::string& each : known) {
+      if (same_but_case(word, each)) return did_you_mean(word, {&each, 1});
+    }
+  }
+  return did_you_mean(name, known);
+}
+
+// `asked` and `others` are for the message that none has the name.
 const EmbeddedFile& find_embedded(const std::string& folder, const std::string& name,
                                   const std::string& asked, const char* others) {
-  for (const EmbeddedFile& file : embedded_profiles()) {
-    if (same_but_case(file.path, folder + name + ".json")) return file;
-  }
+  if (const EmbeddedFile* file = embedded(folder, name)) return *file;
   const std::vector<std::string> known = names_in(folder);
   throw Error(ErrorKind::bad_input,
               fmt::format("{} '{}' is unknown; give {} or one of {}{}", asked, name, others,
-                          fmt::join(known, ", "), did_you_mean(name, known)));
+                          fmt::join(known, ", "), hint_of(name, known)));
+}
+
+GpuSpec read_shipped_gpu(const EmbeddedFile& file) {
+  const std::string path(file.path);
+  return read_gpu(parse_json(file.text, path), path);
 }
 
 std::string place_of(const JsonCursor& cursor) { return cursor.source() + ": " + cursor.path(); }
@@ -117,7 +142,7 @@ VqFormat read_named(const JsonCursor& cursor) {
 
 }  // namespace
 
-std::vector<std::string> gpu_names() { return names_in("gpus/"); }
+std::vector<std::string> gpu_names() { return names_in(kGpus); }
 std::vector<std::string> format_names() { return names_in("formats/"); }
 std::vector<std::string> sweep_names() { return names_in("sweeps/"); }
 
@@ -133,8 +158,12 @@ GpuSpec find_gpu(const std::string& name) {
     require_facts_of_arch(JsonCursor(json, name), spec);
     return spec;
   }
-  const EmbeddedFile& file = find_embedded("gpus/", name, "gpu", "a JSON file");
-  return read_gpu(parse_json(file.text, std::string(file.path)), std::string(file.path));
+  if (const EmbeddedFile* file = embedded(kGpus, name)) return read_shipped_gpu(*file);
+  for (const std::string& each : gpu_names()) {
+    GpuSpec spec = read_shipped_gpu(*embedded(kGpus, each));
+    if (same_but_case(spec.name, name) || same_but_case(spec.name, "NVIDIA " + name)) return spec;
+  }
+  return read_shipped_gpu(find_embedded(kGpus, name, "gpu", "a JSON file"));
 }
 
 GpuSpec default_gpu() {

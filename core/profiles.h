@@ -23,8 +23,8 @@ std::vector<std::string> sweep_names();
 // Whether `name` is a file and no shipped profile: anything with a '/' or ending in .json.
 bool names_a_file(const std::string& name);
 
-// `name` is a shipped profile ("h200") or a file ("./my-gpu.json"). Error(bad_input) names a file's
-// field that its arch does not have (core/gpu/gpu_arch.h).
+// `name` is a profile's ("h200"), the driver's ("NVIDIA H200") or a file's ("./my-gpu.json").
+// Error(bad_input) names a file's field that its arch does not have (core/gpu/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
 // For where nobody names a GPU and there is none: the shipped profile that profiles/defaults.json

@@ -186,7 +186,7 @@ class BundleReader {
     const TensorInfo& info = file_.at(name);
     if (info.type != type || info.shape != shape) {
       file_.fail(name, fmt::format("is {} {} where the metadata asks for {} {}; quantize again",
-                                   enum_name(info.type), shape_text(info.shape), enum_name(type),
+                                   info.dtype, shape_text(info.shape), enum_name(type),
                                    shape_text(shape)));
     }
     read_.insert(name);

@@ -8,19 +8,41 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "core/error.h"
 #include "core/files/files.h"
 #include "core/json/json.h"
+#include "quantizer/foreign.h"
 
 namespace vqgen {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little endian");
 
-constexpr std::array kTypeBytes{2, 2, 4, 4, 4, 2, 1, 1, 2, 8, 8, 8, 1, 1, 1};
+// Not of TensorType::other.
+std::int64_t type_bytes(TensorType type) {
+  constexpr std::array kTypeBytes{2, 2, 4, 4, 4, 2};
+  return kTypeBytes[static_cast<std::size_t>(type)];
+}
 
-std::int64_t type_bytes(TensorType type) { return kTypeBytes[static_cast<std::size_t>(type)]; }
+// Any name in the format's spelling: which types there are grows with the format.
+std::string read_dtype(const JsonCursor& cursor) {
+  constexpr std::size_t kLongest = 32;
+  std::string name = cursor.string();
+  const auto spelt = [](unsigned char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || name.size() > kLongest || !std::all_of(name.begin(), name.end(), spelt)) {
+    cursor.fail("must be the name of a type, such as F16; write the file again");
+  }
+  return name;
+}
+
+TensorType type_of(const std::string& dtype) {
+  const auto& names = enum_names<TensorType>;
+  return static_cast<TensorType>(std::find(names.begin(), names.end() - 1, dtype) - names.begin());
+}
 
 constexpr std::size_t kLengthBytes = 8;                 // of the header, before it
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own implementation
@@ -33,11 +55,13 @@ TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   }
   TensorInfo info;
   info.name = name;
-  info.type = static_cast<TensorType>(entry.at("dtype").choice(enum_names<TensorType>));
+  info.dtype = read_dtype(entry.at("dtype"));
+  info.type = type_of(info.dtype);
+  const bool sized = info.type != TensorType::other;
 
   const JsonCursor shape = entry.at("shape");
   if (!shape.value().is_array()) shape.fail("must be an array of sizes");
-  std::int64_t bytes = type_bytes(info.type);
+  std::int64_t bytes = sized ? type_bytes(info.type) : 1;
   for (std::size_t i = 0; i < shape.value().size(); ++i) {
     info.shape.push_back(shape.at(i).integer(0, kMaxSize));
     if (__builtin_mul_overflow(bytes, info.shape.back(), &bytes)) {
@@ -51,15 +75,22 @@ TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   }
   info.begin = static_cast<std::uint64_t>(offsets.at(std::size_t{0}).integer(0, kMaxSize));
   info.end = static_cast<std::uint64_t>(offsets.at(std::size_t{1}).integer(0, kMaxSize));
-  if (info.end < info.begin || info.end - info.begin != static_cast<std::uint64_t>(bytes)) {
+  if (info.end < info.begin) {
+    offsets.fail(fmt::format("{} is before {}; write the file again", info.end, info.begin));
+  }
+  if (sized && info.end - info.begin != static_cast<std::uint64_t>(bytes)) {
     offsets.fail(fmt::format("{} to {} is not the {} bytes of {} {}; write the file again",
-                             info.begin, info.end, bytes, enum_name(info.type),
-                             shape_text(info.shape)));
+                             info.begin, info.end, bytes, info.dtype, shape_text(info.shape)));
   }
   return info;
 }
 
 constexpr std::size_t kHeaderAlignment = 8;
+
+void sort_by_name(std::vector<TensorInfo>& tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+}
 
 }  // namespace
 
@@ -77,42 +108,81 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : source_(path.string()) {
-  const auto file = std::make_shared<const OpenFile>(path);
-  read_ = [file](std::uint64_t offset, std::span<std::byte> into) { file->read(offset, into); };
-  parse_header(file->size());
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) {
+  const std::filesystem::path place = tensors_at(path);
+  source_ = place.string();
+  if (is_shard_index(place)) {
+    open_shards(place);
+  } else {
+    add_file(place);
+  }
 }
 
 SafetensorsFile::SafetensorsFile(std::vector<std::byte> bytes, std::string source)
-    : source_(std::move(source)) {
+    : source_(source) {
   const auto held = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
-  read_ = [held](std::uint64_t offset, std::span<std::byte> into) {
-    std::copy_n(held->begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
-  };
-  parse_header(held->size());
+  add_part({std::move(source),
+            [held](std::uint64_t offset, std::span<std::byte> into) {
+              std::copy_n(held->begin() + static_cast<std::ptrdiff_t>(offset), into.size(),
+                          into.begin());
+            }},
+           held->size());
 }
 
-void SafetensorsFile::parse_header(std::uint64_t size) {
+void SafetensorsFile::add_file(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const OpenFile>(path);
+  add_part({path.string(),
+            [file](std::uint64_t offset, std::span<std::byte> into) { file->read(offset, into); }},
+           file->size());
+}
+
+void SafetensorsFile::open_shards(const std::filesystem::path& index) {
+  const std::map<std::string, std::string> shard_of = read_shard_index(index);
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : shard_of) shards.insert(shard);
+  std::vector<TensorInfo> named;
+  for (const std::string& shard : shards) {
+    add_file(index.parent_path() / shard);
+    for (TensorInfo& info : tensors_) {
+      const auto place = shard_of.find(info.name);
+      if (place != shard_of.end() && place->second == shard) named.push_back(std::move(info));
+    }
+    tensors_.clear();
+  }
+  metadata_.clear();  // of the shards, each its own
+  tensors_ = std::move(named);
+  sort_by_name(tensors_);
+  for (const auto& [name, shard] : shard_of) {
+    if (find(name) == nullptr) {
+      fail(name, fmt::format("is not in {}, where the index has it; fetch both again", shard));
+    }
+  }
+}
+
+void SafetensorsFile::add_part(Part part, std::uint64_t size) {
   const auto fail_file = [&](const std::string& problem) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: not a whole safetensors file: {}; fetch or write it again",
-                            source_, problem));
+                            part.source, problem));
   };
+  std::string begin(static_cast<std::size_t>(std::min(size, kForeignBytes)), '\0');
+  part.read(0, std::as_writable_bytes(std::span(begin)));
+  refuse_foreign(begin, part.source);
   if (size < kLengthBytes) {
     fail_file(fmt::format("{} bytes are too few for a header", size));
   }
   std::uint64_t length = 0;
   static_assert(sizeof length == kLengthBytes);
-  read_(0, std::as_writable_bytes(std::span(&length, 1)));
+  std::memcpy(&length, begin.data(), kLengthBytes);
   if (length > kMaxHeaderBytes || length > size - kLengthBytes) {
     fail_file(
         fmt::format("a header of {} bytes does not fit the {} bytes of the file", length, size));
   }
-  data_begin_ = kLengthBytes + length;
+  part.data_begin = kLengthBytes + length;
   std::string text(static_cast<std::size_t>(length), '\0');
-  read_(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  const Json header = parse_json(text, source_);
-  const JsonCursor root(header, source_);
+  part.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  const Json header = parse_json(text, part.source);
+  const JsonCursor root(header, part.source);
   if (!header.is_object()) root.fail("the header must be an object of tensors");
   for (const auto& [name, unused] : header.items()) {
     // Such names would break messages over lines.
@@ -123,18 +193,21 @@ void SafetensorsFile::parse_header(std::uint64_t size) {
       read_value(root.at(name), Rule{}, metadata_);
     } else {
       tensors_.push_back(read_info(name, root.at(name)));
+      tensors_.back().part = parts_.size();
     }
   }
-  std::sort(tensors_.begin(), tensors_.end(),
-            [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+  sort_by_name(tensors_);
+  parts_.push_back(std::move(part));
+  require_whole_cover(size - parts_.back().data_begin);
+}
 
-  // The data must be covered without holes or overlaps, so that each byte is some tensor's.
+// The data must be covered without holes or overlaps, so that each byte is some tensor's.
+void SafetensorsFile::require_whole_cover(std::uint64_t data_bytes) const {
   std::vector<const TensorInfo*> order;
   for (const TensorInfo& info : tensors_) order.push_back(&info);
   std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) {
     return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
   });
-  const std::uint64_t data_bytes = size - data_begin_;
   std::uint64_t covered = 0;
   for (const TensorInfo* info : order) {
     if (info->end > data_bytes) {
@@ -150,7 +223,10 @@ void SafetensorsFile::parse_header(std::uint64_t size) {
     covered = info->end;
   }
   if (covered != data_bytes) {
-    fail_file(fmt::format("{} bytes after the last tensor belong to none", data_bytes - covered));
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: not a whole safetensors file: {} bytes after the last tensor "
+                            "belong to none; fetch or write it again",
+                            parts_.back().source, data_bytes - covered));
   }
 }
 
@@ -177,7 +253,10 @@ std::string SafetensorsFile::some_names() const {
 }
 
 void SafetensorsFile::fail(std::string_view tensor, std::string_view problem) const {
-  throw Error(ErrorKind::bad_input, fmt::format("{}: tensor '{}': {}", source_, tensor, problem));
+  const TensorInfo* const info = find(tensor);
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: tensor '{}': {}",
+                          info == nullptr ? source_ : parts_[info->part].source, tensor, problem));
 }
 
 template <class T>
@@ -187,16 +266,25 @@ std::vector<T> SafetensorsFile::read_as(std::string_view name,
   if (std::find(types.begin(), types.end(), info.type) == types.end()) {
     std::vector<std::string_view> wanted;
     for (const TensorType type : types) wanted.push_back(enum_name(type));
-    fail(name, fmt::format("is {} where {} is wanted; convert it", enum_name(info.type),
+    fail(name, fmt::format("is {} where {} is wanted; convert it", info.dtype,
                            fmt::join(wanted, " or ")));
   }
   std::vector<T> values(static_cast<std::size_t>(info.end - info.begin) / sizeof(T));
-  read_(data_begin_ + info.begin, std::as_writable_bytes(std::span(values)));
+  const Part& part = parts_[info.part];
+  part.read(part.data_begin + info.begin, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
-std::vector<float> SafetensorsFile::read_floats(std::string_view name) const {
+const TensorInfo& SafetensorsFile::floats(std::string_view name) const {
   const TensorInfo& info = at(name);
+  const bool known =
+      info.type == TensorType::f16 || info.type == TensorType::bf16 || info.type == TensorType::f32;
+  if (known) return info;
+  fail(name, fmt::format("is {} where F16, BF16 or F32 is wanted; convert it", info.dtype));
+}
+
+std::vector<float> SafetensorsFile::read_floats(std::string_view name) const {
+  const TensorInfo& info = floats(name);
   if (info.type == TensorType::f16 || info.type == TensorType::bf16) {
     const DType dtype = info.type == TensorType::f16 ? DType::f16 : DType::bf16;
     const std::vector<std::uint16_t> bits = read_bits16(name);
@@ -204,10 +292,6 @@ std::vector<float> SafetensorsFile::read_floats(std::string_view name) const {
     std::transform(bits.begin(), bits.end(), values.begin(),
                    [dtype](std::uint16_t element) { return element_to_float(dtype, element); });
     return values;
-  }
-  if (info.type != TensorType::f32) {
-    fail(name,
-         fmt::format("is {} where F16, BF16 or F32 is wanted; convert it", enum_name(info.type)));
   }
   return read_as<float>(name, {TensorType::f32});
 }
@@ -243,9 +327,8 @@ std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
       throw Error(ErrorKind::bad_input,
                   fmt::format("tensor '{}' would be written twice; rename one", tensor.name));
     }
-    TensorInfo info{tensor.name, tensor.type, tensor.shape};
-    if (static_cast<std::int64_t>(tensor.bytes.size()) !=
-        info.elements() * type_bytes(tensor.type)) {
+    const std::int64_t elements = TensorInfo{"", tensor.type, "", tensor.shape}.elements();
+    if (static_cast<std::int64_t>(tensor.bytes.size()) != elements * type_bytes(tensor.type)) {
       throw Error(ErrorKind::bad_input,
                   fmt::format("tensor '{}': {} bytes are not {} {}; give the shape of the data",
                               tensor.name, tensor.bytes.size(), enum_name(tensor.type),

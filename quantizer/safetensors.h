@@ -1,6 +1,7 @@
 // The safetensors file format: 8 bytes header length (little endian), a JSON header, tensor data.
 // The reader believes nothing: the header is parsed strictly, and every tensor's shape, type and
-// place are checked against each other and the file's size before a byte of data is touched.
+// place are checked against each other and the file's size before a byte of data is touched. A
+// checkpoint in shards is read as if it were one file.
 #pragma once
 
 #include <array>
@@ -19,33 +20,36 @@
 
 namespace vqgen {
 
-// The element types that vqgen reads. The others of the format are passed over: they have a name,
-// in the order of enum_names, and a size.
-enum class TensorType { f16, bf16, f32, u32, i32, u16 };
+// The element types that vqgen reads, and all others, whose tensors are refused where they are
+// read.
+enum class TensorType { f16, bf16, f32, u32, i32, u16, other };
 template <>
 inline constexpr auto enum_names<TensorType> =
-    std::array{"F16", "BF16", "F32", "U32", "I32",  "U16",     "U8",     "I8",
-               "I16", "U64",  "I64", "F64", "BOOL", "F8_E4M3", "F8_E5M2"};
+    std::array{"F16", "BF16", "F32", "U32", "I32", "U16", "other"};
 
 TensorType tensor_type(DType type);
 
 struct TensorInfo {
   std::string name;
   TensorType type = TensorType::f32;
+  std::string dtype;  // the type as the file spells it
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  // bytes from the start of the data
+  std::uint64_t begin = 0;  // bytes from the start of its file's data
   std::uint64_t end = 0;
+  std::size_t part = 0;  // which of the files that are read as one
   std::int64_t elements() const;
 };
 
 // "[2, 2048, 128]", for messages.
 std::string shape_text(std::span<const std::int64_t> shape);
 
-// A safetensors file whose header is read and judged, and whose tensors are read when they are
-// asked for. Immutable, so safe to share between threads. All errors are Error(bad_input) that name
-// file, tensor, problem and remedy.
+// A safetensors file, or several, whose headers are read and judged, and whose tensors are read
+// when they are asked for. Immutable, so safe to share between threads. All errors are
+// Error(bad_input) that name file, tensor, problem and remedy.
 class SafetensorsFile {
  public:
+  // A file; an index of shards (model.safetensors.index.json), whose tensors are those that it
+  // names; or a folder with one index, or else with one file.
   explicit SafetensorsFile(const std::filesystem::path& path);
   // From bytes; `source` stands for the path in messages.
   SafetensorsFile(std::vector<std::byte> bytes, std::string source);
@@ -57,6 +61,9 @@ class SafetensorsFile {
   const TensorInfo* find(std::string_view name) const;
   // As find, but a missing tensor is an Error that names some of those present.
   const TensorInfo& at(std::string_view name) const;
+
+  // at() of a tensor that read_floats() reads; an Error that names another's type.
+  const TensorInfo& floats(std::string_view name) const;
 
   // The first few names and how many more, for messages.
   std::string some_names() const;
@@ -77,14 +84,24 @@ class SafetensorsFile {
   // Fills the span with the file's bytes from an offset on, which are there.
   using ReadBytes = std::function<void(std::uint64_t, std::span<std::byte>)>;
 
-  void parse_header(std::uint64_t size);
+  struct Part {
+    std::string source;
+    ReadBytes read;
+    std::uint64_t data_begin = 0;
+  };
+
+  void add_file(const std::filesystem::path& path);
+  // Of a name in two shards, that of the shard which the index says.
+  void open_shards(const std::filesystem::path& index);
+  // Judges the header of a file and takes its tensors, beside none of another.
+  void add_part(Part part, std::uint64_t size);
+  void require_whole_cover(std::uint64_t data_bytes) const;
   // The elements of a tensor that must have one of `types`, all of sizeof(T) bytes.
   template <class T>
   std::vector<T> read_as(std::string_view name, std::initializer_list<TensorType> types) const;
 
-  ReadBytes read_;
   std::string source_;
-  std::uint64_t data_begin_ = 0;
+  std::vector<Part> parts_;
   std::map<std::string, std::string> metadata_;
   std::vector<TensorInfo> tensors_;
 };

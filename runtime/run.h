@@ -7,6 +7,7 @@
 
 #include "core/json/json.h"
 #include "runtime/prepare.h"
+#include "runtime/stored_data.h"
 #include "runtime/verify/hard_input.h"
 
 namespace vqgen {
@@ -26,12 +27,11 @@ struct ItemReport {
   std::optional<double> rel_err_unquantized;  // against the tensors before quantization
 };
 
-// Runs the prepared kernel of `config` on `backend`. With a bundle every item is run; without, hard
-// input drawn from `seed`. Error(bad_input) where the bundle does not fit the config; a wrong
-// result is no error but a report that is not ok.
+// Runs the prepared kernel of `config` on `backend`. With a bundle every item is run, each as
+// stored_data() has it; with null, hard input drawn from `seed`. A wrong result is no error but a
+// report that is not ok.
 std::vector<ItemReport> run_verified(const Config& config, const Prepared& prepared,
-                                     Backend& backend,
-                                     const std::optional<std::string>& bundle_path,
+                                     Backend& backend, const NamedBundle* bundle,
                                      const HardInput& input);
 
 }  // namespace vqgen

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/files/files.h"
+#include "core/json/json_text.h"
 #include "core/suggest.h"
 
 namespace vqgen {
@@ -132,17 +133,23 @@ Json parse_json_file(const std::filesystem::path& path) {
   return parse_json(read_text(path), path.string());
 }
 
-JsonCursor JsonCursor::at(const std::string& key) const {
-  return JsonCursor(value_->at(key), source_, path_ + "/" + key);
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+JsonCursor JsonCursor::at(const std::string& key) const { return member(key); }
+
 JsonCursor JsonCursor::member(const std::string& key, const std::string& hint) const {
-  if (!has(key)) fail(fmt::format("the field '{}' is missing{}", key, hint));
-  return at(key);
+  if (!value_->is_object()) fail(fmt::format("must be an object, not {}", type_of(*value_)));
+  const auto found = value_->find(key);
+  if (found == value_->end()) fail(fmt::format("the field '{}' is missing{}", key, hint));
+  return JsonCursor(*found, source_, path_ + "/" + key);
 }
 
 JsonCursor JsonCursor::at(std::size_t index) const {
-  return JsonCursor(value_->at(index), source_, path_ + "/" + std::to_string(index));
+  if (!value_->is_array()) fail(fmt::format("must be an array, not {}", type_of(*value_)));
+  if (index >= value_->size()) fail(fmt::format("has no element {}", index));
+  return JsonCursor((*value_)[index], source_, path_ + "/" + std::to_string(index));
 }
 
 void JsonCursor::fail(const std::string& message) const {

@@ -11,9 +11,9 @@
 namespace vqgen {
 namespace {
 
-// [batch, kv_heads, tokens, head_dim]; batch may be missing.
-FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo& info = file.at(name);
+// [batch, kv_heads, tokens, head_dim], without its data; batch may be missing.
+FloatTensor cache_sizes(const SafetensorsFile& file, const std::string& name) {
+  const TensorInfo& info = file.floats(name);
   const std::vector<std::int64_t>& shape = info.shape;
   if (shape.size() != 3 && shape.size() != 4) {
     file.fail(name,
@@ -36,8 +36,18 @@ FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
                                 "1, head_dim 1 to 1024",
                                 shape_text(shape)));
   }
-  tensor.data = file.read_finite(name);
   return tensor;
+}
+
+FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
+  FloatTensor tensor = cache_sizes(file, name);
+  tensor.data = read_trainable(file, name);
+  return tensor;
+}
+
+bool same_sizes(const FloatTensor& a, const FloatTensor& b) {
+  return std::tuple(a.batch, a.heads, a.rows, a.columns) ==
+         std::tuple(b.batch, b.heads, b.rows, b.columns);
 }
 
 class KvQuantizer {
@@ -51,13 +61,18 @@ class KvQuantizer {
   }
 
   QuantizeResult run() {
-    const std::vector<PatternMatch> matches = match_tensors(file_, request_.keys, "--keys");
+    const std::vector<PatternMatch> matches =
+        match_tensors(file_, request_.keys, "--keys", request_);
+    std::vector<BundleItem> planned;
+    judge_each(matches, [&](const PatternMatch& match) { planned.push_back(judge(match)); });
+    judge_each(matches, [&](const PatternMatch& match) { read_all(match); });
+    for (const BundleItem& item : planned) {
+      if (request_.judged) request_.judged(item);
+    }
     QuantizeResult result;
     if (request_.split_by) split(matches);
     for (const PatternMatch& match : matches) {
-      const std::string values_name = companion(request_.values, match, "--values");
-      const std::string queries_name =
-          request_.queries.empty() ? "" : companion(request_.queries, match, "--queries");
+      const Names names = names_of(match);
       const std::size_t part = 2 * result.bundle.items.size();
       const auto options = [&](std::size_t tensor) {
         return part_of(request_.options, part + tensor, 2 * matches.size());
@@ -65,16 +80,15 @@ class KvQuantizer {
       AttentionData data;
       data.dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
       const FloatTensor keys = read_cache(file_, match.tensor);
-      const FloatTensor values = read_cache(file_, values_name);
-      read_queries(queries_name, keys, data);
-      check(match, values_name, keys, values, data);
+      const FloatTensor values = read_cache(file_, names.values);
+      read_queries(names.queries, keys, data);
       data.keys = quantize(match.tensor, match.item + ".keys", key_format_, keys, data.dtype,
                            options(0), result.report);
-      data.values = quantize(values_name, match.item + ".values", value_format_, values, data.dtype,
-                             options(1), result.report);
+      data.values = quantize(names.values, match.item + ".values", value_format_, values,
+                             data.dtype, options(1), result.report);
       if (request_.keep_original) {
         data.original_keys = to_bits(keys.data, data.dtype, file_, match.tensor);
-        data.original_values = to_bits(values.data, data.dtype, file_, values_name);
+        data.original_values = to_bits(values.data, data.dtype, file_, names.values);
       }
       result.bundle.items.push_back({match.item, std::move(data)});
     }
@@ -82,26 +96,97 @@ class KvQuantizer {
   }
 
  private:
-  // Shares the channels of key_format_ out by what one quantizer makes of them.
-  void split(const std::vector<PatternMatch>& matches) {
+  struct Names {
+    std::string values, queries;
+  };
+  Names names_of(const PatternMatch& match) const {
+    return {companion(request_.values, match, "--values"),
+            request_.queries.empty() ? "" : companion(request_.queries, match, "--queries")};
+  }
+  const SafetensorsFile& trained_on() const { return calibration_ ? *calibration_ : file_; }
+
+  // By the headers: the item's formats and sizes.
+  BundleItem judge(const PatternMatch& match) const {
+    const Names names = names_of(match);
+    AttentionData data;
+    data.dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
+    const FloatTensor keys = cache_sizes(file_, match.tensor);
+    const FloatTensor values = cache_sizes(file_, names.values);
+    if (!same_sizes(keys, values)) {
+      file_.fail(names.values,
+                 fmt::format("has shape {} but its keys '{}' have {}; they must agree",
+                             shape_text(file_.at(names.values).shape), match.tensor,
+                             shape_text(file_.at(match.tensor).shape)));
+    }
+    judge_queries(names.queries, keys, data);
+    judge_problem(match, keys, data);
+    judge_tensor(match.tensor, key_format_, keys);
+    judge_tensor(names.values, value_format_, values);
+    if (request_.split_by) judge_split(match);
+    data.keys.format = key_format_;
+    data.values.format = value_format_;
+    for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
+      tensor->dtype = data.dtype;
+      tensor->batch = keys.batch;
+      tensor->heads = keys.heads;
+      tensor->rows = keys.rows;
+      tensor->columns = keys.columns;
+    }
+    return {match.item, std::move(data)};
+  }
+
+  void judge_tensor(const std::string& tensor, const VqFormat& format,
+                    const FloatTensor& input) const {
+    const SafetensorsFile& file = trained_on();
+    const FloatTensor calibration = cache_sizes(file, tensor);
+    if (calibration.heads != input.heads || calibration.columns != input.columns) {
+      file.fail(tensor,
+                fmt::format("has shape {} but the input's has {}; heads and head_dim must "
+                            "agree",
+                            shape_text(file.at(tensor).shape), shape_text(file_.at(tensor).shape)));
+    }
+    require_sizes(format, input, fmt::format("{}: {}", file_.source(), tensor), calibration,
+                  fmt::format("{}: {}", file.source(), tensor));
+  }
+
+  // By the data, of which nothing is kept.
+  void read_all(const PatternMatch& match) const {
+    const Names names = names_of(match);
+    const DType dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
+    for (const std::string& tensor : {match.tensor, names.values}) {
+      if (request_.options.progress) request_.options.progress(0, "reading " + tensor);
+      const std::vector<float> values = read_trainable(file_, tensor);
+      if (request_.keep_original) to_bits(values, dtype, file_, tensor);
+      if (calibration_) read_trainable(*calibration_, tensor);
+    }
+    if (!names.queries.empty())
+      to_bits(file_.read_finite(names.queries), dtype, file_, names.queries);
+  }
+
+  void judge_split(const PatternMatch& match) const {
     if (!key_format_.in_parts()) {
       throw Error(ErrorKind::bad_input,
                   "the key format is not in parts, among which channels could be shared out; give "
                   "parts, or do not split");
     }
+    const FloatTensor keys = cache_sizes(trained_on(), match.tensor);
+    AttentionDecode problem{DType::f16, {}, *request_.split_by, value_format_};
+    problem.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1};
+    problem.shape.head_dim = static_cast<int>(keys.columns);
+    problem.shape.tokens = keys.rows;
+    problem.shape.window = least_window(problem.keys, problem.values);
+    validate(problem, "the format to split by");
+    const std::string source = fmt::format("{}: {}", trained_on().source(), match.tensor);
+    require_sizes(*request_.split_by, keys, source, keys, source);
+  }
+
+  // Shares the channels of key_format_ out by what one quantizer makes of them.
+  void split(const std::vector<PatternMatch>& matches) {
     std::vector<double> sums;
     for (const PatternMatch& match : matches) {
-      const SafetensorsFile& file = calibration_ ? *calibration_ : file_;
+      const SafetensorsFile& file = trained_on();
       const FloatTensor keys = read_cache(file, match.tensor);
       const std::string source = fmt::format("{}: {}", file.source(), match.tensor);
-      AttentionDecode problem{DType::f16, {}, key_format_, value_format_};
-      problem.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1};
-      problem.shape.head_dim = static_cast<int>(keys.columns);
-      problem.shape.tokens = keys.rows;
-      problem.shape.window = least_window(problem.keys, problem.values);
-      validate(problem, source);
-      problem.keys = *request_.split_by;
-      validate(problem, "the format to split by");
       const TensorJob job{match.item + ".keys",
                           source,
                           *request_.split_by,
@@ -118,10 +203,9 @@ class KvQuantizer {
     key_format_ = share_channels(key_format_, sums);
   }
 
-  // From [query_heads, n, head_dim] to [n][query_heads][head_dim], with lengths.
-  void read_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
+  void judge_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
     if (name.empty()) return;
-    const std::vector<std::int64_t>& shape = file_.at(name).shape;
+    const std::vector<std::int64_t>& shape = file_.floats(name).shape;
     if (shape.size() != 3 || shape[2] != keys.columns || shape[1] < 1 || shape[1] > keys.rows ||
         shape[1] > 65535 || shape[0] < 1 || shape[0] % keys.heads != 0) {
       file_.fail(
@@ -136,10 +220,16 @@ class KvQuantizer {
                                    "queries out or quantize sequences one by one",
                                    keys.batch));
     }
-    const std::vector<std::uint16_t> bits =
-        to_bits(file_.read_finite(name), data.dtype, file_, name);
     data.query_heads = shape[0];
     data.batch = shape[1];
+  }
+
+  // From [query_heads, n, head_dim] to [n][query_heads][head_dim], with lengths.
+  void read_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
+    if (name.empty()) return;
+    judge_queries(name, keys, data);
+    const std::vector<std::uint16_t> bits =
+        to_bits(file_.read_finite(name), data.dtype, file_, name);
     const auto columns = static_cast<std::size_t>(keys.columns);
     data.queries.reserve(bits.size());
     for (std::int64_t query = 0; query < data.batch; ++query) {
@@ -153,14 +243,8 @@ class KvQuantizer {
     }
   }
 
-  void check(const PatternMatch& match, const std::string& values_name, const FloatTensor& keys,
-             const FloatTensor& values, const AttentionData& data) const {
-    if (std::tuple(values.batch, values.heads, values.rows, values.columns) !=
-        std::tuple(keys.batch, keys.heads, keys.rows, keys.columns)) {
-      file_.fail(values_name, fmt::format("has shape {} but its keys '{}' have {}; they must agree",
-                                          shape_text(file_.at(values_name).shape), match.tensor,
-                                          shape_text(file_.at(match.tensor).shape)));
-    }
+  void judge_problem(const PatternMatch& match, const FloatTensor& keys,
+                     const AttentionData& data) const {
     AttentionDecode problem{data.dtype, {}, key_format_, value_format_};
     problem.shape.batch = static_cast<int>(std::max<std::int64_t>(data.batch, keys.batch));
     problem.shape.kv_heads = static_cast<int>(keys.heads);
@@ -181,13 +265,6 @@ class KvQuantizer {
     FloatTensor calibration;
     if (calibration_) {
       calibration = read_cache(*calibration_, tensor);
-      if (calibration.heads != input.heads || calibration.columns != input.columns) {
-        calibration_->fail(
-            tensor, fmt::format("has shape {} but the input's has {}; heads and head_dim must "
-                                "agree",
-                                shape_text(calibration_->at(tensor).shape),
-                                shape_text(file_.at(tensor).shape)));
-      }
       job.calibration = &calibration;
       job.source = fmt::format("{}: {}", calibration_->source(), tensor);
     }
@@ -201,66 +278,8 @@ class KvQuantizer {
   std::optional<SafetensorsFile> calibration_;
 };
 
-constexpr std::int64_t kMaxFeatures = 1 << 24;
-constexpr std::int64_t kMaxInputs = 65535;
-
-FloatTensor read_matrix(const SafetensorsFile& file, const std::string& name) {
-  const std::vector<std::int64_t>& shape = file.at(name).shape;
-  if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1 || shape[0] > kMaxFeatures ||
-      shape[1] > kMaxFeatures) {
-    file.fail(name,
-              fmt::format("has shape {}; weights are [out_features, in_features], each 1 to {}",
-                          shape_text(shape), kMaxFeatures));
-  }
-  return FloatTensor{1, 1, shape[0], shape[1], file.read_finite(name)};
-}
-
-// `name` as the item's x.
-void read_inputs(const SafetensorsFile& file, const std::string& name, LinearData& data,
-                 std::int64_t in_features) {
-  const std::vector<std::int64_t>& shape = file.at(name).shape;
-  if (shape.size() != 2 || shape[1] != in_features || shape[0] < 1 || shape[0] > kMaxInputs) {
-    file.fail(name, fmt::format("has shape {}; inputs are [n, in_features] = [1 to {}, {}]",
-                                shape_text(shape), kMaxInputs, in_features));
-  }
-  data.input_rows = shape[0];
-  data.x = to_bits(file.read_finite(name), data.dtype, file, name);
-}
-
 }  // namespace
 
 QuantizeResult quantize_kv(const QuantizeKvRequest& request) { return KvQuantizer(request).run(); }
-
-QuantizeResult quantize_weights(const QuantizeWeightsRequest& request) {
-  const SafetensorsFile file(request.input);
-  const std::vector<PatternMatch> matches = match_tensors(file, request.weights, "--weights");
-  QuantizeResult result;
-  for (const PatternMatch& match : matches) {
-    LinearData data;
-    data.dtype = choose_dtype(request.dtype, file.at(match.tensor));
-    const FloatTensor weights = read_matrix(file, match.tensor);
-    const Problem problem = Gemv{{data.dtype, {1, weights.rows, weights.columns}, request.format}};
-    require_problem(problem, fmt::format("{}: {}", file.source(), match.item), request.any_format);
-    if (!request.inputs.empty()) {
-      const bool same_for_all = star_count(request.inputs) == 0;
-      read_inputs(file,
-                  same_for_all ? request.inputs : companion(request.inputs, match, "--inputs"),
-                  data, weights.columns);
-    }
-    const TensorJob job{match.item + ".weights",
-                        fmt::format("{}: {}", file.source(), match.tensor),
-                        request.format,
-                        data.dtype,
-                        &weights,
-                        &weights,
-                        part_of(request.options, result.bundle.items.size(), matches.size())};
-    data.weights = quantize_tensor(job, result.report);
-    if (request.keep_original) {
-      data.original_weights = to_bits(weights.data, data.dtype, file, match.tensor);
-    }
-    result.bundle.items.push_back({match.item, std::move(data)});
-  }
-  return result;
-}
 
 }  // namespace vqgen

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +17,11 @@ struct QuantizeRequest {
   std::filesystem::path input;
   std::optional<DType> dtype;  // none: the keys' or weights' own, or f16 for F32
   bool keep_original = false;
-  bool any_format = false;  // also where no kernel reads the result
+  bool any_format = false;           // also where no kernel reads the result
+  std::vector<std::string> exclude;  // tensors that are left out, by names that may hold stars
+  // Called with each item as it will be, formats and sizes without data, once all are judged and
+  // before the first is trained. May be empty; what it throws passes through.
+  std::function<void(const BundleItem& item)> judged;
   TrainOptions options;
 };
 
@@ -58,8 +63,10 @@ struct QuantizeResult {
 
 // Query j of n belongs to token tokens - n + j and attends to all tokens up to its own: one
 // sequence a query, each with this cache (batch = n, keys.batch = 1). Without queries batch = 0.
-// Error(bad_input) on missing tensors, shapes that disagree, NaN or infinity, and formats that do
-// not fit; Error(infeasible) where no kernel reads the result, before anything is trained.
+// Error(bad_input) on missing tensors, types that are not read, shapes that disagree, too few
+// sub-vectors, NaN or infinity, and formats that do not fit; Error(infeasible) where no kernel
+// reads the result. All items are judged so before the first is trained: by the headers, then by
+// the data.
 QuantizeResult quantize_kv(const QuantizeKvRequest& request);
 // With format.output_scales each row is first divided by its RMS, which becomes its scale.
 QuantizeResult quantize_weights(const QuantizeWeightsRequest& request);

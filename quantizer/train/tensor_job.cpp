@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <ranges>
 #include <set>
 
 #include "core/error.h"
@@ -131,13 +132,51 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   return result;
 }
 
+void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,
+                   const FloatTensor& calibration, const std::string& calibration_source) {
+  require_supported(format, source);
+  const auto require_groups = [&](const FloatTensor& sizes, const std::string& of) {
+    if (format.group_tokens == 0 || sizes.rows % format.group_tokens == 0) return;
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("{}: {} tokens are no whole groups of {} (group_tokens); cut them to {}", of,
+                    sizes.rows, format.group_tokens,
+                    sizes.rows / format.group_tokens * format.group_tokens));
+  };
+  require_groups(input, source);
+  require_groups(calibration, calibration_source);
+  require_trainable(format, calibration, calibration_source);
+}
+
+std::vector<float> read_trainable(const SafetensorsFile& file, const std::string& tensor) {
+  std::vector<float> values = file.read_finite(tensor);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::abs(values[i]) <= kMostMagnitude) continue;
+    file.fail(tensor,
+              fmt::format("element {} is {}, beyond 2^60, which is the most that is trained "
+                          "on; scale the tensor down",
+                          i, values[i]));
+  }
+  return values;
+}
+
 std::vector<PatternMatch> match_tensors(const SafetensorsFile& file, const std::string& pattern,
-                                        const std::string& option) {
+                                        const std::string& option, const QuantizeRequest& request) {
   std::vector<PatternMatch> matches;
   std::set<std::string> items;
+  std::vector<std::size_t> left_out(request.exclude.size());
+  const auto excluded = [&](const std::string& name) {
+    bool any = false;
+    for (std::size_t i = 0; i < left_out.size(); ++i) {
+      if (!match_pattern(request.exclude[i], name)) continue;
+      ++left_out[i];
+      any = true;
+    }
+    return any;
+  };
   for (const TensorInfo& info : file.tensors()) {
     const auto texts = match_pattern(pattern, info.name);
-    if (!texts) continue;
+    if (!texts || excluded(info.name)) continue;
     matches.push_back({info.name, item_name(info.name), *texts});
     if (!items.insert(matches.back().item).second) {
       throw Error(ErrorKind::bad_input,
@@ -147,12 +186,46 @@ std::vector<PatternMatch> match_tensors(const SafetensorsFile& file, const std::
     }
   }
   if (matches.empty() && star_count(pattern) == 0) file.at(pattern);
+  const bool all_out = std::ranges::any_of(left_out, [](std::size_t count) { return count > 0; });
+  if (matches.empty() && all_out) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: --exclude leaves out every tensor that {} '{}' matches; exclude "
+                            "fewer",
+                            file.source(), option, pattern));
+  }
   if (matches.empty()) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: {} '{}' matches no tensor; the file has {}", file.source(), option,
                             pattern, file.some_names()));
   }
+  for (std::size_t i = 0; i < left_out.size(); ++i) {
+    if (left_out[i] > 0 || !request.options.warn) continue;
+    request.options.warn(fmt::format("--exclude '{}' leaves out nothing that {} '{}' matches",
+                                     request.exclude[i], option, pattern));
+  }
   return matches;
+}
+
+void judge_each(std::span<const PatternMatch> matches,
+                const std::function<void(const PatternMatch&)>& judge) {
+  std::optional<Error> first;
+  std::vector<std::string> refused;
+  for (const PatternMatch& match : matches) {
+    try {
+      judge(match);
+    } catch (const Error& error) {
+      if (!first) first = error;
+      refused.push_back(match.tensor);
+    }
+  }
+  if (!first) return;
+  if (matches.size() == 1) throw *first;
+  const std::string others =
+      refused.size() == 1
+          ? "or leave it"
+          : fmt::format("'{}' is refused too, {} of {} tensors in all; or leave them", refused[1],
+                        refused.size(), matches.size());
+  throw Error(first->kind(), fmt::format("{}; {} out with --exclude", first->what(), others));
 }
 
 std::string companion(const std::string& pattern, const PatternMatch& match,

@@ -1,7 +1,9 @@
 // What quantize_kv and quantize_weights share. Not for others.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,15 +27,29 @@ struct TensorJob {
 // Transforms or scales as the format says, trains, encodes, and appends to `report`.
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report);
 
+// What quantize_tensor() would refuse of tensors of such sizes, before anything is trained;
+// `source` and `calibration_source` are for messages. Data is not looked at.
+void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,
+                   const FloatTensor& calibration, const std::string& calibration_source);
+
+// The values, read; Error(bad_input) where they are no finite numbers, or too large to train on.
+std::vector<float> read_trainable(const SafetensorsFile& file, const std::string& tensor);
+
 // Items of a file in order of their names, each with what the stars of `pattern` matched.
 struct PatternMatch {
   std::string tensor;
   std::string item;
   std::vector<std::string> texts;
 };
-// Error(bad_input) where nothing matches, or two tensors would give items of one name.
+// Without those that request.exclude names; warns of a name there that leaves out none.
+// Error(bad_input) where nothing is left, or two tensors would give items of one name.
 std::vector<PatternMatch> match_tensors(const SafetensorsFile& file, const std::string& pattern,
-                                        const std::string& option);
+                                        const std::string& option, const QuantizeRequest& request);
+
+// Calls judge(match) for all, and only then throws the first Error of those, if any: of several
+// matches with how many more are refused.
+void judge_each(std::span<const PatternMatch> matches,
+                const std::function<void(const PatternMatch&)>& judge);
 
 // `pattern` for the item of `match`. Error(bad_input) unless it has as many stars.
 std::string companion(const std::string& pattern, const PatternMatch& match,

@@ -27,15 +27,30 @@ std::uint64_t mixed_seed(std::uint64_t seed, std::uint64_t stream) {
   return z ^ (z >> 31);
 }
 
+void require_count(std::int64_t fewest, int entries, const std::string& name) {
+  if (fewest >= entries) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: {} sub-vectors cannot train {} entries; calibrate on more tokens, "
+                          "lower index_bits, or widen the scope",
+                          name, fewest, entries));
+}
+
+std::int64_t sub_vectors(const UnitMap& map, std::int64_t unit, std::int64_t batch, int size) {
+  return map.extent(unit).elements() * batch / size;
+}
+
+std::int64_t fewest_sub_vectors(const UnitMap& map, std::int64_t batch, int size) {
+  std::int64_t fewest = sub_vectors(map, 0, batch, size);
+  for (std::int64_t unit = 1; unit < map.units(); ++unit) {
+    fewest = std::min(fewest, sub_vectors(map, unit, batch, size));
+  }
+  return fewest;
+}
+
 // Fewer or few sub-vectors for a codebook: refused, or warned of.
 void check_count(const TrainRequest& request, std::int64_t fewest) {
   const int entries = request.format.entries();
-  if (fewest < entries) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: {} sub-vectors cannot train {} entries; calibrate on more tokens, "
-                            "lower index_bits, or widen the scope",
-                            request.name, fewest, entries));
-  }
+  require_count(fewest, entries, request.name);
   if (fewest < kPoorVectorsPerEntry * entries && request.options.warn) {
     request.options.warn(
         fmt::format("{}: {} sub-vectors for {} entries are few (under {} an "
@@ -159,8 +174,6 @@ class TableTrainer {
     return most > 0 ? most : 1.0f;
   }
 
-  static constexpr float kMostMagnitude = 0x1p60f;  // whose square is a float
-
   const TrainRequest& request_;
   const VqFormat& format_;
   VectorBooks& books_;
@@ -182,11 +195,7 @@ class Trainer {
   Codebooks train() {
     if (format_.decoder == Decoder::e8p) return train_lattice();
     if (format_.is_scalar()) return train_scales();
-    std::int64_t fewest = sub_vectors(0);
-    for (std::int64_t unit = 1; unit < map_.units(); ++unit) {
-      fewest = std::min(fewest, sub_vectors(unit));
-    }
-    check_count(request_, fewest);
+    check_count(request_, fewest_sub_vectors(map_, tensor_.batch, format_.vector_size));
     std::vector<float> vectors;
     BookShape shape{format_.vector_size, {0}};
     for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
@@ -198,10 +207,6 @@ class Trainer {
   }
 
  private:
-  std::int64_t sub_vectors(std::int64_t unit) const {
-    return map_.extent(unit).elements() * tensor_.batch / format_.vector_size;
-  }
-
   // A lattice has one number to be fitted where a table has thousands.
   std::int64_t most_vectors() const {
     constexpr std::int64_t kForLattice = 8192;
@@ -213,7 +218,7 @@ class Trainer {
   // Appends the unit's sub-vectors in order, or an even choice of them where they are too many
   // (Knuth's algorithm S).
   void sample(std::int64_t unit, std::vector<float>& vectors) const {
-    std::int64_t left = sub_vectors(unit);
+    std::int64_t left = sub_vectors(map_, unit, tensor_.batch, format_.vector_size);
     std::int64_t wanted = std::min(left, most_vectors());
     std::mt19937_64 random(mixed_seed(request_.options.seed, static_cast<std::uint64_t>(unit)));
     for_each_sub_vector(map_, map_.extent(unit), tensor_.batch, format_.vector_size,
@@ -317,6 +322,17 @@ float root_mean_square(std::span<const float> values) {
   for (const float value : values) sum += double{value} * value;
   const auto root = static_cast<float>(std::sqrt(sum / static_cast<double>(values.size())));
   return root > 0 ? root : 1.0f;
+}
+
+void require_trainable(const VqFormat& format, const FloatTensor& sizes, const std::string& name) {
+  for (const VqFormat& part : format.parts) {
+    FloatTensor of_part{sizes.batch, sizes.heads, sizes.rows, std::ssize(part.channels), {}};
+    require_trainable(part_alone(part), of_part, name);
+  }
+  if (format.in_parts()) return;
+  const UnitMap map = unit_map(format, sizes.heads, sizes.rows, sizes.columns, name);
+  if (format.decoder != Decoder::table) return;
+  require_count(fewest_sub_vectors(map, sizes.batch, format.vector_size), format.entries(), name);
 }
 
 Codebooks train_codebooks(const TrainRequest& request) {

@@ -33,6 +33,13 @@ struct TrainRequest {
   TrainOptions options;
 };
 
+// Error(bad_input) that begins with `name` where a codebook would have fewer sub-vectors of such a
+// tensor than entries, or as of unit_map(). The tensor's data is not looked at.
+void require_trainable(const VqFormat& format, const FloatTensor& sizes, const std::string& name);
+
+// The largest magnitude that is trained on, whose square is a float.
+inline constexpr float kMostMagnitude = 0x1p60f;
+
 // 1 where all are zero: what values are divided by.
 float root_mean_square(std::span<const float> values);
 

@@ -5,6 +5,7 @@
 #include "core/files/bytes.h"
 #include "core/files/digest.h"
 #include "core/json/json.h"
+#include "core/json/json_text.h"
 
 namespace vqgen {
 namespace {
@@ -30,14 +31,9 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// With a replacement for what is no UTF-8.
-std::string dumped(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // As a manifest has it: it must read back as it was.
 std::string legible(const std::string& text) {
-  return parse_json(dumped(text), "key").get<std::string>();
+  return parse_json(json_text(text), "key").get<std::string>();
 }
 
 // The text without the lines that are comments, which say for whom and why: no rewording of a
@@ -108,7 +104,7 @@ ArtifactKey artifact_key(const KernelSource& source, const CompilerIdentity& com
 
 std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& artifact) {
   const std::string manifest =
-      dumped(to_json(Manifest{key, artifact.kernels, artifact.compile_ms}));
+      json_text(to_json(Manifest{key, artifact.kernels, artifact.compile_ms}));
   std::string out(kArtifactMagic);
   append_integer(out, kArtifactSchema);
   append_integer(out, static_cast<std::uint64_t>(manifest.size()));

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "core/json/json.h"
+#include "core/json/json_text.h"
 #include "core/parallel.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
@@ -135,7 +136,7 @@ vqgen_status vqgen_enumerate(vqgen_runtime* runtime, const char* config, int64_t
                       {"plan", vqgen::to_json(each.plan)},
                       {"plan_from", vqgen::to_json(each.from)}});
     }
-    *json = copied(list.dump(2));
+    *json = copied(vqgen::json_text(list, 2));
     return VQGEN_OK;
   });
 }

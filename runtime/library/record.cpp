@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/ceil_div.h"
+#include "core/json/json_text.h"
 #include "core/parallel.h"
 #include "runtime/workspace.h"
 
@@ -272,9 +273,7 @@ std::string describe(const Record& record, const Maker& maker) {
 }  // namespace
 
 // Paths and messages may hold bytes that are no UTF-8.
-std::string dump_description(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
-}
+std::string dump_description(const Json& json) { return json_text(json, 2); }
 
 const char* Record::told() const {
   const std::string* const other = failed.load(std::memory_order_acquire);

@@ -186,6 +186,22 @@ TEST(Profiles, WhatADriverDoesNotReportIsTakenFromTheLikestProfile) {
   EXPECT_EQ(newer.memory_gbps, find_gpu("b200").memory_gbps);
 }
 
+// As nvidia-smi, tuned tables and vqgen itself print them.
+TEST(Profiles, GpusAreFoundByTheDriversName) {
+  for (const std::string& name : gpu_names()) {
+    const GpuSpec gpu = find_gpu(name);
+    EXPECT_EQ(find_gpu(gpu.name), gpu);
+    std::string upper = gpu.name;
+    for (char& c : upper) c = static_cast<char>(std::toupper(c));
+    EXPECT_EQ(find_gpu(upper), gpu);
+  }
+  EXPECT_EQ(find_gpu("A100-SXM4-40GB"), find_gpu("a100"));
+  EXPECT_EQ(read_config(edited(gemv_json(), {{"/gpu", R"("NVIDIA H200")"}}), "c.json").gpu,
+            "NVIDIA H200");
+  expect_words(message_of([] { find_gpu("NVIDIA H100 PCIe"); }),
+               {"'NVIDIA H100 PCIe' is unknown", "did you mean 'h100'?"});
+}
+
 TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
   for (const char* name : {"h300", "", "h200 "}) {
     expect_words(message_of([&] { find_gpu(name); }),

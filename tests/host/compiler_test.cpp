@@ -88,6 +88,30 @@ TEST(Compiler, AProgramThatIsNoCompilerIsNamed) {
   }
 }
 
+// It does not know -fno-gnu-unique, and needs none: VQGEN_CXX=clang++.
+TEST(Compiler, ClangIsGivenNoOptionThatItDoesNotKnow) {
+  const host::ScratchFolder folder({});
+  const std::string clang = (folder.path() / "clang++").string();
+  publish_text(clang,
+               "#!/bin/sh\n"
+               "if [ \"$1\" = --version ]; then echo 'Debian clang version 14.0.6'; exit 0; fi\n"
+               "for each in \"$@\"; do\n"
+               "  if [ \"$each\" = -fno-gnu-unique ]; then\n"
+               "    echo \"clang: error: unknown argument: '$each'\" >&2; exit 1\n"
+               "  fi\n"
+               "done\n"
+               "exec g++ \"$@\"\n");
+  std::filesystem::permissions(clang, std::filesystem::perms::owner_all);
+  const std::unique_ptr<Backend> backend = make_host_backend({.compiler = clang});
+  const KernelSource source = source_of(empty_trial());
+  if (host::kSanitized) {
+    EXPECT_THAT(device_error([&] { backend->compile(source); }), HasSubstr("is clang"));
+    return;
+  }
+  backend->load(backend->compile(source), source);
+  EXPECT_THAT(backend->compiler(source).options, testing::Contains("-ffp-contract=off"));
+}
+
 TEST(Compiler, RejectedTextLeavesItsLogAndItself) {
   Trial trial = empty_trial();
   trial.text = "\nVQ_KERNEL(trial, 64, Args) { int x = undeclared_name; }";

@@ -3,8 +3,12 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <string_view>
@@ -12,25 +16,27 @@
 #include "core/error.h"
 #include "core/files/files.h"
 #include "runtime/backend/host/fiber.h"
+#include "runtime/process/child.h"
 
 namespace vqgen::host {
 namespace {
 
-// -fno-gnu-unique and hidden symbols keep loaded variants apart, no contraction and no aliasing
-// rules keep the arithmetic of all compilers alike and let words be read as another type.
-std::vector<std::string> options(bool check_races, bool optimize) {
+// -fno-gnu-unique, without which clang has no unique symbols and which it does not know, and hidden
+// symbols keep loaded variants apart; no contraction and no aliasing rules keep the arithmetic of
+// all compilers alike and let words be read as another type.
+std::vector<std::string> options(bool check_races, bool optimize, bool clang) {
   const char* const level = optimize && !kSanitized ? "-O1" : "-O0";
   std::vector<std::string> out = {"-std=c++17",
                                   level,
                                   "-fPIC",
                                   "-shared",
                                   "-fvisibility=hidden",
-                                  "-fno-gnu-unique",
                                   "-ffp-contract=off",
                                   "-fno-strict-aliasing",
                                   "-fno-exceptions",
                                   "-fno-rtti",
                                   "-w"};
+  if (!clang) out.emplace_back("-fno-gnu-unique");
   if (kSanitized) {
     // The checks of UBSan that a kernel can fail, as traps, which ASan reports with their line;
     // address checks as calls, and -O0: together they compile six times faster than
@@ -73,7 +79,7 @@ std::vector<std::byte> read_library(const std::filesystem::path& path) {
 
 Compiler::Compiler(std::string program, std::filesystem::path scratch, bool check_races,
                    bool optimize)
-    : scratch_(std::move(scratch)), options_(options(check_races, optimize)) {
+    : scratch_(std::move(scratch)), check_races_(check_races), optimize_(optimize) {
   if (program.find('/') != program.npos) program = std::filesystem::absolute(program).string();
   candidates_ = program.empty() ? std::vector<std::string>{"g++", "c++"} : std::vector{program};
 }
@@ -90,22 +96,31 @@ Compiler::Found Compiler::find() const {
     line.resize(std::min(line.size(), line.find('\n')));
     const std::string name = std::filesystem::path(program).filename().string() + " ";
     if (line.starts_with(name)) line.erase(0, name.size());
-    if (!line.empty()) return *(found_ = Found{program, line});
+    if (!line.empty()) {
+      const bool clang = line.find("clang") != line.npos;
+      if (clang && kSanitized) {
+        throw device_error("{} is clang, whose sanitizer does not go with this build's; name g++",
+                           program);
+      }
+      return *(found_ = Found{program, line, options(check_races_, optimize_, clang)});
+    }
     tried += " (which is none: it tells no version)";
   }
   throw device_error("no host compiler: tried {} on PATH{}", tried, kRemedy);
 }
 
 CompilerIdentity Compiler::identity() const {
-  return {fmt::format("c++ {}, host api {}", find().version, vq::host::kApiVersion), options_};
+  const Found found = find();
+  return {fmt::format("c++ {}, host api {}", found.version, vq::host::kApiVersion), found.options};
 }
 
 Artifact Compiler::compile(const KernelSource& source) const {
   const auto start = std::chrono::steady_clock::now();
   ScratchFolder folder(scratch_);
   publish_text(folder.path() / "kernel.cpp", source.text);
-  std::vector<std::string> command = {find().program};
-  command.insert(command.end(), options_.begin(), options_.end());
+  const Found found = find();
+  std::vector<std::string> command = {found.program};
+  command.insert(command.end(), found.options.begin(), found.options.end());
   // Debug lines would name the private folder: the same text must give the same bytes.
   command.push_back("-ffile-prefix-map=" + folder.path().string() + "=.");
   command.insert(command.end(), {"-o", "kernel.so", "kernel.cpp"});
@@ -133,16 +148,50 @@ Artifact Compiler::compile(const KernelSource& source) const {
 
 void Library::Close::operator()(void* handle) const { dlclose(handle); }
 
+namespace {
+
+bool mounted_noexec(const std::filesystem::path& folder) {
+  struct statvfs system {};
+  return ::statvfs(folder.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0;
+}
+
+// The library at `path`, for the dynamic loader: a file, or where its file system is mounted noexec
+// a link to a file in memory, which is there as long as what comes back.
+OwnedFile lay_library(const std::filesystem::path& path, std::span<const std::byte> binary) {
+  if (!mounted_noexec(path.parent_path())) {
+    publish_file(path, binary);
+    return {};
+  }
+  OwnedFile file(::memfd_create("vqgen-kernel", MFD_CLOEXEC));
+  const int error = file.get() < 0 ? errno : write_all(file.get(), binary);
+  const std::string memory = fmt::format("/proc/self/fd/{}", file.get());
+  if (error != 0 || ::symlink(memory.c_str(), path.c_str()) != 0) {
+    throw device_error(
+        "cannot load host kernels: {} is mounted noexec, and memory takes no file: {}; set TMPDIR "
+        "to a folder that is not",
+        path.parent_path().string(), std::strerror(error != 0 ? error : errno));
+  }
+  return file;
+}
+
+}  // namespace
+
 Library::Library(std::span<const std::byte> binary, const KernelSource& source, bool check_races,
                  const std::filesystem::path& scratch)
     : file_(std::make_unique<ScratchFolder>(scratch)) {
   const std::filesystem::path path = file_->path() / "kernel.so";
-  publish_file(path, binary);
+  const OwnedFile held = lay_library(path, binary);
   handle_.reset(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
   const auto fail = [&](const std::string& what) {
     throw device_error("cannot load host kernel {}: {}; compile it anew", source.entries.at(0).name,
                        what);
   };
+  if (handle_ == nullptr && held.get() >= 0) {
+    throw device_error(
+        "cannot load host kernel {}: {} is mounted noexec, and so is memory: {}; set TMPDIR to a "
+        "folder that is not",
+        source.entries.at(0).name, path.parent_path().string(), dlerror());
+  }
   if (handle_ == nullptr) fail(dlerror());
   for (const KernelEntry& wanted : source.entries) {
     const void* symbol = dlsym(handle_.get(), ("vq_entry_" + wanted.name).c_str());

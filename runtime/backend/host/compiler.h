@@ -29,12 +29,14 @@ class Compiler {
   struct Found {
     std::string program;
     std::string version;  // first line of --version, less the program's name
+    std::vector<std::string> options;
   };
   Found find() const;
 
   std::vector<std::string> candidates_;
   std::filesystem::path scratch_;
-  std::vector<std::string> options_;
+  bool check_races_;
+  bool optimize_;
   mutable std::mutex mutex_;
   mutable std::optional<Found> found_;
 };

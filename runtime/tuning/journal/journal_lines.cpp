@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/json/json_text.h"
 #include "core/plan/plan_name.h"
 
 namespace vqgen {
@@ -51,9 +52,7 @@ const JsonCursor& require_array(const JsonCursor& cursor) {
   return cursor;
 }
 
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+std::string text_of(const Json& json) { return json_text(json); }
 
 Json to_json(const Measurement& m) {
   Json json = {{"plan", plan_name(m.plan)}, {"outcome", enum_name(m.outcome)}};

@@ -1,0 +1,100 @@
+// What is refused, and what left out, before anything is trained.
+#include "tests/quantizer/quantize_files.h"
+
+namespace vqgen {
+namespace {
+
+// Every way in which an item is refused, as the last of three: nothing is trained before it.
+TEST_F(Quantize, AllItemsAreJudgedBeforeTheFirstIsTrained) {
+  struct Fault {
+    std::vector<std::int64_t> shape;
+    std::uint16_t element;  // of all of them
+    const char* words;
+  };
+  const std::vector<Fault> faults{{{64, 100}, 0x3c00, "8 does not divide in_features 100"},
+                                  {{128}, 0x3c00, "has shape [128]"},
+                                  {{2, 64, 64}, 0x3c00, "has shape [2, 64, 64]"},
+                                  {{1, 128}, 0x3c00, "16 sub-vectors cannot train 256 entries"},
+                                  {{64, 128}, 0x7e00, "element 0 is nan"},
+                                  {{64, 128}, 0x7c00, "element 0 is inf"}};
+  for (const Fault& fault : faults) {
+    add("a.weight", {64, 128}, 1);
+    add("b.weight", {64, 128}, 2);
+    add("z.weight", fault.shape, 3);
+    std::fill(values_.back().begin(), values_.back().end(), fault.element);
+    QuantizeWeightsRequest request;
+    request.input = write("w.safetensors");
+    request.weights = "*.weight";
+    request.format = samples::table_format(8, 8);
+    int trained = 0;
+    request.options.make_books = [&](std::vector<float> vectors, BookShape shape) {
+      ++trained;
+      return make_host_books(std::move(vectors), std::move(shape));
+    };
+    const std::string message = message_of([&] { quantize_weights(request); });
+    EXPECT_NE(message.find(fault.words), std::string::npos) << message;
+    EXPECT_NE(message.find("z.weight"), std::string::npos) << message;
+    EXPECT_NE(message.find("or leave it out with --exclude"), std::string::npos) << message;
+    EXPECT_EQ(trained, 0) << message;
+    request.exclude = {"z.*"};
+    EXPECT_EQ(quantize_weights(request).bundle.items.size(), 2u);
+    names_.clear();
+    shapes_.clear();
+    values_.clear();
+  }
+}
+
+TEST_F(Quantize, AllCachesAreJudgedBeforeTheFirstIsTrained) {
+  const QuantizeKvRequest good = kv_request();
+  const auto refused = [&](const std::function<void(QuantizeKvRequest&)>& spoil,
+                           const std::string& words) {
+    QuantizeKvRequest request = good;
+    request.options.make_books = [](std::vector<float>, BookShape) {
+      ADD_FAILURE() << "trains";
+      return std::unique_ptr<VectorBooks>();
+    };
+    spoil(request);
+    const std::string message = message_of([&] { quantize_kv(request); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  // Of the second layer: its values' length, its queries, a number, the calibration's.
+  shapes_[5] = {2, 20, 32};
+  refused([&](auto& r) { r.input = write("shape.safetensors"); }, "'layer1.v': has shape");
+  shapes_[5] = {2, 40, 16};
+  shapes_[6] = {3, 8, 16};
+  values_[6].resize(3 * 8 * 16);
+  refused([&](auto& r) { r.input = write("queries.safetensors"); }, "'layer1.q': has shape");
+  shapes_[6] = {4, 8, 16};
+  values_[6].resize(4 * 8 * 16);
+  values_[4][3] = 0x7c00;
+  refused([&](auto& r) { r.input = write("inf.safetensors"); }, "'layer1.k': element 3 is inf");
+  refused([&](auto& r) { r.calibration = write("inf.safetensors"); }, "'layer1.k': element 3");
+  values_[4][3] = 0;
+  shapes_[4] = {1, 80, 16};
+  refused([&](auto& r) { r.calibration = write("heads.safetensors"); }, "'layer1.k': has shape");
+  refused([](auto& r) { r.key_format.index_bits = 9; }, "2 of 2 tensors in all");
+  refused([](auto& r) { r.exclude = {"layer*"}; }, "--exclude leaves out every tensor");
+}
+
+TEST_F(Quantize, LeavesOutWhatIsExcludedAndWarnsOfNamesThatLeaveOutNothing) {
+  QuantizeKvRequest request = kv_request();
+  request.exclude = {"layer0.*", "layer7.k"};
+  std::vector<std::string> warnings;
+  request.options.warn = [&](const std::string& message) { warnings.push_back(message); };
+  std::vector<std::string> judged;
+  request.judged = [&](const BundleItem& item) {
+    const auto& data = std::get<AttentionData>(item.data);
+    EXPECT_EQ(std::tuple(data.keys.heads, data.keys.rows, data.keys.columns),
+              std::tuple(2, 40, 16));
+    judged.push_back(item.name);
+  };
+  const QuantizeResult result = quantize_kv(request);
+  ASSERT_EQ(result.bundle.items.size(), 1u);
+  EXPECT_EQ(result.bundle.items[0].name, "layer1");
+  EXPECT_EQ(judged, std::vector<std::string>{"layer1"});
+  ASSERT_FALSE(warnings.empty());
+  EXPECT_NE(warnings[0].find("--exclude 'layer7.k' leaves out nothing"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vqgen
