@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/files/files.h"
+#include "core/gpu/least_arch.h"
 #include "core/profiles.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
@@ -49,13 +50,6 @@ std::string fitted(const std::string& line) {
 }
 
 }  // namespace
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  }
-  return text;
-}
 
 std::string replaced(const std::string& text, const std::map<char, std::string>& others) {
   std::string result;
@@ -134,7 +128,7 @@ std::string Progress::line(Clock::time_point now) const {
 // Paths and messages may hold bytes that are no UTF-8; JSON has a replacement character for them.
 bool Output::finish() const {
   progress_.end();
-  if (json) print_line(stdout, document.dump(2, ' ', false, Json::error_handler_t::replace));
+  if (json) print_line(stdout, document.dump(2, ' ', true, Json::error_handler_t::replace));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
 }
 
@@ -220,7 +214,11 @@ GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backen
   if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
   if (flag != "auto" && config.gpu) return {named_gpu(config), "named by the config"};
   if (backend.machine() == Machine::cuda) {
-    if (const auto device = backend.device()) return {*device, "this machine's device"};
+    if (const auto device = backend.device()) {
+      const std::string why = unsupported_arch(device->arch);
+      if (!why.empty()) throw Error(ErrorKind::infeasible, device->name + ": " + why);
+      return {*device, "this machine's device"};
+    }
   }
   return {default_gpu(), "the default, since this machine has no device"};
 }

@@ -62,7 +62,8 @@ std::string write_out(const std::string& folder, const Prepared& prepared, const
   }
   const std::filesystem::path stem =
       std::filesystem::path(folder) / prepared.source.entries.front().name;
-  const std::string description = document.dump(2) + "\n";
+  const std::string description =
+      document.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
   publish_files(std::array<FileContent, 3>{
       {{stem.string() + ".cubin", prepared.artifact.binary},
        {stem.string() + ".cu", std::as_bytes(std::span(prepared.source.text))},

@@ -7,6 +7,8 @@
 # the time of a first build, and more after each change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/command.sh
+command_help scripts/test.sh "$@"
 source scripts/lib/deps.sh
 
 TIMES=""
@@ -38,7 +40,7 @@ for preset in dev asan; do
     target=(--target plain_tests)
     skipped=(-LE sanitized -E 'Sweep\..*Pairwise|_NOT_BUILT$')
   fi
-  cmake --preset "$preset" "${unity[@]}" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  command_configure "$preset" "${unity[@]}" "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$(nproc)" "${target[@]}"
   part "test $preset"
   [ "$preset" = dev ] || printf '%s\n' "$TIMES"

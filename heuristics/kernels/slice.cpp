@@ -69,10 +69,10 @@ void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const Gpu
 
 void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters) {
   if (combine == Combine::kernel) return;
-  judge.require(
-      combine != Combine::cluster,
-      "combine cluster is of dataflows warpgroups, rowgroups and bytegroups; use kernel or "
-      "last_block");
+  judge.require(combine != Combine::cluster,
+                "combine cluster is of dataflows bytes, warpgroups, rowgroups and bytegroups of "
+                "products; use "
+                "kernel or last_block");
   judge.require(splits > 1, "combine last_block has nothing to merge with splits 1; use kernel");
   judge.require(counters <= vq::kMostCounters,
                 "combine last_block takes {} counters, a workspace has {}; use kernel", counters,
