@@ -191,6 +191,7 @@ void report_config(const AblatedConfig& of, Output& output) {
     json["measurements"].push_back(measurement_json(each));
   }
   output.document["configs"].push_back(std::move(json));
+  note_untimed(of.config.source, of.ablation.measurements, output);
 }
 
 // best/GC* and best/SC* of each config and their geometric means, over the configs that have them;
@@ -289,17 +290,14 @@ void run(const AblateArguments& options, Output& output) {
 void add_ablate(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<AblateArguments>(
       app, output, "ablate",
-      "Measure what placement, dataflow, fusion and copies each give: the best plan of each, "
-      "verified and timed on a device",
-      run);
+      "Measure what placement, dataflow, fusion and copies each give on a device", run);
   command->add_option("config", options->configs, "config.json files without a plan of their own")
       ->required();
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")
       ->capture_default_str()
       ->check(whole_number(1, 100000));
   command->add_option("--hotness", options->hotness,
-                      "A profile of vqgen profile, by which boundaries are set; goes over the "
-                      "config's");
+                      "A profile of vqgen profile, by which boundaries are set [the config's]");
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");

@@ -10,6 +10,7 @@
 
 #include "core/files/files.h"
 #include "core/json/json_text.h"
+#include "core/gpu/least_arch.h"
 #include "core/profiles.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"
@@ -50,13 +51,6 @@ std::string fitted(const std::string& line) {
 }
 
 }  // namespace
-
-std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  }
-  return text;
-}
 
 std::string replaced(const std::string& text, const std::map<char, std::string>& others) {
   std::string result;
@@ -224,7 +218,11 @@ GpuChoice choose_gpu(const std::string& flag, const Config& config, const Backen
   if (!flag.empty() && flag != "auto") return {find_gpu(flag), "named by --gpu"};
   if (flag != "auto" && config.gpu) return {named_gpu(config), "named by the config"};
   if (backend.machine() == Machine::cuda) {
-    if (const auto device = backend.device()) return {*device, "this machine's device"};
+    if (const auto device = backend.device()) {
+      const std::string why = unsupported_arch(device->arch);
+      if (!why.empty()) throw Error(ErrorKind::infeasible, device->name + ": " + why);
+      return {*device, "this machine's device"};
+    }
   }
   return {default_gpu(), "the default, since this machine has no device"};
 }

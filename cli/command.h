@@ -28,8 +28,14 @@
 
 namespace vqgen::cli {
 
-// The text with a space for each control character, such as a line break in a field's name.
-std::string one_line(std::string text);
+// The text with a space for each control character but those that are `kept`: breaks of lines,
+// escapes of terminals in ASCII and C1, marks of direction. A question mark stands for each byte
+// that is no UTF-8.
+std::string printable(std::string_view text, std::string_view kept);
+// The same with none kept.
+std::string one_line(std::string_view text);
+// One line that is no longer than people read, with its begin and its end where it is cut.
+std::string message_line(std::string_view text);
 // The text with what stands in the place of some characters.
 std::string replaced(const std::string& text, const std::map<char, std::string>& others);
 // Two digits behind the point, or as many; "-" of none.
@@ -101,14 +107,14 @@ class Output {
   void line(fmt::format_string<Args...> text, Args&&... args) const {
     if (json) return;
     progress_.clear();
-    print_line(stdout, fmt::format(text, std::forward<Args>(args)...));
+    print_line(stdout, printable(fmt::format(text, std::forward<Args>(args)...), "\n"));
     std::fflush(stdout);
   }
-  // A line on stderr, always: what names and files bring in cannot break it.
+  // A message_line() on stderr, always.
   template <class... Args>
   void note(fmt::format_string<Args...> text, Args&&... args) const {
     progress_.clear();
-    print_line(stderr, one_line(fmt::format(text, std::forward<Args>(args)...)));
+    print_line(stderr, message_line(fmt::format(text, std::forward<Args>(args)...)));
   }
   // What is being done from here on, until the next step: shown on a terminal where it takes long.
   // Nothing with --json.
@@ -187,7 +193,8 @@ std::pair<CLI::App*, std::shared_ptr<Options>> add_command(
 // The subcommands: each declares its options and runs in its callback.
 using AddCommand = void(CLI::App& app, Output& output);
 AddCommand add_ablate, add_cache, add_cache_explain, add_compile, add_completion, add_db,
-    add_doctor, add_explain, add_export, add_list, add_man, add_measure, add_profile, add_quantize,
-    add_regret, add_reorder, add_repack, add_run, add_tune, add_tune_worker, add_version;
+    add_doctor, add_explain, add_export, add_help, add_list, add_man, add_measure, add_profile,
+    add_quantize, add_regret, add_reorder, add_repack, add_run, add_tune, add_tune_worker,
+    add_version;
 
 }  // namespace vqgen::cli

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "core/error.h"
 #include "core/suggest.h"
 
 namespace vqgen::cli {
@@ -47,6 +48,12 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
+std::string unknown_subcommand(const CLI::App& command, const std::string& name,
+                               const std::vector<std::string>& known) {
+  return fmt::format("unknown subcommand '{}'; see {} --help{}", name, full_name(command),
+                     did_you_mean(name, known));
+}
+
 }  // namespace
 
 std::vector<const CLI::App*> shown_subcommands(const CLI::App& command) {
@@ -60,6 +67,15 @@ std::vector<const CLI::App*> all_commands(const CLI::App& command) {
     all.insert(all.end(), below.begin(), below.end());
   }
   return all;
+}
+
+const CLI::App& subcommand_of(const CLI::App& command, const std::string& name) {
+  std::vector<std::string> known;
+  for (const CLI::App* each : shown_subcommands(command)) {
+    if (each->get_name() == name) return *each;
+    known.push_back(each->get_name());
+  }
+  throw Error(ErrorKind::bad_input, unknown_subcommand(command, name, known));
 }
 
 std::string full_name(const CLI::App& command) {
@@ -120,7 +136,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
     if (word != unknown.end()) {
       std::vector<std::string> known;
       for (const CLI::App* each : shown_subcommands(command)) known.push_back(each->get_name());
-      return fmt::format("unknown subcommand '{}'{}{}", *word, help, did_you_mean(*word, known));
+      return unknown_subcommand(command, *word, known);
     }
   }
   // And of an option that nothing has, that a required one is missing or its value is one too many.

@@ -13,6 +13,9 @@ std::vector<const CLI::App*> shown_subcommands(const CLI::App& command);
 // `command` and all that are shown below it, each before its own.
 std::vector<const CLI::App*> all_commands(const CLI::App& command);
 
+// The subcommand of that name. Error(bad_input) of one that is not shown, with the nearest.
+const CLI::App& subcommand_of(const CLI::App& command, const std::string& name);
+
 // "vqgen cache pack".
 std::string full_name(const CLI::App& command);
 // What is behind the tool's name: " cache pack", empty for the tool.

@@ -3,6 +3,7 @@
 #include "core/plan/plan_name.h"
 #include "heuristics/tuned/ladder.h"
 #include "heuristics/tuned/table.h"
+#include "runtime/tuning/sweep/sweep.h"
 #include "runtime/verify/compare.h"
 
 namespace vqgen::cli {
@@ -148,17 +149,31 @@ void db_query(const DbArguments& arguments, Output& output) {
   }
 }
 
+// Rows of no table that is merged are another's, who may be tuning at this moment.
+void require_kept(const TunedTable& before, const TunedTable& after, const std::string& out) {
+  const std::size_t lost = diff(before, after).only_before.size();
+  if (lost == 0) return;
+  throw Error(
+      ErrorKind::bad_input,
+      fmt::format("db merge: --out {} holds {} rows that no table has which is merged; name "
+                  "it among the tables to keep them, or remove it",
+                  out, lost));
+}
+
 void db_merge(const DbArguments& arguments, Output& output) {
   const std::string& out = arguments.out;
   require_place("db merge", "--out", out);
-  std::vector<TunedTable> tables;
   std::size_t rows = 0;
-  for (NamedTable& each : open_tables(arguments.tables)) {
-    rows += each.table.rows.size();
-    tables.push_back(std::move(each.table));
-  }
-  const TunedTable merged = merge(tables);
-  write_table(out, merged);
+  const TunedTable merged = change_table(out, [&](const TunedTable& before) {
+    std::vector<TunedTable> tables;
+    for (NamedTable& each : open_tables(arguments.tables)) {
+      rows += each.table.rows.size();
+      tables.push_back(std::move(each.table));
+    }
+    TunedTable best = merge(tables);
+    require_kept(before, best, out);
+    return best;
+  });
   output.line("wrote {}: {} rows, the best of {}", one_line(out), merged.rows.size(), rows);
   output.document = {{"out", out}, {"rows", merged.rows.size()}, {"rows_read", rows}};
 }
@@ -241,8 +256,7 @@ void add_db(CLI::App& app, Output& output) {
   query->add_option("config", asked->config, "config.json")->required();
   query->add_option("--gpu", asked->gpu, "A profile's name, a JSON file, or auto");
   query->add_option("--codes", asked->codes,
-                    "Their distribution, as rows name it: uniform, zipf:S or profile:DIGEST; by "
-                    "default the config's");
+                    "Codes: uniform, zipf:S or profile:DIGEST, as rows name them [the config's]");
 
   const auto [merge, merged] = add_command<DbArguments>(
       *db, output, "merge", "Write one table with the best row of each key", db_merge);

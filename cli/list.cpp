@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/command.h"
+#include "core/format/stored.h"
 #include "core/profiles.h"
 #include "runtime/tuning/sweep/sweep.h"
 
@@ -16,22 +17,39 @@ std::size_t width_of(const std::vector<std::string>& names) {
   return width;
 }
 
+// A row of a cache has the channels of a head, one of weights as many as large layers have.
+constexpr int kListedHeadDim = 128, kListedInputs = 4096;
+
+std::string short_text(const VqFormat& format) {
+  if (format.is_scalar()) {
+    return fmt::format("{} numbers of {} bits", enum_name(format.decoder),
+                       format.index_bits / format.vector_size);
+  }
+  std::string codebooks;
+  for_each_part(format, 0, [&](const VqFormat& part, int) {
+    codebooks += fmt::format("{}{} x {} entries of {}", codebooks.empty() ? "" : ", ",
+                             part.residuals, part.entries(), part.vector_size);
+  });
+  return codebooks;
+}
+
 void list_formats(Output& output) {
-  const std::vector<std::string> names = format_names();
+  const std::vector<std::string> names = formats_for({});
   for (const std::string& name : names) {
-    const auto& [format, source] = find_format_profile(name, "list");
-    std::string codebooks;
-    for_each_part(format, 0, [&](const VqFormat& part, int) {
-      codebooks += fmt::format("{}{} x {:>5} entries of {}", codebooks.empty() ? "" : ", ",
-                               part.residuals, part.entries(), part.vector_size);
-    });
-    output.line("{:<{}}  {:>5.4g} bits  {}  {}", name, width_of(names), format.bits_per_element(),
-                codebooks, source);
+    const FormatProfile profile = find_format_profile(name, "list");
+    const VqFormat& format = profile.format;
+    const std::string_view use = enum_name(*profile.use);
+    const bool weights = profile.use == FormatUse::weights;
+    const double bits = stored_bits(format, weights ? kListedInputs : kListedHeadDim);
+    output.line("{:<{}}  {:<7}  {:>5.4g} bits  {}{}  {}", name, width_of(names), use, bits,
+                profile.recommended ? "recommended: " : "", short_text(format), profile.source);
     output.document["formats"].push_back({{"name", name},
-                                          {"bits_per_element", format.bits_per_element()},
+                                          {"use", use},
+                                          {"recommended", profile.recommended},
+                                          {"bits_per_element", bits},
                                           {"entries", format.entries()},
                                           {"format", to_json(format)},
-                                          {"source", source}});
+                                          {"source", profile.source}});
   }
 }
 

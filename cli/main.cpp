@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "cli/command_tree.h"
 #include "core/json/leftovers.h"
+#include "core/roomy_stack.h"
 
 namespace vqgen::cli {
 namespace {
@@ -45,8 +46,8 @@ extern "C" void wake(int signal) {
 
 // From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE end this process as they always do, but
 // after its leftovers (core/json/leftovers.h); those that the caller ignores, as nohup does, stay
-// ignored. A file that grows past its limit is an error of the write. Called once, first thing in
-// main().
+// ignored. A file that grows past its limit is an error of the write. Called once, before
+// any thread works.
 void end_cleanly_on_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
   ::sem_init(&woken, 0, 0);
@@ -70,15 +71,36 @@ void end_cleanly_on_signals() {
   }
 }
 
-// In the order of `vqgen --help`.
-constexpr AddCommand* kCommands[] = {
-    add_quantize, add_profile, add_reorder, add_repack,     add_explain, add_compile,    add_run,
-    add_measure,  add_tune,    add_ablate,  add_regret,     add_export,  add_cache,      add_db,
-    add_doctor,   add_list,    add_version, add_completion, add_man,     add_tune_worker};
+// What a subcommand is for, as `vqgen --help` groups them, in its order.
+struct Command {
+  const char* group;
+  AddCommand* add;
+};
+constexpr Command kCommands[] = {{"Use", add_quantize},
+                                 {"Use", add_explain},
+                                 {"Use", add_compile},
+                                 {"Use", add_run},
+                                 {"Use", add_export},
+                                 {"Tune", add_measure},
+                                 {"Tune", add_tune},
+                                 {"Tune", add_db},
+                                 {"Tune", add_cache},
+                                 {"Change bundles", add_profile},
+                                 {"Change bundles", add_reorder},
+                                 {"Change bundles", add_repack},
+                                 {"Study plans", add_ablate},
+                                 {"Study plans", add_regret},
+                                 {"Look up", add_help},
+                                 {"Look up", add_list},
+                                 {"Look up", add_doctor},
+                                 {"Look up", add_version},
+                                 {"", add_completion},
+                                 {"", add_man},
+                                 {"", add_tune_worker}};
 
 int report_failure(Output& output, const std::string& message, int code) {
   output.note("vqgen: {}", message);
-  output.document = {{"error", one_line(message)}, {"exit_code", code}};
+  output.document = {{"error", message_line(message)}, {"exit_code", code}};
   output.finish();
   return code;
 }
@@ -94,7 +116,10 @@ int main_checked(int argc, char** argv) {
   Output output;
   // A usage error may be found before CLI11 comes to the flag.
   output.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
-  for (AddCommand* add : kCommands) add(app, output);
+  for (const Command& each : kCommands) {
+    each.add(app, output);
+    app.get_subcommands({}).back()->group(each.group);
+  }
   finish_options(app, output);
   try {
     app.parse(argc, argv);
@@ -121,6 +146,21 @@ int main_checked(int argc, char** argv) {
 
 }  // namespace
 
+// As --help says it too.
+void add_help(CLI::App& app, Output& output) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  auto* help = app.add_subcommand("help", "Say what a subcommand does and takes, as its --help");
+  help->add_option("subcommand", *words, "Its name, such as compile, or db merge");
+  help->callback([&app, words, &output] {
+    const CLI::App* at = &app;
+    for (const std::string& word : *words) at = &subcommand_of(*at, word);
+    const std::string text =
+        at->get_formatter()->make_help(at, full_name(*at), CLI::AppFormatMode::Normal);
+    output.line("{}", text);
+    output.document["help"] = text;
+  });
+}
+
 // As --version says it too.
 void add_version(CLI::App& app, Output& output) {
   app.add_subcommand("version", "Say which version this is")->callback([&output] {
@@ -132,6 +172,8 @@ void add_version(CLI::App& app, Output& output) {
 }  // namespace vqgen::cli
 
 int main(int argc, char** argv) {
-  vqgen::cli::end_cleanly_on_signals();
-  return vqgen::cli::main_checked(argc, argv);
+  return vqgen::on_roomy_stack([&] {
+    vqgen::cli::end_cleanly_on_signals();
+    return vqgen::cli::main_checked(argc, argv);
+  });
 }

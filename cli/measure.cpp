@@ -159,6 +159,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
                                         {"code_bytes", measurer.code_bytes()},
                                         {"codebook_bytes", measurer.codebook_bytes()},
                                         {"measurements", results}});
+  note_untimed(config.source, measured, output);
 }
 
 // A config, the one plan of it that is timed, and what it keeps from its verification for its
@@ -233,6 +234,9 @@ void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& optio
                                           {"measurement", std::move(measured)}});
   }
   answer(output.document);
+  std::vector<Measurement> all;
+  for (const TurnSeat& seat : seats) all.push_back(seat.candidate.measurement);
+  note_untimed("--turns", all, output);
   for (std::string line; std::getline(std::cin, line);) {
     const Turn turn = asked_turn(line, seats, codebooks_of(options.timing));
     auto& [config, planned, measurer, candidate] = seats[turn.seat];
@@ -289,49 +293,39 @@ void run(const MeasureArguments& options, Output& output) {
 
 void add_measure(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<MeasureArguments>(
-      app, output, "measure",
-      "Verify and time plans of configs on a device; calls take turns on buffers that "
-      "no cache holds",
+      app, output, "measure", "Verify and time plans of configs on a device, with caches cold",
       run);
   command->add_option("config", options->configs, "config.json files")->required();
-  command->add_option(
-      "--plans", options->plans,
-      "A file of a JSON array of objects of plan fields, each with the rest chosen around it; "
-      "by default the chosen plan alone");
+  command->add_option("--plans", options->plans,
+                      "A JSON file: an array of objects of plan fields [the chosen plan alone]");
   add_touched_experts(*command, options->timing.touched_experts);
   add_chooser_option(*command, options->chooser);
   command
       ->add_option("--space", options->space,
-                   "Instead: so many plans of the space that choose looks at, those with the plan "
-                   "fields of the config, spread evenly (150; 0 for all), and those chosen by "
-                   "either chooser")
+                   "Measure N plans spread evenly over the space, 0 for all, and the chosen ones")
       ->expected(0, 1)
       ->default_str("150")
       ->check(whole_number(0, kMostPlans))
       ->excludes(command->get_option("--chooser"));  // it takes the plans of both
   command
       ->add_option("--likely", options->likely,
-                   "Instead: so many plans that the cost model expects to be the fastest, each a "
-                   "factor of two or a dataflow away from the others, and those of either chooser")
+                   "Measure the N unlike plans with the lowest predicted time, and the chosen ones")
       ->check(whole_number(1, kMostPlans))
       ->excludes(command->get_option("--chooser"));
   command
       ->add_option(
           "--placement", options->placement,
-          "With --space, where codebooks stand: any, all in global or all in shared memory")
+          "With --space: where codebooks are, anywhere, all in global or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<SpacePlacement>));
   command->add_option("--lengths", options->lengths,
-                      "Of attention: COUNTxTOKENS of the sequences, as in 1x131072,31x2048; by "
-                      "default all are as long as the config's tokens");
-  command->add_flag("--turns", options->turns,
-                    "Verify the plans that vqgen compile takes, tuned tables asked, then time a "
-                    "config once for each line of stdin that has its number; lines of JSON on "
-                    "stdout");
+                      "Sequences of attention, COUNTxTOKENS, as 1x131072,31x2048 [all of tokens]");
+  command->add_flag(
+      "--turns", options->turns,
+      "Time a config for each line of stdin that has its number; JSON lines on stdout");
   command
       ->add_option("--warm-up", options->warm_up_ms,
-                   "Milliseconds of a plan's own calls before they are timed, so that the clock is "
-                   "theirs and not that of what ran before")
+                   "Milliseconds of a plan's own calls before it is timed")
       ->capture_default_str()
       ->check(decimal(0, 60000));
   add_timing_options(*command, options->timing);

@@ -166,10 +166,7 @@ void run(const Files& files, Output& output) {
 void add_regret(CLI::App& app, Output& output) {
   const auto [command, files] = add_command<Files>(
       app, output, "regret",
-      "Set measurements of vqgen measure --space --json against what the choosers take: times of "
-      "the best measured plan for that of the rules, that of the cost model, and that which the "
-      "model expects to be the fastest of the measured",
-      run);
+      "Compare measurements of vqgen measure --space --json with what the choosers take", run);
   command->add_option("measured", *files, "JSON files of vqgen measure")->required();
   command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
 }

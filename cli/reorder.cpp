@@ -52,8 +52,7 @@ void add_reorder(CLI::App& app, Output& output) {
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
   command->add_option("--profile", options->profile,
-                      "A profile of other data with the same codebooks, such as a calibration "
-                      "text's; by default the bundle's own codes are counted");
+                      "A profile of other data with the same codebooks [the bundle's own]");
 }
 
 }  // namespace vqgen::cli

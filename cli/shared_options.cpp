@@ -7,8 +7,7 @@ namespace vqgen::cli {
 void add_chooser_option(CLI::App& command, std::string& chooser) {
   command
       .add_option("--chooser", chooser,
-                  "How plans are chosen: model takes the one that the cost model expects to be the "
-                  "fastest, rules goes by rules of thumb")
+                  "How plans are chosen: by the cost model, or by rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<Chooser>));
 }
@@ -19,18 +18,15 @@ void add_plan_options(CLI::App& command, PlanRequest& request) {
                      "A profile's name, a JSON file, or auto for this machine's device");
   command
       .add_option("--chooser", request.chooser,
-                  "How the plan is chosen: tuned looks it up in tuned tables, and where no row "
-                  "serves does as model; model takes the one that the cost model expects to be the "
-                  "fastest, rules goes by rules of thumb")
+                  "How the plan is chosen: from tuned tables, else as model; by the cost model; by "
+                  "rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember({kTuned, "model", "rules"}));
   command.add_option("--hotness", request.hotness,
-                     "A profile of vqgen profile, by which entries are placed; goes over the "
-                     "config's");
+                     "A profile of vqgen profile, by which entries are placed [the config's]");
   command
       .add_option("--strategy", request.strategy,
-                  "How: measured (default) weighs levels by what they save and copies entries for "
-                  "each lane; paper is VQ-LLM's: registers and shared memory within the slack")
+                  "How --hotness places entries: by what levels save [measured], or as VQ-LLM does")
       ->check(CLI::IsMember({"measured", "paper"}));
 }
 
@@ -78,22 +74,19 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
   command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command
       .add_option("--codes", options.codes,
-                  "How codes are distributed: uniform, zipf:S (the r-th has weight r^-S; zipf is "
-                  "zipf:1), or as in a profile of vqgen profile or a bundle")
+                  "Distribution of codes: uniform, zipf:S (weight r^-S), or a profile or bundle")
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "Of the generated input")
+  command.add_option("--seed", options.seed, "Seed for the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
   command.add_flag("--shared-codebooks", options.shared_codebooks,
-                   "All calls read the same codebooks, which stay in the cache: codebooks warm, as "
-                   "in tables before this version; by default each call reads another layer's");
+                   "All calls read the same codebooks, which stay in the cache [another layer's]");
 }
 
 CLI::Option* add_touched_experts(CLI::App& command, int& touched) {
   return command
       .add_option("--touched-experts", touched,
-                  "Of a grouped product: experts that have rows, which are dealt out evenly; which "
-                  "these are is drawn")
+                  "Experts that have rows, drawn at random, the same number each")
       ->check(whole_number(1, kMostExperts));
 }
 
@@ -147,6 +140,19 @@ GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Bac
   output.document["backend"] = backend.name();
   output.document["codebooks"] = enum_name(codebooks_of(options));
   return gpu.spec;
+}
+
+void note_untimed(const std::string& config, std::span<const Measurement> measured,
+                  Output& output) {
+  const auto timed = [](const Measurement& m) { return m.outcome == Outcome::timed; };
+  if (measured.empty() || std::ranges::any_of(measured, timed)) return;
+  const Measurement& first = measured.front();
+  const ErrorKind kind = first.outcome == Outcome::infeasible ? ErrorKind::infeasible
+                         : first.outcome == Outcome::wrong    ? ErrorKind::verification_failed
+                                                              : ErrorKind::device;
+  if (output.exit_code == 0) output.exit_code = static_cast<int>(kind);
+  output.note("vqgen: {}: none of {} plans could be timed; the first is {}: {}", config,
+              measured.size(), enum_name(first.outcome), first.why);
 }
 
 Json measurement_json(const Measurement& m) {

@@ -2,6 +2,8 @@
 // which plans are timed on a device, and how plans and measurements are reported.
 #pragma once
 
+#include <span>
+
 #include "cli/command.h"
 #include "runtime/code_distribution.h"
 #include "runtime/measure.h"
@@ -75,6 +77,10 @@ void note_host(const Output& output, const std::string& what);
 // The GPU to plan for, which the document then names.
 GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Backend& backend,
                     Output& output);
+
+// The exit code of a config none of whose plans was timed, and a line on stderr: what the first
+// that is not timed failed by. Nothing where one was timed.
+void note_untimed(const std::string& config, std::span<const Measurement> measured, Output& output);
 
 // As in a journal, but that its plan is the object of its fields.
 Json measurement_json(const Measurement& m);

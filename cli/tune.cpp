@@ -222,9 +222,7 @@ void run(const TuneArguments& options, Output& output) {
 void add_tune(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<TuneArguments>(
       app, output, "tune",
-      "Search the fastest plan of each problem of a config or sweep on a device, and write a tuned "
-      "table, in which compile, run and libvqgen look plans up",
-      run);
+      "Search the fastest plan of each problem on a device, and write a tuned table", run);
   command
       ->add_option("work", options->work,
                    "A config.json, a sweep file, or a shipped sweep such as llama-3-8b")
@@ -235,31 +233,25 @@ void add_tune(CLI::App& app, Output& output) {
       ->capture_default_str();
   command
       ->add_option("--strategy", options->strategy,
-                   "exhaustive, random, local (climbs to neighbours), or model (the cost model, "
-                   "corrected by what was measured)")
+                   "How candidates are chosen; model: the cost model, corrected by measurements")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<StrategyName>));
-  command->add_option("--rounds", options->rounds, "Of the finals")
+  command->add_option("--rounds", options->rounds, "Rounds of the finals")
       ->capture_default_str()
       ->check(whole_number(1, 1000));
   command->add_option("--most", options->most, "Candidates at most; 0 for no bound")
       ->capture_default_str()
       ->check(whole_number(0, kMostPlans));
   command->add_option("--out", options->out,
-                      "The tuned table that takes the rows, and whose rows are the incumbents; by "
-                      "default one's own for the GPU (docs/tuning.md), or none for --replay "
-                      "and for the host's times");
-  command->add_option("--journal", options->journal,
-                      "The journal that the tuning goes on from; by default beside the table");
+                      "The tuned table to update [the user's own of the GPU; none for the host]");
+  command->add_option("--journal", options->journal, "The journal to resume [beside the table]");
   command->add_flag(
       "--resume,!--restart", [options](std::int64_t count) { options->restart = count < 0; },
-      "Go on from the journals, as is the default, or begin them anew");
-  command->add_option(
-      "--shard", options->shard,
-      "The I-th of N parts of the sweep, from 0: I/N; or auto: as the launcher says");
+      "Resume the journals [default], or begin them anew");
+  command->add_option("--shard", options->shard,
+                      "The part I/N of the sweep, I from 0, or auto: as the launcher says");
   command->add_option("--replay", options->replay,
-                      "Instead of a device: a file of vqgen measure --space 0 --json, or an array "
-                      "of plans' names and times");
+                      "Take times from a file of vqgen measure --space 0 --json, not a device");
   options->timing.codes.clear();  // the config's hotness
   add_timing_options(*command, options->timing);
   command->get_option("--replay")->excludes(command->get_option("--backend"));

@@ -1,12 +1,14 @@
 #include "core/profiles.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <sstream>
+#include <cctype>
+#include <map>
+#include <utility>
 
 #include "core/gpu/gpu_arch.h"
+#include "core/gpu/least_arch.h"
 #include "core/suggest.h"
 
 namespace vqgen {
@@ -39,41 +41,51 @@ GpuSpec read_gpu(const Json& json, const std::string& source) {
   if (letter == 0 || (letter < digits.size() && digits.substr(letter) != "a")) {
     cursor.at("arch").fail("must be a compile target such as sm_89 or sm_90a");
   }
+  if (const std::string why = unsupported_arch(spec.arch); !why.empty())
+    cursor.at("arch").fail(why);
   return spec;
 }
 
-// The shipped profile of a name; null where none has it.
-const EmbeddedFile* embedded(const std::string& folder, const std::string& name) {
+const EmbeddedFile* find_embedded(const std::string& folder, const std::string& name) {
   for (const EmbeddedFile& file : embedded_profiles()) {
     if (same_but_case(file.path, folder + name + ".json")) return &file;
   }
   return nullptr;
 }
 
-// Of a name of several words the known one that is among them, else what did_you_mean() says.
-std::string hint_of(const std::string& name, std::span<const std::string> known) {
-  std::istringstream words(name);
-  for (std::string word; words >> word;) {
-    for (const std::string& each : known) {
-      if (same_but_case(word, each)) return did_you_mean(word, {&each, 1});
+// `asked` is what a message calls it, `like` what a known name is suggested for, `known` the names
+// that it may be, `others` what else; `list` is what vqgen list calls them.
+[[noreturn]] void fail_unknown(const std::string& asked, const std::string& name,
+                               const std::string& like, const std::vector<std::string>& known,
+                               const char* others, const char* list) {
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{} '{}' is unknown{}give {} or one of {} (vqgen list {})", asked, name,
+                          suggest_then(like, known), others, few_of(known), list));
+}
+
+// Whether it is one of the words of the name, which letters and digits make.
+bool has_word(const std::string& name, const std::string& word) {
+  std::string each;
+  for (const char c : name + " ") {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalnum(letter) != 0) {
+      each += static_cast<char>(std::tolower(letter));
+    } else if (std::exchange(each, "") == word) {
+      return true;
     }
   }
-  return did_you_mean(name, known);
+  return false;
 }
 
-// `asked` and `others` are for the message that none has the name.
-const EmbeddedFile& find_embedded(const std::string& folder, const std::string& name,
-                                  const std::string& asked, const char* others) {
-  if (const EmbeddedFile* file = embedded(folder, name)) return *file;
-  const std::vector<std::string> known = names_in(folder);
-  throw Error(ErrorKind::bad_input,
-              fmt::format("{} '{}' is unknown; give {} or one of {}{}", asked, name, others,
-                          fmt::join(known, ", "), hint_of(name, known)));
-}
-
-GpuSpec read_shipped_gpu(const EmbeddedFile& file) {
-  const std::string path(file.path);
-  return read_gpu(parse_json(file.text, path), path);
+// GPUs that people have and no kernel of vqgen runs on, by a word of their names.
+void require_supported(const std::string& name) {
+  const EmbeddedFile& file = *find_embedded("", "unsupported_gpus");
+  const Json known = parse_json(file.text, std::string(file.path));
+  for (const auto& [word, arch] : known.at("gpus").items()) {
+    if (!has_word(name, word)) continue;
+    throw Error(ErrorKind::bad_input,
+                fmt::format("gpu '{}': {}", name, unsupported_arch(arch.get<std::string>())));
+  }
 }
 
 std::string place_of(const JsonCursor& cursor) { return cursor.source() + ": " + cursor.path(); }
@@ -122,22 +134,27 @@ VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, 
 // A file extends shipped presets alone: no file leads to another, or to itself.
 FormatProfile read_format_file(const Json& json, const std::string& source) {
   const JsonCursor cursor(json, source);
-  const VqFormat format = read_object(cursor, {"source"}, [](const JsonCursor& preset) {
-    if (names_a_file(preset.string())) {
-      preset.fail("names a file, and a file extends shipped presets alone; name one of those");
-    }
-    return find_format(preset.string(), place_of(preset));
-  });
-  return {format, cursor.has("source") ? cursor.at("source").string() : ""};
+  FormatProfile profile;
+  profile.format =
+      read_object(cursor, {"source", "use", "recommended"}, [](const JsonCursor& preset) {
+        if (names_a_file(preset.string())) {
+          preset.fail("names a file, and a file extends shipped presets alone; name one of those");
+        }
+        return find_format(preset.string(), place_of(preset));
+      });
+  if (cursor.has("source")) profile.source = cursor.at("source").string();
+  if (cursor.has("use")) read_value(cursor.at("use"), Rule{}, profile.use.emplace());
+  profile.recommended = cursor.has("recommended") && cursor.at("recommended").boolean();
+  return profile;
 }
 
 // A preset or file that JSON names.
-VqFormat read_named(const JsonCursor& cursor) {
+VqFormat read_named(const JsonCursor& cursor, std::optional<FormatUse> wanted) {
   std::string name = cursor.string();
   if (names_a_file(name)) {
     name = (std::filesystem::path(cursor.source()).parent_path() / name).string();
   }
-  return find_format(name, place_of(cursor));
+  return find_format(name, place_of(cursor), wanted);
 }
 
 }  // namespace
@@ -158,16 +175,25 @@ GpuSpec find_gpu(const std::string& name) {
     require_facts_of_arch(JsonCursor(json, name), spec);
     return spec;
   }
-  if (const EmbeddedFile* file = embedded(kGpus, name)) return read_shipped_gpu(*file);
+  const auto read = [](const EmbeddedFile& file) {
+    const std::string path(file.path);
+    return read_gpu(parse_json(file.text, path), path);
+  };
+  if (const EmbeddedFile* file = find_embedded("gpus/", name)) return read(*file);
   for (const std::string& each : gpu_names()) {
-    GpuSpec spec = read_shipped_gpu(*embedded(kGpus, each));
+    GpuSpec spec = read(*find_embedded("gpus/", each));
     if (same_but_case(spec.name, name) || same_but_case(spec.name, "NVIDIA " + name)) return spec;
   }
-  return read_shipped_gpu(find_embedded(kGpus, name, "gpu", "a JSON file"));
+  require_supported(name);
+  const std::vector<std::string> known = gpu_names();
+  const auto among = std::find_if(known.begin(), known.end(), [&](const std::string& each) {
+    return has_word(name, each);
+  });
+  fail_unknown("gpu", name, among != known.end() ? *among : name, known, "a JSON file", "gpus");
 }
 
 GpuSpec default_gpu() {
-  const EmbeddedFile& file = find_embedded("", "defaults", "profile", "a JSON file");
+  const EmbeddedFile& file = *find_embedded("", "defaults");
   const Json json = parse_json(file.text, std::string(file.path));
   return find_gpu(JsonCursor(json, std::string(file.path)).at("gpu").string());
 }
@@ -180,31 +206,53 @@ std::optional<GpuSpec> gpu_of_class(const std::string& device_class) {
   return std::nullopt;
 }
 
-FormatProfile find_format_profile(const std::string& name, const std::string& where) {
+std::vector<std::string> formats_for(std::optional<FormatUse> wanted) {
+  std::vector<std::string> names;
+  std::map<std::string, std::pair<bool, bool>> rank;
+  for (const std::string& name : format_names()) {
+    const FormatProfile profile = find_format_profile(name, "");
+    if (wanted && !profile.serves(*wanted)) continue;
+    names.push_back(name);
+    rank[name] = {!profile.recommended, profile.use == FormatUse::weights};
+  }
+  std::stable_sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return rank.at(a) < rank.at(b);
+  });
+  return names;
+}
+
+FormatProfile find_format_profile(const std::string& name, const std::string& where,
+                                  std::optional<FormatUse> wanted) {
   if (names_a_file(name)) return read_format_file(parse_json_file(name), name);
-  const EmbeddedFile& file =
-      find_embedded("formats/", name, where + ": format", "an object, a JSON file");
-  const std::string path(file.path);
-  return read_format_file(parse_json(file.text, path), path);
+  const EmbeddedFile* const file = find_embedded("formats/", name);
+  if (file == nullptr) {
+    fail_unknown(where + ": format", name, name, formats_for(wanted), "an object, a JSON file",
+                 "formats");
+  }
+  const std::string path(file->path);
+  return read_format_file(parse_json(file->text, path), path);
 }
 
-VqFormat find_format(const std::string& name, const std::string& where) {
-  return find_format_profile(name, where).format;
+VqFormat find_format(const std::string& name, const std::string& where,
+                     std::optional<FormatUse> wanted) {
+  return find_format_profile(name, where, wanted).format;
 }
 
-VqFormat parse_format(const std::string& text, const std::string& where) {
-  if (!text.starts_with('{')) return find_format(text, where);
+VqFormat parse_format(const std::string& text, const std::string& where,
+                      std::optional<FormatUse> wanted) {
+  if (!text.starts_with('{')) return find_format(text, where, wanted);
   const Json json = parse_json(text, where);
-  return read_format(JsonCursor(json, where));
+  return read_format(JsonCursor(json, where), wanted);
 }
 
-VqFormat read_format(const JsonCursor& cursor) {
-  if (cursor.value().is_string()) return read_named(cursor);
-  return read_object(cursor, {}, read_named);
+VqFormat read_format(const JsonCursor& cursor, std::optional<FormatUse> wanted) {
+  if (cursor.value().is_string()) return read_named(cursor, wanted);
+  return read_object(cursor, {},
+                     [&](const JsonCursor& preset) { return read_named(preset, wanted); });
 }
 
 VqFormat read_value_format(const JsonCursor& cursor) {
-  const VqFormat format = read_format(cursor);
+  const VqFormat format = read_format(cursor, FormatUse::values);
   for (const char* transform : {"smooth", "hadamard"}) {
     if (cursor.has(transform) && cursor.at(transform).boolean()) {
       cursor.fail("smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
@@ -214,7 +262,9 @@ VqFormat read_value_format(const JsonCursor& cursor) {
 }
 
 const EmbeddedFile& find_sweep(const std::string& name) {
-  return find_embedded("sweeps/", name, "sweep", "a JSON file");
+  const EmbeddedFile* const file = find_embedded("sweeps/", name);
+  if (file == nullptr) fail_unknown("sweep", name, name, sweep_names(), "a JSON file", "sweeps");
+  return *file;
 }
 
 }  // namespace vqgen

@@ -1,6 +1,7 @@
 // The facts that ship with vqgen: GPUs, formats and sweeps by name.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,8 +18,8 @@ std::vector<std::string> gpu_names();
 std::vector<std::string> format_names();
 std::vector<std::string> sweep_names();
 
-// Names are taken in whatever case. Error(bad_input) for an unknown one names those that are known,
-// and the nearest.
+// Names are taken in whatever case. Error(bad_input) for an unknown one names the nearest, and some
+// that are known.
 
 // Whether `name` is a file and no shipped profile: anything with a '/' or ending in .json.
 bool names_a_file(const std::string& name);
@@ -34,24 +35,43 @@ GpuSpec default_gpu();
 // The shipped profile of a device class: the one whose GpuSpec::name it is.
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
+// What a format is meant for: keys and values alike, one of them, or weights.
+enum class FormatUse { cache, keys, values, weights };
+template <>
+inline constexpr auto enum_names<FormatUse> = std::array{"cache", "keys", "values", "weights"};
+
 // A format as a file has it: a shipped preset, or a user's own.
 struct FormatProfile {
   VqFormat format;
-  std::string source;  // where the format comes from, such as a paper; may be empty
+  std::string source;                 // where it comes from, such as a paper; may be empty
+  std::optional<FormatUse> use = {};  // all that ship say it
+  bool recommended = false;           // what to try first
+  // Whether it is meant for `wanted`; one that does not say is for all.
+  bool serves(FormatUse wanted) const {
+    return !use || *use == wanted || (*use == FormatUse::cache && wanted != FormatUse::weights);
+  }
 };
 
+// The presets that are meant for `wanted`, or all: those that are recommended first, then caches'
+// before those of weights, each sorted.
+std::vector<std::string> formats_for(std::optional<FormatUse> wanted);
+
 // `name` is a shipped preset ("cq-2c8b") or a file, whose relative path counts from the working
-// folder; `where` is the place that asked. A file holds the fields of a format, or those that
-// differ from a shipped preset's, which it names as "preset"; and its "source".
-FormatProfile find_format_profile(const std::string& name, const std::string& where);
-VqFormat find_format(const std::string& name, const std::string& where);
+// folder; `where` is the place that asked, `wanted` what for: an unknown name is told of the
+// presets for that. A file holds the fields of a format, or those that differ from a shipped
+// preset's, which it names as "preset"; and its "source", "use" and whether it is "recommended".
+FormatProfile find_format_profile(const std::string& name, const std::string& where,
+                                  std::optional<FormatUse> wanted = {});
+VqFormat find_format(const std::string& name, const std::string& where,
+                     std::optional<FormatUse> wanted = {});
 // The same, or an object of format fields as JSON text.
-VqFormat parse_format(const std::string& text, const std::string& where);
+VqFormat parse_format(const std::string& text, const std::string& where,
+                      std::optional<FormatUse> wanted = {});
 
 // A preset's name, a file's path, or an object of VqFormat's fields; with the member "preset", a
 // name or path, of those fields that differ from it. Paths count from the folder of the cursor's
 // source.
-VqFormat read_format(const JsonCursor& cursor);
+VqFormat read_format(const JsonCursor& cursor, std::optional<FormatUse> wanted = {});
 
 // The same for values, which are quantized as they are: the key transforms of presets and files are
 // dropped, and an object that asks for them itself is an Error(bad_input).

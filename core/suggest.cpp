@@ -1,8 +1,10 @@
 #include "core/suggest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,22 @@ bool abbreviates(std::string_view given, std::string_view name) {
   return met == given.size();
 }
 
+// int4-kivi-keys for int4: of the names that hold what is given, one that begins with it if any
+// does. Null of less than three letters, which too many hold.
+const std::string* holder_of(std::string_view given, std::span<const std::string> names) {
+  if (given.size() < 3) return nullptr;
+  std::string wanted(given);
+  std::transform(wanted.begin(), wanted.end(), wanted.begin(), lower);
+  const std::string* holder = nullptr;
+  for (const std::string& name : names) {
+    std::string each = name;
+    std::transform(each.begin(), each.end(), each.begin(), lower);
+    if (each.starts_with(wanted)) return &name;
+    if (holder == nullptr && each.find(wanted) != each.npos) holder = &name;
+  }
+  return holder;
+}
+
 }  // namespace
 
 bool same_but_case(std::string_view a, std::string_view b) {
@@ -61,7 +79,20 @@ std::string did_you_mean(std::string_view given, std::span<const std::string> na
     fewest = count;
     nearest = &name;
   }
+  if (nearest == nullptr) nearest = holder_of(given, names);
   return nearest == nullptr ? "" : fmt::format("; did you mean '{}'?", *nearest);
+}
+
+std::string suggest_then(std::string_view given, std::span<const std::string> names) {
+  const std::string meant = did_you_mean(given, names);
+  return meant.empty() ? "; " : meant + " Else ";
+}
+
+std::string few_of(std::span<const std::string> names) {
+  constexpr std::size_t kMost = 8;
+  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.first(kMost - 1), ", "),
+                     names.size() - kMost + 1);
 }
 
 }  // namespace vqgen

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 
+#include "core/format/stored.h"
+#include "core/profiles.h"
+#include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
+#include "heuristics/shape_line.h"
 
 namespace vqgen {
 namespace {
@@ -111,107 +115,39 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.2f} GB", bytes * 1e-9);
 }
 
-std::string pages_text(int page_tokens) {
-  return page_tokens > 0 ? fmt::format(" in pages of {}", page_tokens) : "";
-}
-
-std::string batches_text(int window_batch) {
-  return window_batch > 1 ? fmt::format(", which leave the window {} at a time", window_batch) : "";
-}
-
-std::string shape_line(const Problem& problem) {
-  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
-    const AttentionShape& s = op->shape;
-    return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}, {} query heads "
-        "on {} KV heads of {} channels",
-        enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
-        batches_text(s.window_batch),
-        s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
-        s.independent ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
-        s.head_dim);
-  }
-  if (const auto* op = std::get_if<KvAppend>(&problem)) {
-    const AppendShape& s = op->shape;
-    return fmt::format(
-        "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {} "
-        "channels",
-        enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.window_batch), s.kv_heads, s.head_dim);
-  }
-  if (const auto* op = std::get_if<KvDecode>(&problem)) {
-    const DecodeShape& s = op->shape;
-    return fmt::format(
-        "kv_decode in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} channels",
-        enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.window_batch), s.kv_heads, s.head_dim);
-  }
-  if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
-    const MergeShape& s = op->shape;
-    return fmt::format(
-        "attention_merge in {}: {} results of up to {} query tokens, {} heads of {} channels, "
-        "become one",
-        enum_name(op->dtype), s.parts, s.rows, s.heads, s.head_dim);
-  }
-  if (const ScalarMatrix* op = as_scalar(problem)) {
-    return fmt::format("{} in {}: up to {} tokens of {} channels, scales {}", op_name(problem),
-                       enum_name(op->dtype), op->shape.tokens, op->shape.channels,
-                       enum_name(op->shape.scales));
-  }
-  const Linear& op = *as_linear(problem);
-  if (op.shape.grouped()) {
-    return fmt::format(
-        "{} in {}: up to {} rows of x, up to {} of each of {} experts' matrices of {} outputs and "
-        "{} inputs",
-        op_name(problem), enum_name(op.dtype), op.shape.call_rows(), op.shape.rows,
-        op.shape.experts, op.shape.out_features, op.shape.in_features);
-  }
-  return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
-                     op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
-                     op.shape.in_features);
-}
-
-// Bits of a row of so many numbers over their number, scales between its codes counted.
-double stored_bits(const VqFormat& format, std::int64_t columns) {
-  return 32.0 * static_cast<double>(format.row_words(columns)) / static_cast<double>(columns);
-}
-
-// Numbers of a row of an operand.
-std::int64_t row_columns(const Problem& problem) {
-  return std::visit(
-      [](const auto& op) -> std::int64_t {
-        if constexpr (requires { op.shape.head_dim; }) return op.shape.head_dim;
-        if constexpr (requires { op.shape.in_features; }) return op.shape.in_features;
-        return 1;
+// Calls visit(operand, format, numbers of a row) for each operand.
+template <class Visit>
+void for_each_row(const Problem& problem, Visit&& visit) {
+  std::visit(
+      [&](const auto& op) {
+        for_each_operand(op, [&](Operand operand, const VqFormat& format) {
+          if constexpr (requires { op.weights; }) visit(operand, format, op.shape.in_features);
+          if constexpr (requires { op.keys; }) visit(operand, format, op.shape.head_dim);
+        });
       },
       problem);
 }
 
+// The traffic of operands that have entries to look up.
+std::vector<OperandTraffic> of_codebooks(const Problem& problem,
+                                         std::vector<OperandTraffic> traffic) {
+  for_each_row(problem, [&](Operand operand, const VqFormat& format, std::int64_t) {
+    if (!format.is_scalar()) return;
+    std::erase_if(traffic, [&](const OperandTraffic& each) { return each.operand == operand; });
+  });
+  return traffic;
+}
+
 ReportSection problem_section(const Problem& problem, const std::vector<OperandTraffic>& traffic) {
   ReportSection section{"problem", {shape_line(problem)}};
-  const std::int64_t columns = row_columns(problem);
   auto each = traffic.begin();
-  const auto add = [&](Operand operand, const VqFormat& format) {
-    std::string codes;
-    for_each_part(format, 0, [&](const VqFormat& part, int) {
-      if (!codes.empty()) codes += ", in the next part ";
-      codes +=
-          part.is_scalar()
-              ? fmt::format("a code of {} bits is {} numbers of {} bits", part.index_bits,
-                            part.vector_size, part.index_bits / part.vector_size)
-              : fmt::format("a code of {} bits names one of {} entries of {} numbers, {} summed",
-                            part.index_bits, part.entries(), part.vector_size, part.residuals);
-    });
-    const bool scales_between = format.token_scales || format.group_tokens > 0;
+  for_each_row(problem, [&](Operand operand, const VqFormat& format, std::int64_t columns) {
     section.lines.push_back(fmt::format(
-        "{}: {} of codes, {:.4g} bits a number instead of 16; {}; {}", enum_name(operand),
-        bytes_text(each->code_bytes), stored_bits(format, columns), codes,
-        scales_between ? "scales between the codes"
-                       : bytes_text(each->codebook_bytes) +
-                             (format.is_scalar() ? " of scales" : " of codebooks")));
+        "{}: {} of codes, {:.4g} bits a number instead of 16; {}; {} of {}", enum_name(operand),
+        bytes_text(each->code_bytes), stored_bits(format, columns), codes_text(format),
+        bytes_text(each->codebook_bytes), format.is_scalar() ? "scales" : "codebooks"));
     ++each;
-  };
-  std::visit([&](const auto& op) { for_each_operand(op, add); }, problem);
+  });
   return section;
 }
 
@@ -367,7 +303,7 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
       problem_section(problem, traffic),
       budget_section(residency, gpu, input.registers.has_value()),
       {"dataflow", explain(plan, problem, gpu)},
-      cache_section(problem, traffic, input.placements),
+      cache_section(of_codebooks(problem, traffic), input.placements),
       traffic_section(problem, traffic, gpu),
       {"from lookup to arithmetic", fusion_lines(plan, problem)},
       {"expected time", cost_lines(plan, problem, gpu, input.profiles)},

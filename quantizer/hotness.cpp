@@ -49,6 +49,15 @@ void append_codebook(const std::vector<std::vector<std::int64_t>>& counts,
   profile.counts.insert(profile.counts.end(), whole.begin(), whole.end());
 }
 
+// Scalar codes are numbers, and what stands for their codebook is one entry.
+void require_entries(const HotnessProfile& profile) {
+  if (!profile.format.is_scalar()) return;
+  throw Error(ErrorKind::infeasible,
+              fmt::format("{}: codes of format {} are numbers, which name no codebook entries, so "
+                          "no accesses can be counted; take a bundle without such a format",
+                          profile.name(), short_name(profile.format)));
+}
+
 void require_reorderable(const QuantizedTensor& tensor, std::span<const std::int64_t> counts) {
   const VqFormat& format = tensor.format;
   if (format.decoder != Decoder::table) {
@@ -99,6 +108,7 @@ HotnessProfile count_accesses(const QuantizedTensor& tensor, const std::string& 
   HotnessProfile profile{
       item, operand, without_layout(format), tensor.units, format.residuals, format.entries(),
       {},   {}};
+  require_entries(profile);
   profile.parts.number = parts;
   profile.parts.hot = std::min(kMostHot, format.entries() / 2);
 

@@ -4,6 +4,7 @@
 
 #include "core/files/files.h"
 #include "core/hotness/hotness_profile.h"
+#include "core/hotness/takes_hotness.h"
 #include "core/plan/main_kernel.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
@@ -126,8 +127,15 @@ const KernelResources& main_resources(const Prepared& prepared, const Problem& p
 
 std::vector<HotnessProfile> hotness_of(const Config& config) {
   if (!config.hotness) return {};
-  return match_hotness(read_hotness(std::filesystem::path(*config.hotness)), config.problem,
-                       *config.hotness);
+  if (const std::string why = why_no_hotness(config.problem); !why.empty()) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", config.source, why));
+  }
+  try {
+    return match_hotness(read_hotness(std::filesystem::path(*config.hotness)), config.problem,
+                         *config.hotness);
+  } catch (const FileError& error) {  // whose file nobody may know to be named there
+    throw FileError(error.code(), fmt::format("{}: /hotness: {}", config.source, error.what()));
+  }
 }
 
 std::string codes_of(const Config& config) {

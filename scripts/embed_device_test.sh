@@ -30,7 +30,7 @@ trap 'rm -rf "$work"' EXIT
 export VQGEN_CACHE_DIR="$work/cache"
 
 if [ ! -x "$examples/attention" ] || [ ! -x "$examples/attention_cpp" ]; then
-  cmake -S "$source" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log"
+  cmake -S "$source" -B "$work/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" >"$work/log"
   cmake --build "$work/cmake" >"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   cp "$work/cmake/attention" "$work/cmake/attention_cpp" "$examples"
 fi

@@ -8,6 +8,8 @@
 #
 # Without a GPU it says so and exits 0: nothing was tested.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/command.sh"
+command_help "${BASH_SOURCE[0]}" "$@"
 [ -z "${1:-}" ] || set -- "$(realpath "$1")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,7 +17,7 @@ build="${1:-}"
 if [ -z "$build" ]; then
   source scripts/lib/deps.sh
   deps_prepare
-  cmake --preset dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  command_configure dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test library_test \
     training_test
   build=build/dev

@@ -5,11 +5,13 @@
 #   scripts/kernels_bench.sh [--backend=host] [--benchmark_...] [CONFIG.json...]
 set -euo pipefail
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+source "$ROOT/scripts/lib/command.sh"
+command_help "${BASH_SOURCE[0]}" "$@"
 source "$ROOT/scripts/lib/deps.sh"
 deps_prepare
 (
   cd "$ROOT"
-  cmake --preset release "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+  command_configure release "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset release --parallel "$(nproc)" --target kernels_bench
 ) >&2
 exec "$ROOT/build/release/bin/kernels_bench" "$@"

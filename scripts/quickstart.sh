@@ -2,9 +2,11 @@
 # From a fresh checkout to verified kernels on real data, without a GPU: installs what is missing,
 # builds vqgen, quantizes the keys, values and a weight in tests/data, compiles a kernel for the H200,
 # and runs generated kernels against the reference, on the CPU where there is no GPU. Everything lands
-# in build/ and out/quickstart/.
+# in build/ and out/quickstart/. It takes no arguments.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/command.sh
+command_without_arguments scripts/quickstart.sh "$@"
 source scripts/lib/deps.sh
 
 readonly OUT=out/quickstart
@@ -58,7 +60,7 @@ step 1/5 "Dependencies"
 deps_prepare
 
 step 2/5 "Build (a few minutes the first time)"
-cmake --preset release "${VQGEN_CMAKE_ARGS[@]}" -DVQGEN_TESTS=OFF --log-level=WARNING
+command_configure release "${VQGEN_CMAKE_ARGS[@]}" -DVQGEN_TESTS=OFF --log-level=WARNING
 cmake --build --preset release --target vqgen --parallel "$(nproc)"
 
 step 3/5 "Quantize real keys, values and weights"

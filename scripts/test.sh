@@ -11,6 +11,8 @@
 # by itself in dev, so that a missing include shows; VQGEN_UNITY=ON or OFF chooses.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/command.sh
+command_help scripts/test.sh "$@"
 source scripts/lib/deps.sh
 
 presets=(dev)
@@ -23,7 +25,6 @@ while [ $# -gt 0 ]; do
       shift
       [[ "$third" =~ ^[123]$ ]] || { echo "test: --third '$third' is no third; give 1, 2 or 3" >&2; exit 2; }
       ;;
-    -h | --help) sed -n '2,/^set/{/^# \?/s///p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
   shift
@@ -83,7 +84,7 @@ for preset in "${presets[@]}"; do
   part "build $preset"
   options=("${VQGEN_CMAKE_ARGS[@]}")
   [ "$preset" != dev ] || options+=("-DCMAKE_UNITY_BUILD=$unity")
-  cmake --preset "$preset" "${options[@]}" --log-level=WARNING
+  command_configure "$preset" "${options[@]}" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$(nproc)"
   part "test $preset"
   # A test that arguments choose may be of one preset alone.

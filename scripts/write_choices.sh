@@ -3,9 +3,11 @@
 # it, on every GPU that ships. Builds first. The diff shows every plan that a change moves.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib/command.sh
+command_without_arguments scripts/write_choices.sh "$@"
 source scripts/lib/deps.sh
 deps_prepare
-cmake --preset dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
+command_configure dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
 cmake --build --preset dev --parallel "$(nproc)" --target golden_test
 build/dev/bin/golden_test --write
 git diff --stat -- tests/golden

@@ -18,7 +18,7 @@ def load():
 def require():
     """Refused where there is no matplotlib: found before a run, not after."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise figures.Refused("--charts needs matplotlib: pip install 'vqgen[plots]', or leave it out")
+        raise figures.Refused("--charts needs matplotlib; pip install matplotlib, or leave it out")
 
 
 def write(folder, merged):

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/gpu/least_arch.h"
 #include "core/profiles.h"
 
 namespace vqgen {
@@ -32,6 +33,13 @@ int arch_number(std::string_view arch) {
   const char* const end = arch.data() + arch.size();
   const auto parsed = std::from_chars(arch.data(), end, number);
   return parsed.ec == std::errc{} && parsed.ptr == end ? number : 0;
+}
+
+std::string unsupported_arch(std::string_view arch) {
+  const int number = arch_number(arch);
+  if (number == 0 || number >= kLeastArch) return "";
+  return fmt::format("{} is not supported; take a GPU of sm_{} or newer (vqgen list gpus)", arch,
+                     kLeastArch);
 }
 
 void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {

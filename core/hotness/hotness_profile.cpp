@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
+#include "core/hotness/takes_hotness.h"
 
 namespace vqgen {
 namespace {
@@ -151,30 +152,16 @@ struct Wanted {
 };
 
 std::vector<Wanted> operands_of(const Problem& problem, const std::string& source) {
+  if (const std::string why = why_no_hotness(problem); !why.empty()) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: {}", source, why));
+  }
   const auto of_cache = [&](const auto& op) -> std::vector<Wanted> {
     const auto& shape = op.shape;
-    if (op.keys.in_parts()) {
-      throw Error(ErrorKind::bad_input,
-                  source +
-                      ": codebooks of keys in parts stand in global memory, so a profile says "
-                      "nothing of where; remove the hotness");
-    }
     return {{Operand::keys, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim)},
             {Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim)}};
   };
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) return of_cache(*op);
   if (const auto* op = std::get_if<KvDecode>(&problem)) return of_cache(*op);
-  if (std::holds_alternative<KvAppend>(problem)) {
-    throw Error(ErrorKind::bad_input,
-                source +
-                    ": kv_append compares with every entry alike, so a profile says nothing of "
-                    "where they should stand; remove the hotness");
-  }
-  if (std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}: {} has no codebooks to place; remove the hotness", source,
-                            op_name(problem)));
-  }
   const Linear& op = *as_linear(problem);
   return {{Operand::weights, op.weights, weight_units(op)}};
 }
@@ -203,6 +190,29 @@ std::vector<std::uint32_t> hot_first(std::span<const std::int64_t> counts) {
   std::stable_sort(order.begin(), order.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return counts[a] > counts[b]; });
   return order;
+}
+
+std::string why_no_hotness(const Problem& problem) {
+  if (std::holds_alternative<KvAppend>(problem)) {
+    return "kv_append compares with every entry alike, so a profile says nothing of where they "
+           "should stand; remove the hotness";
+  }
+  if (std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
+    return fmt::format("{} has no codebooks to place; remove the hotness", op_name(problem));
+  }
+  std::string why;
+  const auto judge = [&](Operand operand, const VqFormat& format) {
+    if (format.in_parts()) {
+      why =
+          "codebooks of keys in parts stand in global memory, so a profile says nothing of where; "
+          "remove the hotness";
+    } else if (format.is_scalar() && why.empty()) {
+      why = fmt::format("{} of format {} have no codebooks to place; remove the hotness",
+                        enum_name(operand), short_name(format));
+    }
+  };
+  std::visit([&](const auto& op) { for_each_operand(op, judge); }, problem);
+  return why;
 }
 
 void validate(const HotnessProfile& profile, const std::string& where) {

@@ -134,7 +134,7 @@ Json parse_json_file(const std::filesystem::path& path) {
 }
 
 std::string json_text(const Json& value, int indent) {
-  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+  return value.dump(indent, ' ', true, Json::error_handler_t::replace);
 }
 
 JsonCursor JsonCursor::at(const std::string& key) const { return member(key); }
@@ -161,8 +161,8 @@ void JsonCursor::expect_object(const std::vector<std::string>& known) const {
   if (!value_->is_object()) fail(fmt::format("must be an object, not {}", type_of(*value_)));
   for (const auto& [key, unused] : value_->items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      fail(fmt::format("unknown field '{}'; the fields here are {}{}", key, fmt::join(known, ", "),
-                       did_you_mean(key, known)));
+      fail(fmt::format("unknown field '{}'{}the fields here are {}", key, suggest_then(key, known),
+                       few_of(known)));
     }
   }
 }
@@ -213,8 +213,9 @@ std::size_t JsonCursor::choice(std::span<const char* const> names) const {
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
     const std::vector<std::string> known(names.begin(), names.end());
-    fail(fmt::format("'{}' is none of {}{}", name, fmt::join(known, ", "),
-                     did_you_mean(name, known)));
+    fail(did_you_mean(name, known).empty() ? fmt::format("'{}' is none of {}", name, few_of(known))
+                                           : fmt::format("'{}' is unknown{}give one of {}", name,
+                                                         suggest_then(name, known), few_of(known)));
   }
   return static_cast<std::size_t>(found - names.begin());
 }

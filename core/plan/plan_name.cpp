@@ -151,12 +151,20 @@ std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& prob
 
 bool has_fields(const Plan& plan, const JsonCursor& cursor) {
   const std::vector<std::string> names = field_names(plan);
+  Json fields = Json::object();
   for (const auto& [key, value] : cursor.value().items()) {
     const bool own = key == kDataflowField ? value == dataflow_name(plan)
                                            : std::binary_search(names.begin(), names.end(), key);
     if (!own) return false;
+    if (key != kDataflowField) fields[key] = value;
   }
-  return true;
+  try {
+    Plan with = plan;
+    lay_over(with, fields, cursor);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 Plan with_fields(Plan plan, const JsonCursor& cursor) {
@@ -169,10 +177,14 @@ Plan with_fields(Plan plan, const JsonCursor& cursor) {
   const std::vector<std::string> names = field_names(plan);
   for (const auto& [key, unused] : fields.items()) {
     if (std::binary_search(names.begin(), names.end(), key)) continue;
-    cursor.at(key).fail(fmt::format("unknown field; dataflow {} has {}{}", dataflow_name(plan),
-                                    fmt::join(names, ", "), did_you_mean(key, names)));
+    cursor.at(key).fail(fmt::format("unknown field{}dataflow {} has {}", suggest_then(key, names),
+                                    dataflow_name(plan), few_of(names)));
   }
-  lay_over(plan, fields, cursor);
+  try {
+    lay_over(plan, fields, cursor);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}, in dataflow {}", error.what(), dataflow_name(plan)));
+  }
   return plan;
 }
 

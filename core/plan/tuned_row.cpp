@@ -4,12 +4,11 @@
 
 #include <charconv>
 
+#include "core/plan/row_bounds.h"
 #include "core/problem/config.h"
 
 namespace vqgen {
 namespace {
-
-constexpr double kLongestUs = 1e9;
 
 Problem read_problem(const JsonCursor& cursor) {
   for (const char* other : {"gpu", "hotness", "plan"}) {
@@ -94,7 +93,7 @@ TunedRow read_tuned_row(const JsonCursor& cursor) {
   row.runner_up = read_plan_of(cursor, "runner_up", row.problem);
   row.runner_up_us = read_us(cursor, "runner_up_us");
   row.noise = cursor.member("noise").number(0, 1);
-  row.rel_err = cursor.member("rel_err").number(0, 1);
+  row.rel_err = cursor.member("rel_err").number(0, kMostRelErr);
   row.candidates = static_cast<int>(cursor.member("candidates").integer(1, 1e9));
   return row;
 }

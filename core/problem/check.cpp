@@ -4,6 +4,10 @@
 #include <vq/kernels/merge_lanes/plan.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
+
+#include "core/problem/head_dims.h"
 
 namespace vqgen {
 namespace {
@@ -29,24 +33,51 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
                 kMostStages);
 }
 
+constexpr std::array kAttentionHeadDims{64, 96, 128, 256};
+constexpr std::array kCacheHeadDims{64, 80, 96, 128, 256};
+
+std::span<const int> head_dims(const Problem& problem) {
+  if (std::holds_alternative<AttentionDecode>(problem)) return kAttentionHeadDims;
+  const bool cache =
+      std::holds_alternative<KvAppend>(problem) || std::holds_alternative<KvDecode>(problem);
+  return cache ? kCacheHeadDims : std::span<const int>();
+}
+
+std::string head_dim_fault(std::span<const int> built, int head_dim) {
+  if (std::ranges::find(built, head_dim) != built.end()) return "";
+  return fmt::format("{} is not built yet; use {} or {}", head_dim,
+                     fmt::join(built.first(built.size() - 1), ", "), built.back());
+}
+
 // Of an op that writes or reads rows of a cache as they are.
 template <class Op>
 void judge_cache(Judge& judge, const Op& op) {
   judge_format(judge, op.keys, "keys");
   judge_format(judge, op.values, "values");
-  const int d = op.shape.head_dim;
-  judge.require(d == 64 || d == 80 || d == 96 || d == 128 || d == 256,
-                "head_dim {} is not built yet; use 64, 80, 96, 128 or 256", d);
+  const std::string fault = head_dim_fault(kCacheHeadDims, op.shape.head_dim);
+  judge.require(fault.empty(), "head_dim {}", fault);
 }
 
 }  // namespace
 
+std::string head_dim_fault(const Problem& problem) {
+  const std::span<const int> built = head_dims(problem);
+  if (built.empty()) return "";
+  return std::visit(
+      [&](const auto& op) -> std::string {
+        if constexpr (requires { op.shape.head_dim; }) {
+          return head_dim_fault(built, op.shape.head_dim);
+        }
+        return "";
+      },
+      problem);
+}
+
 void judge_problem(Judge& judge, const AttentionDecode& op) {
   judge_format(judge, op.keys, "keys");
   judge_format(judge, op.values, "values");
-  const int d = op.shape.head_dim;
-  judge.require(d == 64 || d == 96 || d == 128 || d == 256,
-                "head_dim {} is not built yet; use 64, 96, 128 or 256", d);
+  const std::string fault = head_dim_fault(kAttentionHeadDims, op.shape.head_dim);
+  judge.require(fault.empty(), "head_dim {}", fault);
 }
 
 void judge_problem(Judge& judge, const KvAppend& op) { judge_cache(judge, op); }

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/hotness/takes_hotness.h"
 #include "core/profiles.h"
+#include "core/suggest.h"
 
 namespace vqgen {
 namespace {
@@ -11,6 +13,29 @@ namespace {
 constexpr std::array kOps{
     AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,           KvAppend::kOp,
     KvDecode::kOp,        AttentionMerge::kOp, ScalarQuantize::kOp, ScalarDequantize::kOp};
+
+FormatUse use_of(Operand operand) {
+  return operand == Operand::keys     ? FormatUse::keys
+         : operand == Operand::values ? FormatUse::values
+                                      : FormatUse::weights;
+}
+
+// Of a problem that is refused: a preset of another operand's, whose fields nobody wrote here.
+void require_presets_of_operands(const JsonCursor& root) {
+  for (const Operand operand : {Operand::keys, Operand::values, Operand::weights}) {
+    const std::string name(enum_name(operand));
+    if (!root.has(name) || !root.at(name).value().is_string()) continue;
+    const std::string preset = root.at(name).string();
+    if (names_a_file(preset)) continue;
+    const FormatProfile profile = find_format_profile(preset, name);
+    const FormatUse wanted = use_of(operand);
+    if (profile.serves(wanted)) continue;
+    root.at(name).fail(
+        fmt::format("'{}' is a format of {}; for {} take one of {}", preset,
+                    *profile.use == FormatUse::cache ? "KV caches" : enum_name(*profile.use), name,
+                    few_of(formats_for(wanted))));
+  }
+}
 
 template <class Op>
 Problem read_op(const JsonCursor& root) {
@@ -28,7 +53,8 @@ Problem read_op(const JsonCursor& root) {
     const std::string name(enum_name(operand));
     const JsonCursor cursor = root.member(
         name, fmt::format(": the format of the {}, a preset, a file or an object", name));
-    format = operand == Operand::values ? read_value_format(cursor) : read_format(cursor);
+    format = operand == Operand::values ? read_value_format(cursor)
+                                        : read_format(cursor, use_of(operand));
   });
   return op;
 }
@@ -63,6 +89,10 @@ Config read_config(const Json& json, const std::string& source) {
                    : op == 5 ? read_op<AttentionMerge>(root)
                    : op == 6 ? read_op<ScalarQuantize>(root)
                              : read_op<ScalarDequantize>(root);
+  if (root.has("hotness")) {
+    const std::string why = why_no_hotness(config.problem);
+    if (!why.empty()) root.at("hotness").fail(why);
+  }
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
   if (root.has("hotness")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();
@@ -72,7 +102,12 @@ Config read_config(const Json& json, const std::string& source) {
     config.plan = root.at("plan").value();
     if (!config.plan.is_object()) root.at("plan").fail("must be an object of the plan's fields");
   }
-  validate(config.problem, source);
+  try {
+    validate(config.problem, source);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::bad_input) require_presets_of_operands(root);
+    throw;
+  }
   return config;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/ceil_div.h"
 #include "core/error.h"
+#include "core/problem/head_dims.h"
 
 namespace vqgen {
 namespace {
@@ -300,12 +301,19 @@ void validate(const Linear& op, const Validator& validator) {
 }  // namespace
 
 void validate(const Problem& problem, const std::string& where) {
-  std::visit(
-      [&](const auto& op) {
-        validate_rows(op, Validator(where));
-        validate(op, Validator(where));
-      },
-      problem);
+  try {
+    std::visit(
+        [&](const auto& op) {
+          validate_rows(op, Validator(where));
+          validate(op, Validator(where));
+        },
+        problem);
+  } catch (const Error&) {
+    // No remedy for a format helps where no format of that head_dim has a kernel.
+    const std::string fault = head_dim_fault(problem);
+    if (fault.empty()) throw;
+    throw Error(ErrorKind::infeasible, fmt::format("{}: /shape/head_dim: {}", where, fault));
+  }
 }
 
 const Linear* as_linear(const Problem& problem) {

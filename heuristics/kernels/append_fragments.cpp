@@ -60,10 +60,10 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
 }  // namespace
 
 void judge_plan(Judge& judge, const AppendFragments& plan, const KvAppend& op, const GpuSpec& gpu) {
-  judge_entries(judge, op.keys, "keys");
-  judge_entries(judge, op.values, "values");
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge_entries(judge, op.keys, "keys");
+  judge_entries(judge, op.values, "values");
   judge_rows(judge, plan, op);
   judge.require(plan.sequences_per_block <= op.shape.batch,
                 "sequences_per_block {} is more than the {} sequences of a call",

@@ -84,14 +84,14 @@ void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
 }  // namespace
 
 void judge_plan(Judge& judge, const AppendProducts& plan, const KvAppend& op, const GpuSpec& gpu) {
-  for_each_part(op.keys, op.shape.head_dim,
-                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys"); });
-  judge_wide_entries(judge, op.values, "values");
-  judge_codebooks(judge, op, gpu);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(plan.warpgroups == 0 || gpu.warpgroup_products,
                 "{} has no products of warp groups; set warpgroups to 0", gpu.name);
+  for_each_part(op.keys, op.shape.head_dim,
+                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys"); });
+  judge_wide_entries(judge, op.values, "values");
+  judge_codebooks(judge, op, gpu);
   judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,
                 "threads {} are no whole warp groups of 128", plan.threads);
   judge_rows(judge, plan, op);

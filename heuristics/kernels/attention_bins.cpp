@@ -141,11 +141,11 @@ void choose_products(AttentionBins& plan, const AttentionDecode& op, const GpuSp
 
 void judge_plan(Judge& judge, const AttentionBins& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
   judge_columns(judge, op.values, "values");
-  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge.require(op.shape.page_tokens == 0,
                 "a cache in pages is not built in dataflow bins; use lanes");
   judge.require(op.shape.query_tokens == 1,

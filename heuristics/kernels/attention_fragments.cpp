@@ -235,14 +235,14 @@ void judge_scales(Judge& judge, const AttentionFragments& plan, const AttentionD
 // scalar codes whole words. Bytes are multiplied where bf16 is: from sm_80 on.
 void judge_plan(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
                 "{} has no tensor-core product of bytes, which dataflow fragments takes for scalar "
                 "codes; use lanes",
                 gpu.name);
-  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
   judge_scales(judge, plan, op);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",

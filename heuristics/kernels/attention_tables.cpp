@@ -8,6 +8,10 @@ void judge_plan(Judge& judge, const AttentionTables& plan, const AttentionDecode
                 const GpuSpec& gpu) {
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
+  judge.require(!op.keys.is_scalar(),
+                "keys: a score table holds inner products of entries, and codes of {} are numbers; "
+                "use dataflow lanes",
+                short_name(op.keys));
   judge.require(op.keys.decoder == Decoder::table,
                 "keys: a score table holds no 65536 points of the E8P lattice; use dataflow lanes");
   judge.require(plan.table_bits == 16 || plan.table_bits == 32,
@@ -18,11 +22,16 @@ void judge_plan(Judge& judge, const AttentionTables& plan, const AttentionDecode
                 plan.heads_per_block, kMostHeads);
   if (!judge.ok()) return;
   const std::int64_t bytes = vq::table_bytes(configured(plan, op));
+  AttentionTables least = plan;
+  least.heads_per_block = 1;
+  least.table_bits = 16;
+  const bool may_fit = vq::table_bytes(configured(least, op)) <= gpu.shared_bytes_per_block;
   judge.require(bytes <= gpu.shared_bytes_per_block,
                 "score tables of {} entries and {} heads take {} bytes, {} has {} of shared memory "
-                "a block; use another dataflow, fewer heads_per_block or table_bits 16",
+                "a block; use another dataflow{}",
                 std::int64_t{op.keys.residuals} * op.keys.entries(), plan.heads_per_block, bytes,
-                gpu.name, gpu.shared_bytes_per_block);
+                gpu.name, gpu.shared_bytes_per_block,
+                may_fit ? ", fewer heads_per_block or table_bits 16" : "");
   if (!judge.ok()) return;
   judge_lanes(judge, plan, op);
   judge_attention(judge, plan, op, gpu);

@@ -100,13 +100,14 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
 template <class P>
 void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
   const VqFormat& format = op.weights;
-  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
-                "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
-                "entry_type to int8 and common_scale to true, or use another dataflow",
-                dataflow_name(plan));
   judge.require(gpu.bf16_products,
                 "{} has no tensor-core product of bytes, which dataflow {} takes; use another",
                 gpu.name, dataflow_name(plan));
+  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
+                "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
+                "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
+                "them, or use another dataflow",
+                dataflow_name(plan));
   const int entries = format.entries();
   judge.require(plan.codebook == all_shared(entries) ||
                     plan.codebook == all_replicated(entries, plan.codebook.copies),

@@ -26,8 +26,9 @@ int chunk_of(const LinearBytegroups& plan, const Linear& op, std::int64_t column
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearBytegroups& plan, const Linear& op, const GpuSpec& gpu) {
+  const bool bytes = op.weights.sums_are_bytes() && gpu.bf16_products;
+  judge_warp_groups(judge, plan, gpu, bytes ? "bytes" : "fragments");
   judge_bytes(judge, plan, op, gpu);
-  judge_warp_groups(judge, plan, gpu, "bytes");
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) &&
                     plan.rows_per_block >= 8 && plan.rows_per_block <= 128,
                 "rows_per_block {} is not a power of two from 8 to 128, as dataflow bytegroups "

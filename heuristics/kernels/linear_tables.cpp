@@ -44,6 +44,13 @@ void judge_plan(Judge& judge, const LinearTables& plan, const Linear& op, const 
       "the codes of {} sub-vectors take {} bits, no half, quarter or whole of a word; use "
       "sub_vectors_per_lane 1",
       sub_vectors, sub_vectors * code_bits);
+  LinearTables bare = plan;
+  bare.codebook = all_global();
+  const std::int64_t bytes = call_shape(bare, op).shared_bytes();
+  judge.require(bytes <= gpu.shared_bytes_per_block,
+                "tables of {} inner products each take {} bytes of shared memory a block, {} has "
+                "{}; use another dataflow, or leave it out for one to be chosen",
+                op.weights.entries(), bytes, gpu.name, gpu.shared_bytes_per_block);
   judge_tile_rows(judge, configured(plan, op), "which a table serves");
   judge_linear(judge, plan, op, gpu);
 }

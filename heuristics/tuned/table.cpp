@@ -186,7 +186,9 @@ TunedTable read_table(const std::filesystem::path& path) {
 
 std::string table_text(const TunedTable& table) {
   std::string text = Json{{kVersionField, kVersion}}.dump() + '\n';
-  for (const TunedRow& row : merge(std::span(&table, 1)).rows) text += to_json(row).dump() + '\n';
+  for (const TunedRow& row : merge(std::span(&table, 1)).rows) {
+    text += to_json(row).dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  }
   return text;
 }
 

@@ -130,7 +130,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     try:
         import torch
     except ImportError as error:
-        raise ImportError("train_rsimvq needs PyTorch: pip install 'vqgen[torch]'") from error
+        raise ImportError("train_rsimvq needs PyTorch; pip install torch") from error
     from vqgen import _kmeans, _rsimvq
 
     own = isinstance(vectors, torch.Tensor)

@@ -22,8 +22,14 @@ import pathlib
 import sys
 import tempfile
 
-import torch
-import transformers
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"vqgen.eval: {error}; pip install torch transformers", file=sys.stderr)
+    sys.exit(2)
 
 import vqgen
 import vqgen.hf

@@ -42,7 +42,7 @@ def styled(function):
         try:
             import matplotlib.style
         except ImportError as error:
-            raise ImportError("needs matplotlib: pip install 'vqgen[plots]'") from error
+            raise ImportError("needs matplotlib; pip install matplotlib") from error
         with matplotlib.style.context(["default", STYLE]):
             return function(*arguments)
     return wrapped

@@ -17,13 +17,6 @@ bool absolute(const std::optional<std::string>& value) {
   return value && std::filesystem::path(*value).is_absolute();
 }
 
-// Whether nobody but root and this user can put another folder in the place of one in it.
-bool is_safe_parent(const std::filesystem::path& folder) {
-  struct stat status {};
-  if (::stat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return false;
-  return is_ours(status) && ((status.st_mode & 0022) == 0 || (status.st_mode & S_ISVTX) != 0);
-}
-
 std::string others_write(const std::filesystem::path& path) {
   return fmt::format("others can write to {}; close it with chmod -R go-w", path.string());
 }
@@ -44,7 +37,7 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 }
 
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary) {
-  if (!is_safe_parent(temporary)) return std::nullopt;
+  if (!unsafe_parent(temporary).empty()) return std::nullopt;
   const std::filesystem::path folder = temporary / fmt::format("vqgen-{}", ::geteuid());
   [[maybe_unused]] const int ignored = ::mkdir(folder.c_str(), 0700);  // it may be there
   struct stat status {};
@@ -93,15 +86,6 @@ CacheOptions cache_options(const CacheEnvironment& environment) {
     options.max_bytes = parse_bytes("VQGEN_CACHE_MAX_BYTES", *environment.vqgen_cache_max_bytes);
   }
   return options;
-}
-
-bool open_to_others(const struct stat& status) {
-  const bool by_group = (status.st_mode & 0020) != 0 && status.st_gid != ::getegid();
-  return (status.st_mode & 0002) != 0 || by_group;
-}
-
-bool is_ours(const struct stat& status) {
-  return status.st_uid == 0 || status.st_uid == ::geteuid();
 }
 
 std::string distrust(const std::filesystem::path& path, Trust trust) {

@@ -2,8 +2,6 @@
 // loaded from a place: only where nobody but its owner can put or change it.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +9,8 @@
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include "runtime/process/temporary_folder.h"
 
 namespace vqgen {
 
@@ -43,7 +43,7 @@ std::optional<std::filesystem::path> default_cache_dir(const CacheEnvironment& e
 
 // `temporary`/vqgen-UID, made if it is missing; nullopt unless it is a real folder of this user
 // that nobody else can enter: others may write beside it, and a kernel of theirs must not be run.
-// `temporary` must be root's or this user's, and sticky if others can write there.
+// `temporary` must be no unsafe_parent().
 std::optional<std::filesystem::path> private_folder(const std::filesystem::path& temporary);
 
 // The parts between colons that are not empty.
@@ -56,12 +56,6 @@ std::uint64_t parse_bytes(const std::string& what, const std::string& text);
 // that is empty or relative, else memory alone. VQGEN_CACHE_PATH is split at colons.
 // Error(bad_input) where VQGEN_CACHE_MAX_BYTES is no number of bytes.
 CacheOptions cache_options(const CacheEnvironment& environment);
-
-// Whether others than its owner can write there: all users, or a group that is not this process's
-// own. The own one is let through, since with a umask of 002 it is the user's private group.
-bool open_to_others(const struct stat& status);
-// Whether it is this user's or root's.
-bool is_ours(const struct stat& status);
 
 // own: the user's folder, which must be the user's or root's. named: a folder or pack of
 // VQGEN_CACHE_PATH, whose owner is trusted by naming it, so that nobody else may be able to put

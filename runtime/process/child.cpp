@@ -221,7 +221,7 @@ bool ChildTalk::send(std::string_view bytes, Time deadline) {
 ChildTalk::Got ChildTalk::receive(std::string& bytes, Time deadline) {
   for (;;) {
     if (!wait(POLLIN, deadline)) return Got::nothing;
-    std::array<char, 65536> some;
+    std::vector<char> some(65536);  // threads may have as little of a stack
     const ssize_t got = read_some(talk_.get(), some);
     if (got == 0) return Got::end;
     if (got < 0) continue;

@@ -106,8 +106,9 @@ TEST(ConfigFile, SizesWhoseProductIsBeyondAnyDevice) {
 TEST(ConfigFile, MissingFoldersAndStrangeNames) {
   const Folder folder;
   expect_failure({"compile", folder.path("none.json")}, 2,
-                 {folder.path("none.json"), "cannot read: No such file", "give a file"});
-  expect_failure({"compile", folder.path("")}, 2, {"cannot read: Is a directory", "give a file"});
+                 {folder.path("none.json"), "cannot read: No such file", "see that it is there"});
+  expect_failure({"compile", folder.path("")}, 2,
+                 {"cannot read: Is a directory", "see that it is there"});
   expect_failure({"compile", "/dev/null"}, 2, {"/dev/null: cannot read"});
 }
 

@@ -85,6 +85,18 @@ TEST_F(Db, MergeKeepsTheBestAndItsBytesDoNotDependOnTheOrder) {
   expect_failure({"db"}, 2, {"subcommand is required"});
 }
 
+// Who tunes into a table, beside this or before, finds its rows there.
+TEST_F(Db, MergeKeepsTheRowsOfTheTableThatItWrites) {
+  const std::string a = table("a.jsonl", row_line("uniform", plan_of(128), 5.0));
+  const std::string out = table("out.jsonl", row_line("zipf:1", plan_of(64), 4.0));
+  const std::string before = read_text(out);
+  expect_failure({"db", "merge", a, "--out", out}, 2,
+                 {"--out " + out + " holds 1 rows", "name it among the tables"});
+  EXPECT_EQ(read_text(out), before);
+  EXPECT_EQ(run({"db", "merge", a, out, "--out", out})["rows"], 2);
+  EXPECT_EQ(run({"db", "merge", out, "--out", out})["rows"], 2);
+}
+
 TEST_F(Db, LintAndDiffSayWhatTheyFind) {
   const std::string a = table("a.jsonl", row_line("uniform", plan_of(128), 5.0));
   const std::string b = table("h100.jsonl", row_line("uniform", plan_of(128), 6.0));

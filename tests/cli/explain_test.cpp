@@ -44,6 +44,33 @@ TEST(Explain, SaysTheSameInTextAndJson) {
   }
 }
 
+// Numbers are no entries, and their scales take bits too.
+TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
+  const Folder folder;
+  Json json = tiny_attention();
+  json["shape"]["window"] = 64;
+  json["shape"]["head_dim"] = 128;
+  for (const auto& [keys, values, key_bits, value_bits] :
+       {std::tuple("int4-kivi-keys", "int4-kivi-values", "5 bits", "5 bits"),
+        std::tuple("int8-channel", "int8-token", "8 bits", "8.25 bits")}) {
+    json["keys"] = keys;
+    json["values"] = values;
+    const Outcome outcome = vqgen({"explain", folder.file("c.json", json.dump()), "--gpu", "h200"});
+    expect_success(outcome);
+    for (const auto& [operand, bits] :
+         {std::pair("keys", key_bits), std::pair("values", value_bits)}) {
+      const std::size_t at = outcome.out.find("\n  " + std::string(operand) + ": ");
+      ASSERT_NE(at, std::string::npos) << outcome.out;
+      expect_in(outcome.out.substr(at, outcome.out.find('\n', at + 1) - at),
+                std::string(" of codes, ") + bits + " a number");
+    }
+    expect_in(outcome.out, "the op has no codebooks");
+    for (const char* words : {"one of 1 entries", "lookups 0.0 % find", "look up at once"}) {
+      EXPECT_EQ(outcome.out.find(words), std::string::npos) << words << " in: " << outcome.out;
+    }
+  }
+}
+
 TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
   const Arguments arguments{

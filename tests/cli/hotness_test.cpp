@@ -92,6 +92,24 @@ TEST_F(Hotness, ReorderedBundlesRunToTheSameBits) {
   }
 }
 
+// Of either operand: its codes are numbers, and nothing is written of the other.
+TEST_F(Hotness, ScalarFormatsAreRefused) {
+  const std::string out = folder.path("scalar");
+  const char* const table = R"({"vector_size": 8, "index_bits": 4, "scope": "head"})";
+  for (const auto& [keys, values, operand] :
+       {std::tuple("int8-channel", table, "keys"), std::tuple(table, "int8-token", "values")}) {
+    expect_success(vqgen({"quantize", "--input", tensors(), "--out", out, "--keys", "layer0.k",
+                          "--key-format", keys, "--values", "layer0.v", "--value-format", values}));
+    const std::string item = "layer0." + std::string(operand) + ": ";
+    for (const Arguments& arguments :
+         {Arguments{"profile", "--data", out, "--out", folder.path("p.json")},
+          Arguments{"reorder", "--data", out, "--out", folder.path("hot")}}) {
+      expect_failure(arguments, 3, {item, "codes of format int8", "no accesses can be counted"});
+    }
+    EXPECT_EQ(folder.names(), std::vector<std::string>{"scalar"});
+  }
+}
+
 TEST_F(Hotness, QuantizeReordersToTheSameBundle) {
   Arguments arguments = quantize_tiny_cache(tensors(), folder.path("one"));
   arguments.emplace_back("--reorder");

@@ -1,4 +1,6 @@
 // vqgen list: what ships by name.
+#include <algorithm>
+
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
 
@@ -16,7 +18,7 @@ std::vector<std::string> first_words(const std::string& text) {
 
 TEST(List, NamesAllThatShips) {
   const std::map<std::string, std::vector<std::string>> known{
-      {"formats", format_names()}, {"gpus", gpu_names()}, {"sweeps", sweep_names()}};
+      {"formats", formats_for({})}, {"gpus", gpu_names()}, {"sweeps", sweep_names()}};
   for (const auto& [what, names] : known) {
     SCOPED_TRACE(what);
     const Outcome text = vqgen({"list", what});
@@ -28,6 +30,40 @@ TEST(List, NamesAllThatShips) {
     for (const Json& each : document[what]) listed.push_back(each["name"]);
     EXPECT_EQ(listed, names);
   }
+}
+
+// What a number takes with its scales, as a bundle of it says too; what it is for; and those that
+// are recommended first, then caches' before those of weights.
+TEST(List, FormatsSayTheirUseAndTheirBits) {
+  std::vector<std::string> names = formats_for({});
+  const Json formats = document_of(vqgen({"list", "formats", "--json"}))["formats"];
+  const std::map<std::string, double> bits{
+      {"int4-kivi-keys", 5},  {"int4-kivi-values", 5}, {"int8-token", 8.25}, {"int8-channel", 8},
+      {"vecinfer-d4b8i8", 2}, {"aqlm-2x8i8", 2},       {"aqlm-1x15", 1.875}, {"fp8-e4m3", 8}};
+  std::size_t checked = 0;
+  bool all = true;
+  std::string last = "cache";
+  for (const Json& each : formats) {
+    const bool recommended = each["recommended"];
+    EXPECT_TRUE(all || !recommended) << each["name"];
+    if (all && !recommended) last = "cache";
+    all = recommended;
+    const std::string use = each["use"] == "weights" ? "weights" : "cache";
+    EXPECT_GE(use, last) << each["name"];
+    last = use;
+    const auto known = bits.find(each["name"]);
+    if (known == bits.end()) continue;
+    EXPECT_EQ(each["bits_per_element"], known->second) << each["name"];
+    ++checked;
+  }
+  EXPECT_EQ(checked, bits.size());
+  const std::string text = vqgen({"list", "formats"}).out;
+  EXPECT_NE(text.find("  keys         5 bits  affine numbers of 4 bits"), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find(" 1 entries"), std::string::npos) << text;
+  EXPECT_TRUE(find_format_profile(names.front(), "test").recommended);
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, format_names());
 }
 
 TEST(List, SaysWhatEachIs) {

@@ -6,9 +6,9 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack", "explain",
-                                            "compile",  "run",     "measure", "tune",   "regret",
-                                            "export",   "doctor",  "list",    "version"};
+const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack",  "explain",
+                                            "compile",  "run",     "measure", "tune",    "regret",
+                                            "export",   "doctor",  "list",    "version", "help"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});
@@ -33,6 +33,22 @@ TEST(Usage, HelpOfEverySubcommand) {
     EXPECT_NE(outcome.out.find("--json"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("Usage: vqgen " + name), std::string::npos) << outcome.out;
   }
+}
+
+TEST(Usage, HelpByItsName) {
+  EXPECT_EQ(vqgen({"help"}).out, vqgen({"--help"}).out + "\n");
+  for (const Arguments& path :
+       {Arguments{"compile"}, Arguments{"db", "merge"}, Arguments{"help"}}) {
+    Arguments by_name{"help"}, by_option = path;
+    by_name.insert(by_name.end(), path.begin(), path.end());
+    by_option.emplace_back("--help");
+    const Outcome outcome = vqgen(by_name);
+    expect_success(outcome);
+    EXPECT_EQ(outcome.out, vqgen(by_option).out + "\n");
+  }
+  expect_failure({"help", "complie"}, 2,
+                 {"unknown subcommand 'complie'", "did you mean 'compile'?"});
+  expect_failure({"help", "db", "x"}, 2, {"unknown subcommand 'x'; see vqgen db --help"});
 }
 
 TEST(Usage, Version) {

@@ -31,7 +31,7 @@ TEST(World, AGpuThatNvrtcCannotCompileFor) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
   const Folder folder;
   const Json gpu = {{"name", "old"},
-                    {"arch", "sm_10"},
+                    {"arch", "sm_76"},
                     {"sms", 1},
                     {"registers_per_sm", 65536},
                     {"max_threads_per_sm", 1024},
@@ -43,7 +43,63 @@ TEST(World, AGpuThatNvrtcCannotCompileFor) {
                     {"memory_gbps", 1},
                     {"sm_clock_mhz", 1}};
   expect_failure({"compile", kConfig, "--gpu", folder.file("gpu.json", gpu.dump())}, 5,
-                 {"cannot compile for 'sm_10'", "choose another GPU"});
+                 {"cannot compile for 'sm_76'", "choose another GPU"});
+}
+
+// Before anything is planned for it.
+TEST(World, AGpuThatNoKernelRunsOn) {
+  const Folder folder;
+  Json gpu = document_of(vqgen({"list", "gpus", "--json"}))["gpus"].back()["spec"];
+  gpu["arch"] = "sm_70";
+  gpu["warpgroup_products"] = gpu["bf16_products"] = false;
+  const std::string file = folder.file("gpu.json", gpu.dump());
+  for (const std::string& name : {file, std::string("v100"), std::string("Tesla V100-SXM2-16GB")}) {
+    expect_failure({"explain", kConfig, "--gpu", name}, 2,
+                   {name, "sm_70 is not supported; take a GPU of sm_75 or newer"});
+  }
+}
+
+// Where others can swap folders, a kernel of theirs could be run in the place of one's own.
+TEST(World, ATemporaryFolderThatIsNoneOrIsOpenToOthers) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const auto refuse = [&](const std::string& temporary, const std::vector<std::string>& words) {
+    std::vector<std::string> all{"TMPDIR: " + temporary, "set TMPDIR to a folder of your own"};
+    all.insert(all.end(), words.begin(), words.end());
+    expect_failure({"run", config, "--backend", "host"}, 2, all,
+                   {{"TMPDIR", temporary}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
+  };
+  refuse(folder.path("none"), {"is no folder"});
+  refuse(config, {"is no folder"});
+  std::filesystem::create_directories(folder.path("open/inner"));
+  std::filesystem::permissions(folder.path("open"), std::filesystem::perms(0777));
+  refuse(folder.path("open"), {"is not sticky", "chmod go-w " + folder.path("open")});
+  refuse(folder.path("open/inner"), {"chmod go-w " + folder.path("open")});
+  std::filesystem::permissions(folder.path("open"), std::filesystem::perms(01777));
+  expect_success(
+      vqgen({"run", config, "--backend", "host"},
+            {{"TMPDIR", folder.path("open/inner")}, {"VQGEN_CACHE_DIR", folder.path("cache")}}));
+}
+
+// Nothing was timed: whoever asked for times has to hear of it.
+TEST(World, PlansThatDoNotCompileAreNoSuccess) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  const std::string compiler = folder.file(
+      "g++", "#!/bin/sh\nif [ \"$1\" = --version ]; then echo g++ 12; else exit 1; fi\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms(0700));
+  const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
+  for (const char* command : {"measure", "ablate"}) {
+    Arguments arguments{command, config, "--backend", "host", "--gpu", "h200"};
+    if (std::string_view(command) == "ablate") arguments.insert(arguments.end(), {"--budget", "2"});
+    const Outcome outcome = vqgen(arguments, variables);
+    EXPECT_EQ(outcome.exit_code, 5) << command << outcome.err;
+    EXPECT_NE(outcome.err.find("plans could be timed; the first is compile_failed"),
+              std::string::npos)
+        << outcome.err;
+  }
 }
 
 TEST(World, AGpuTooSmallForTheProblem) {

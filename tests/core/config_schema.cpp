@@ -1,4 +1,5 @@
 // The JSON Schema of config.json, from the declared fields.
+#include "core/hotness/takes_hotness.h"
 #include "core/problem/config.h"
 #include "tests/core/schema_validator.h"
 
@@ -97,6 +98,7 @@ Json op_schema(std::vector<std::string> operands) {
         {"description", "a profile file of vqgen profile, from the config's folder"}}},
       {"plan", plan_schema<Op>()},
   };
+  if (!why_no_hotness(Op{}).empty()) properties.erase("hotness");
   Json required = {"op", "shape"};
   for (const std::string& operand : operands) {
     properties[operand] = format_schema();

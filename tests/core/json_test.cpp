@@ -151,7 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
             "missing_inside", R"({"count": 0, "inner": {}})", {"/inner: ", "'size' is missing"}},
         Refusal{"unknown",
                 R"({"count": 0, "cuont": 0})",
-                {" /: ", "unknown field 'cuont'; the fields here are count, big, ratio"}},
+                {" /: ",
+                 "unknown field 'cuont'; did you mean 'count'? Else the fields here are count, "
+                 "big, ratio"}},
         Refusal{"unknown_inside",
                 R"({"count": 0, "inner": {"size": 1, "more": 2}})",
                 {"/inner: ", "unknown field 'more'; the fields here are size"}}),

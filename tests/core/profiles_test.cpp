@@ -205,13 +205,14 @@ TEST(Profiles, GpusAreFoundByTheDriversName) {
 TEST(Profiles, UnknownNamesAreAnsweredWithTheKnown) {
   for (const char* name : {"h300", "", "h200 "}) {
     expect_words(message_of([&] { find_gpu(name); }),
-                 {"gpu '" + std::string(name) + "' is unknown; give a JSON file", "h200", "t4"});
+                 {"gpu '" + std::string(name) + "' is unknown", "give a JSON file", "h100",
+                  "(vqgen list gpus)"});
   }
   expect_words(message_of([] { find_gpu("h200.json"); }), {"h200.json: cannot read"});
   expect_words(message_of([] { find_gpu("./h200"); }), {"./h200: cannot read"});
   expect_words(message_of([] { find_format("cq", "c.json: /keys"); }),
-               {"c.json: /keys: format 'cq' is unknown; give an object", "cq-2c8b",
-                "vqkv-llama-3.2-3b-values"});
+               {"c.json: /keys: format 'cq' is unknown; give an object", "vecinfer-d4b8i8",
+                "cq-2c8b", "(vqgen list formats)"});
   expect_words(message_of([] { find_sweep("llama"); }), {"sweep 'llama' is unknown", "llama-3-8b"});
 }
 

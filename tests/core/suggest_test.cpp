@@ -22,11 +22,27 @@ TEST(Suggest, TheNearestName) {
 }
 
 TEST(Suggest, NoneThatIsFar) {
-  for (const char* given : {"", "t4", "frobnicate", "--cal", "y"}) {
+  for (const char* given : {"", "t4", "frobnicate", "--cat", "y"}) {
     EXPECT_EQ(did_you_mean(given, kNames), "") << given;
   }
   EXPECT_EQ(did_you_mean(std::string(1 << 20, 'h'), kNames), "");
   EXPECT_EQ(did_you_mean("h200", {}), "");
+}
+
+TEST(Suggest, ANameThatHoldsWhatIsGiven) {
+  EXPECT_EQ(did_you_mean("--cal", kNames), "; did you mean '--calibration'?");
+  EXPECT_EQ(did_you_mean("4C8", kNames), "; did you mean 'cq-4c8b'?");
+  const std::vector<std::string> both{"my-int4", "int4-keys"};
+  EXPECT_EQ(did_you_mean("int4", both), "; did you mean 'int4-keys'?") << "begins with it";
+}
+
+TEST(Suggest, ListsAreShort) {
+  EXPECT_EQ(few_of(kNames), "a100, h100, h200, --calibration, cq-4c8b, x, kv_heads, query_heads");
+  std::vector<std::string> nine = kNames;
+  nine.emplace_back("last");
+  EXPECT_EQ(few_of(nine), "a100, h100, h200, --calibration, cq-4c8b, x, kv_heads and 2 more");
+  EXPECT_EQ(suggest_then("h20", kNames), "; did you mean 'h200'? Else ");
+  EXPECT_EQ(suggest_then("frobnicate", kNames), "; ");
 }
 
 TEST(Suggest, SameButCase) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/hotness/hotness_summary.h"
+#include "core/profiles.h"
 #include "tests/quantizer/random_tensor.h"
 
 namespace vqgen {
@@ -94,6 +95,32 @@ TEST(CountAccesses, OfALatticeAreThoseOfItsEntries) {
   const HotnessProfile profile = count_accesses(tensor, "x", Operand::keys, 3);
   EXPECT_EQ(profile.entries, 256);
   EXPECT_EQ(read_hotness(parse_json(hotness_text({profile}), "p"), "p").front(), profile);
+}
+
+// All that ships is counted, to a profile that is read back, or refused by name.
+TEST(CountAccesses, OfEachPresetCanBeReadOrIsRefused) {
+  int counted = 0, refused = 0;
+  for (const std::string& name : format_names()) {
+    SCOPED_TRACE(name);
+    const VqFormat format = find_format(name, "test");
+    if (format.in_parts() || format.entries() > 4096) continue;  // refused elsewhere; large
+    const samples::Shape shape{format, 1, 2, 64, 256};
+    const QuantizedTensor tensor = samples::random_tensor(shape, 5);
+    if (format.is_scalar()) {
+      ++refused;
+      const std::string message = message_of(
+          [&] { count_accesses(tensor, "layer0", Operand::keys); }, ErrorKind::infeasible);
+      EXPECT_NE(message.find("layer0.keys: "), std::string::npos) << message;
+      EXPECT_NE(message.find(short_name(format)), std::string::npos) << message;
+      continue;
+    }
+    ++counted;
+    const HotnessProfile profile = count_accesses(tensor, "layer0", Operand::keys);
+    EXPECT_EQ(read_hotness(parse_json(hotness_text({profile}), "p"), "p").front(), profile);
+    EXPECT_FALSE(steadiness(profile).share.empty());
+  }
+  EXPECT_GE(counted, 20);
+  EXPECT_GE(refused, 5);
 }
 
 TEST(CountAccesses, IgnoresThePaddingOfRows) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <regex>
 
 #include "core/files/files.h"
 #include "tests/in_folder.h"
@@ -280,6 +281,38 @@ TEST_F(Journal, AnotherFileIsNotTouched) {
   EXPECT_EQ(read_text(path()), other);
   EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_ / "none" / "j", header()); }), "");
   EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_, header()); }), "");
+}
+
+// Whatever is in a journal, a tuning ends in a row that tables can hold, or refuses the journal.
+TEST_F(Journal, WhatIsTakenMakesARowThatReadersTake) {
+  tuned();
+  const std::string text = read_text(path());
+  int taken = 0, refused = 0;
+  for (const char* field : {"rel_err", "time_us", "us"}) {
+    for (const char* value : {"0", "1e-310", "1e-4", "0.5", "1", "1.5", "2147483648", "1e300"}) {
+      SCOPED_TRACE(std::string(field) + " " + value);
+      const bool list = std::string_view(field) == "us";
+      const std::regex all(list ? R"re("us":\[[^\]]*\])re"
+                                : "\"" + std::string(field) + "\":[-+0-9.e]+");
+      std::string seven(value);
+      for (int i = 1; i < 7; ++i) seven += "," + std::string(value);
+      publish_text(path(), std::regex_replace(text, all,
+                                              "\"" + std::string(field) +
+                                                  "\":" + (list ? "[" + seven + "]" : value)));
+      std::string row;
+      try {
+        row = tuned();
+      } catch (const Error&) {
+        ++refused;
+        continue;
+      }
+      ++taken;
+      const Json json = parse_json(row, "row");
+      EXPECT_NO_THROW(read_tuned_row(JsonCursor(json["row"], "row"))) << row;
+    }
+  }
+  EXPECT_GT(taken, 6);
+  EXPECT_GT(refused, 6);
 }
 
 TEST_F(Journal, FalseTimesAreRecordedAsWrong) {

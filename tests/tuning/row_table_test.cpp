@@ -1,8 +1,13 @@
 // Rows put into one table by several at once, and rows that would say another device.
 #include "runtime/tuning/sweep/sweep.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <thread>
 
 #include "core/files/files.h"
@@ -68,6 +73,51 @@ TEST_F(RowTable, LosesNoRowOfManyAtOnce) {
   for (std::thread& each : threads) each.join();
   EXPECT_EQ(read_table(path()).rows.size(), static_cast<std::size_t>(kThreads * kRows));
   EXPECT_EQ(files(), 1u);
+}
+
+// As vqgen db merge changes it, beside those that put rows.
+TEST_F(RowTable, LosesNoRowToAMerge) {
+  constexpr int kThreads = 3, kRows = 8;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < kRows; ++i) {
+        put_row(path(), row_of("zipf:" + std::to_string(1 + thread * kRows + i), 1));
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    change_table(path(), [&](const TunedTable& before) {
+      const std::array tables{before, TunedTable{{row_of("uniform", 3)}}};
+      return merge(tables);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_EQ(read_table(path()).rows.size(), static_cast<std::size_t>(kThreads * kRows + 1));
+}
+
+TEST_F(RowTable, IsNotChangedWithoutTheLock) {
+  put_row(path(), row_of("uniform", 3));
+  const std::string before = read_text(path());
+  const int other = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  const std::string message =
+      message_of([&] { put_row(path(), row_of("zipf:1", 4), std::chrono::milliseconds(30)); });
+  EXPECT_NE(message.find(path().string() + ": another process has held the lock"),
+            std::string::npos)
+      << message;
+  EXPECT_EQ(read_text(path()), before);
+  ::close(other);
+  EXPECT_EQ(put_row(path(), row_of("zipf:1", 4)).rows.size(), 2u);
+}
+
+TEST_F(RowTable, WhatNoReaderTakesIsNotWritten) {
+  TunedRow row = row_of("uniform", 3);
+  for (const double rel_err : {2147483648.0, 1.5, -1.0, std::nan("")}) {
+    row.rel_err = rel_err;
+    EXPECT_NE(message_of([&] { put_row(path(), row); }).find("/rel_err"), std::string::npos);
+    EXPECT_EQ(files(), 0u);
+  }
 }
 
 TEST_F(RowTable, ATableThatCannotBeReadIsKept) {

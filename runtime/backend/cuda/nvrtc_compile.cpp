@@ -15,6 +15,7 @@
 #include "core/files/digest.h"
 #include "core/files/files.h"
 #include "core/gpu/gpu_arch.h"
+#include "runtime/process/temporary_folder.h"
 
 namespace vqgen {
 namespace {
@@ -55,11 +56,9 @@ void require_arch(const OpenedNvrtc& nvrtc, const KernelSource& source) {
 
 // Keeps text and log for the reader of the message, and says where.
 std::string keep(const KernelSource& source, const std::string& log) {
-  std::error_code code;
-  const auto folder = std::filesystem::temp_directory_path(code);
-  if (code) return "there is no temporary folder to keep the log in";
-  const auto stem = folder / ("vqgen-failed-" + Digest().add(source.text).hex().substr(0, 16));
+  std::filesystem::path stem = "vqgen-failed-" + Digest().add(source.text).hex().substr(0, 16);
   try {
+    stem = temporary_folder() / stem;
     publish_text(stem.string() + ".cu", source.text);
     publish_text(stem.string() + ".log", log);
   } catch (const Error& error) {

@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <stdexcept>
 
+#include "core/roomy_stack.h"
 #include "runtime/backend/cuda/nvrtc_talk.h"
 
 #define VQGEN_NVRTC_FUNCTIONS(X) \
@@ -128,11 +129,11 @@ std::optional<NvrtcMessage> hear(NvrtcReader& reader) {
   for (;;) {
     if (std::optional<NvrtcMessage> message = reader.take()) return message;
     if (reader.damaged()) return std::nullopt;
-    char bytes[65536];
-    const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
+    std::string bytes(65536, '\0');  // a stack may have no more
+    const ssize_t got = ::read(STDIN_FILENO, bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return std::nullopt;
-    reader.add(std::string_view(bytes, static_cast<std::size_t>(got)));
+    reader.add(std::string_view(bytes).substr(0, static_cast<std::size_t>(got)));
   }
 }
 
@@ -196,6 +197,9 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != ::atoi(argv[1])) return 5;
   ::dup2(STDERR_FILENO, STDOUT_FILENO);  // NVRTC may print
-  vqgen::serve();
+  vqgen::on_roomy_stack([] {
+    vqgen::serve();
+    return 0;
+  });
   ::_exit(0);  // without taking 100 MB of compiler down in order
 }

@@ -6,18 +6,16 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 #include "core/json/leftovers.h"
 #include "runtime/backend/backend.h"
 #include "runtime/process/child.h"
+#include "runtime/process/temporary_folder.h"
 
 namespace vqgen::host {
 
 ScratchFolder::ScratchFolder(const std::filesystem::path& parent) {
-  std::error_code failed;
-  const std::filesystem::path base =
-      parent.empty() ? std::filesystem::temp_directory_path(failed) : parent;
+  const std::filesystem::path base = parent.empty() ? temporary_folder() : parent;
   std::string name = (base / "vqgen-host-XXXXXX").string();
   Leftovers leftovers;
   if (mkdtemp(name.data()) == nullptr) {

@@ -13,7 +13,7 @@ namespace vqgen::host {
 // it is kept.
 class ScratchFolder {
  public:
-  // Under `parent`, or the system's temporary folder where that is empty. Error(device).
+  // Under `parent`, or temporary_folder() where that is empty, with its errors. Error(device).
   explicit ScratchFolder(const std::filesystem::path& parent);
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;

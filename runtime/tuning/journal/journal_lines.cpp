@@ -4,11 +4,11 @@
 
 #include "core/json/json_text.h"
 #include "core/plan/plan_name.h"
+#include "core/plan/row_bounds.h"
 
 namespace vqgen {
 namespace {
 
-constexpr double kLongestUs = 1e9;
 constexpr double kMostCost = 9e15;
 constexpr double kMostInt = 2147483647;
 
@@ -41,11 +41,7 @@ std::string line_of(const Json& json) { return text_of(json) + "\n"; }
 
 }  // namespace
 
-double read_time(const JsonCursor& cursor) {
-  const double us = cursor.number(0, kLongestUs);
-  if (us <= 0) cursor.fail("must be above 0");
-  return us;
-}
+double read_time(const JsonCursor& cursor) { return cursor.number(kShortestUs, kLongestUs); }
 
 const JsonCursor& require_array(const JsonCursor& cursor) {
   if (!cursor.value().is_array()) cursor.fail("must be an array");
@@ -88,7 +84,7 @@ Measurement read_measurement(const JsonCursor& cursor) {
     m.low_us = read_time(cursor.member("low_us"));
     m.high_us = read_time(cursor.member("high_us"));
   }
-  m.rel_err = cursor.member("rel_err").number(0, 1e300);
+  m.rel_err = cursor.member("rel_err").number(0, kMostRelErr);
   m.registers = read_count(cursor, "registers");
   m.blocks_per_sm = read_count(cursor, "blocks_per_sm");
   m.spill_bytes = read_count(cursor, "spill_bytes");

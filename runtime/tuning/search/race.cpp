@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/plan/row_bounds.h"
 #include "runtime/quartiles.h"
 
 namespace vqgen {
@@ -98,13 +99,16 @@ void set_noise(Decision& decision, std::span<const Finalist> finalists, std::siz
   decision.noise = band_of(2 * run_variance(own), decision.band);
 }
 
+// Whether a row can say it; no NaN can.
+bool fits_row(double us) { return us >= kShortestUs && us <= kLongestUs; }
+
 }  // namespace
 
 void refuse_false_times(Measurement& measurement) {
   Measurement& m = measurement;
   if (m.outcome != Outcome::timed) return;
-  const bool sound = is_time(m.time_us) && is_time(m.low_us) && is_time(m.high_us) &&
-                     std::isfinite(m.rel_err) && m.rel_err >= 0;
+  const bool sound = fits_row(m.time_us) && fits_row(m.low_us) && fits_row(m.high_us) &&
+                     m.rel_err >= 0 && m.rel_err <= kMostRelErr;
   if (sound) return;
   m.why =
       fmt::format("timed at {} us with rel_err {}, which no measurement is", m.time_us, m.rel_err);
@@ -113,11 +117,11 @@ void refuse_false_times(Measurement& measurement) {
 }
 
 void refuse_false_times(FinalTimes& times) {
-  if (std::all_of(times.us.begin(), times.us.end(), is_time)) return;
+  if (std::all_of(times.us.begin(), times.us.end(), fits_row)) return;
   times.us.clear();
   if (times.outcome != Outcome::timed) return;
   times.outcome = Outcome::wrong;
-  times.why = "a round of the finals took no time or no number";
+  times.why = "a round of the finals took no time that a device takes";
 }
 
 std::vector<std::size_t> pick_finalists(std::span<const std::optional<double>> us,

@@ -17,37 +17,77 @@
 namespace vqgen {
 namespace {
 
+// Whether the file system has no such locks at all.
+bool has_no_locks(int error) {
+  return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
+}
+
 // A lock of the folder of a table and not of a file in it: a file that goes with its lock lets in
 // one that made it anew beside one that waited for the old one, and a file that stays litters the
 // folder.
-OwnedFile locked_folder(const std::filesystem::path& table) {
+OwnedFile locked_folder(const std::filesystem::path& table, std::chrono::milliseconds longest) {
   const std::filesystem::path folder = table.has_parent_path() ? table.parent_path() : ".";
   OwnedFile file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  constexpr std::chrono::seconds kLongest{10};
-  const auto until = std::chrono::steady_clock::now() + kLongest;
-  while (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) break;
-    if (std::chrono::steady_clock::now() >= until) break;
+  if (file.get() < 0) {
+    const int error = errno;
+    throw FileError(error, fmt::format("{}: cannot write: {}: {}; choose a folder that can be read "
+                                       "and written",
+                                       table.string(), folder.string(), std::strerror(error)));
+  }
+  const auto until = std::chrono::steady_clock::now() + longest;
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    if (has_no_locks(error)) break;
+    if (error != EWOULDBLOCK && error != EINTR) {
+      throw FileError(error, fmt::format("{}: cannot lock {}: {}; choose another folder",
+                                         table.string(), folder.string(), std::strerror(error)));
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      throw Error(ErrorKind::bad_input,
+                  fmt::format("{}: another process has held the lock of {} for {} s; end it if it "
+                              "hangs, and do this again",
+                              table.string(), folder.string(),
+                              std::chrono::ceil<std::chrono::seconds>(longest).count()));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return file;
 }
 
+// Error(bad_input) unless readers take the row back: a table that is written can be read.
+void require_readable(const TunedRow& row, const std::string& where) {
+  read_table(table_text({{row}}), where);
+}
+
 }  // namespace
 
-TunedTable put_row(const std::filesystem::path& path, const TunedRow& row) {
-  const OwnedFile lock = locked_folder(path);
+TunedTable change_table(const std::filesystem::path& path,
+                        const std::function<TunedTable(TunedTable)>& change,
+                        std::chrono::milliseconds longest) {
+  const OwnedFile lock = locked_folder(path, longest);
   TunedTable table;
   if (std::filesystem::exists(path)) table = read_table(path);
-  const std::string key = tuned_key(row);
-  std::erase_if(table.rows, [&](const TunedRow& each) { return tuned_key(each) == key; });
-  table.rows.push_back(row);
+  table = change(std::move(table));
   write_table(path, table);
   return table;
 }
 
+TunedTable put_row(const std::filesystem::path& path, const TunedRow& row,
+                   std::chrono::milliseconds longest) {
+  require_readable(row, path.string() + ": the new row");
+  return change_table(
+      path,
+      [&](TunedTable table) {
+        const std::string key = tuned_key(row);
+        std::erase_if(table.rows, [&](const TunedRow& each) { return tuned_key(each) == key; });
+        table.rows.push_back(row);
+        return table;
+      },
+      longest);
+}
+
 TunedTable writable_table(const std::filesystem::path& path) {
-  const OwnedFile lock = locked_folder(path);
+  const OwnedFile lock = locked_folder(path, kTableLockWait);
   if (std::filesystem::exists(path)) {
     TunedTable table = read_table(path);
     write_table(path, table);
@@ -66,7 +106,7 @@ TunedTable writable_table(const std::filesystem::path& path) {
 }
 
 TunedTable made_table(const std::filesystem::path& path) {
-  const OwnedFile lock = locked_folder(path);
+  const OwnedFile lock = locked_folder(path, kTableLockWait);
   if (!std::filesystem::exists(path)) write_table(path, {});
   return read_table(path);
 }

@@ -60,7 +60,7 @@ std::string format_name(const JsonCursor& cursor, const VqFormat& format) {
 }
 
 Named<VqFormat> read_weight_format(const JsonCursor& cursor) {
-  const VqFormat format = read_format(cursor);
+  const VqFormat format = read_format(cursor, FormatUse::weights);
   return {format, format_name(cursor, format)};
 }
 
@@ -68,7 +68,7 @@ Named<CacheFormats> read_cache_formats(const JsonCursor& cursor) {
   cursor.expect_object({"keys", "values"});
   const JsonCursor keys = cursor.member("keys", ": the format of the keys");
   const JsonCursor values = cursor.member("values", ": the format of the values");
-  const CacheFormats formats{read_format(keys), read_value_format(values)};
+  const CacheFormats formats{read_format(keys, FormatUse::keys), read_value_format(values)};
   const std::string key_name = format_name(keys, formats.keys);
   const std::string value_name = format_name(values, formats.values);
   return {formats, key_name == value_name ? key_name : key_name + "/" + value_name};

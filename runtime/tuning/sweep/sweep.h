@@ -10,6 +10,7 @@
 // the file, then sizes in the order of the shape's fields, then formats.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -98,20 +99,29 @@ double arithmetic_of(const Problem& problem);
 std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
                                    const std::string& key);
 
-// The table that a tuning writes to. Several may at once, one a GPU into the user's own table, so a
-// row is put into the file as it is by then, and never over rows that this process has not seen.
+// A table that is changed. Several may change it at once, one a GPU into the user's own table, so
+// each reads, changes and publishes it under one lock, that of its folder, and never over rows
+// that it has not seen. A file system without locks is done without.
 
-// Reads the table, which need not exist, puts the row in the place of its key's, publishes the
-// table, and gives what it holds then. Under a lock of its folder, which is waited for a little and
-// done without where the file system has none. Error(bad_input) as read_table() and publish_text();
-// the file is then as it was.
-TunedTable put_row(const std::filesystem::path& path, const TunedRow& row);
+inline constexpr std::chrono::milliseconds kTableLockWait{60'000};
+
+// Reads the table, or takes an empty one where there is none, publishes what `change` makes of it,
+// and gives that. Error(bad_input) as read_table(), publish_text() and change(), and where another
+// process holds the lock for longer than `longest`; the file is then as it was.
+TunedTable change_table(const std::filesystem::path& path,
+                        const std::function<TunedTable(TunedTable)>& change,
+                        std::chrono::milliseconds longest = kTableLockWait);
+
+// Puts the row in the place of its key's. Errors as change_table(), and for a row that no reader
+// takes.
+TunedTable put_row(const std::filesystem::path& path, const TunedRow& row,
+                   std::chrono::milliseconds longest = kTableLockWait);
 
 // What the table holds, and proof that its place takes it: it is written anew, where there is none
-// beside it and away again. Errors as put_row().
+// beside it and away again. Errors as change_table().
 TunedTable writable_table(const std::filesystem::path& path);
 
-// Reads the table, and makes an empty one where there is none. Errors as put_row().
+// Reads the table, and makes an empty one where there is none. Errors as change_table().
 TunedTable made_table(const std::filesystem::path& path);
 
 // The row of a key in the table; null where there is none.

@@ -73,7 +73,7 @@ class Talk {
       if (lines_.overflows()) {
         throw Error(ErrorKind::bad_input, "the job is longer than a line may be");
       }
-      std::array<char, 65536> bytes;
+      std::vector<char> bytes(65536);  // threads may have as little of a stack
       const ssize_t got = ::read(in_, bytes.data(), bytes.size());
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return std::nullopt;

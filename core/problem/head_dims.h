@@ -1,0 +1,14 @@
+// The sizes of heads that kernels have.
+#pragma once
+
+#include <string>
+
+#include "core/problem/problem.h"
+
+namespace vqgen {
+
+// Why no kernel has heads of the problem's size, and the sizes that kernels have: "100 is not built
+// yet; use 64, 96, 128 or 256". Empty where one does, and of ops without heads.
+std::string head_dim_fault(const Problem& problem);
+
+}  // namespace vqgen

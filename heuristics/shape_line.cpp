@@ -1,0 +1,70 @@
+#include "heuristics/shape_line.h"
+
+#include <fmt/format.h>
+
+namespace vqgen {
+namespace {
+
+std::string pages_text(int page_tokens) {
+  return page_tokens > 0 ? fmt::format(" in pages of {}", page_tokens) : "";
+}
+
+std::string batches_text(int window_batch) {
+  return window_batch > 1 ? fmt::format(", which leave the window {} at a time", window_batch) : "";
+}
+
+}  // namespace
+
+std::string shape_line(const Problem& problem) {
+  if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
+    const AttentionShape& s = op->shape;
+    return fmt::format(
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}, {} query heads "
+        "on {} KV heads of {} channels",
+        enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
+        batches_text(s.window_batch),
+        s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
+        s.independent ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
+        s.head_dim);
+  }
+  if (const auto* op = std::get_if<KvAppend>(&problem)) {
+    const AppendShape& s = op->shape;
+    return fmt::format(
+        "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {} "
+        "channels",
+        enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens),
+        batches_text(s.window_batch), s.kv_heads, s.head_dim);
+  }
+  if (const auto* op = std::get_if<KvDecode>(&problem)) {
+    const DecodeShape& s = op->shape;
+    return fmt::format(
+        "kv_decode in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} channels",
+        enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens),
+        batches_text(s.window_batch), s.kv_heads, s.head_dim);
+  }
+  if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
+    const MergeShape& s = op->shape;
+    return fmt::format(
+        "attention_merge in {}: {} results of up to {} query tokens, {} heads of {} channels, "
+        "become one",
+        enum_name(op->dtype), s.parts, s.rows, s.heads, s.head_dim);
+  }
+  if (const ScalarMatrix* op = as_scalar(problem)) {
+    return fmt::format("{} in {}: up to {} tokens of {} channels, scales {}", op_name(problem),
+                       enum_name(op->dtype), op->shape.tokens, op->shape.channels,
+                       enum_name(op->shape.scales));
+  }
+  const Linear& op = *as_linear(problem);
+  if (op.shape.grouped()) {
+    return fmt::format(
+        "{} in {}: up to {} rows of x, up to {} of each of {} experts' matrices of {} outputs and "
+        "{} inputs",
+        op_name(problem), enum_name(op.dtype), op.shape.call_rows(), op.shape.rows,
+        op.shape.experts, op.shape.out_features, op.shape.in_features);
+  }
+  return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
+                     op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
+                     op.shape.in_features);
+}
+
+}  // namespace vqgen

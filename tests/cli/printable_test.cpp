@@ -1,0 +1,93 @@
+// What input brings to the terminal: no control of it, no other direction, no flood; and a tool
+// with a small stack.
+#include "tests/cli/tiny_bundle.h"
+
+namespace vqgen {
+namespace {
+
+// ESC; CSI, NEL and OSC of C1; overrides, isolates and marks of direction; separators of lines; C1
+// as a byte that is no UTF-8.
+const std::vector<std::string> kControls{"\x1b[31m",
+                                         "\xc2\x9b"
+                                         "31m",
+                                         "\xc2\x85",
+                                         "\xc2\x9d"
+                                         "0;title",
+                                         "\xe2\x80\xae",
+                                         "\xe2\x81\xa6",
+                                         "\xe2\x80\x8f",
+                                         "\xd8\x9c",
+                                         "\xe2\x80\xa8",
+                                         "\xe2\x80\xa9",
+                                         "\x7f"};
+
+bool holds_control(const std::string& text) {
+  return std::any_of(kControls.begin(), kControls.end(),
+                     [&](const std::string& each) { return text.find(each) != std::string::npos; });
+}
+
+TEST(Printable, NamesFromOutsideControlNoTerminal) {
+  for (const std::string& control : kControls) {
+    const Folder folder;
+    Json json = tiny_gemv();
+    json["a" + control + "b"] = 1;
+    const std::string config = folder.file("c" + control + ".json", json.dump());
+    const Arguments refused{"explain", config};
+    for (const Arguments& arguments : {refused, Arguments{"explain", config, "--json"}}) {
+      const Outcome outcome = vqgen(arguments);
+      EXPECT_EQ(outcome.exit_code, 2);
+      EXPECT_FALSE(holds_control(outcome.err)) << outcome.err;
+      EXPECT_FALSE(holds_control(outcome.out)) << outcome.out;
+    }
+    // And of results.
+    folder.file("c" + control + ".json", tiny_gemv().dump());
+    const Outcome written = vqgen({"export", config, "--gpu", "h200", "--out", config + ".cu"});
+    expect_success(written);
+    EXPECT_FALSE(holds_control(written.out + written.err)) << written.out;
+    const Outcome json_written =
+        vqgen({"export", config, "--gpu", "h200", "--out", config + ".cu", "--json"});
+    expect_success(json_written);
+    EXPECT_FALSE(holds_control(json_written.out)) << json_written.out;
+  }
+  EXPECT_EQ(vqgen({"explain",
+                   "\x9b"
+                   "31m.json"})
+                .err.find('\x9b'),
+            std::string::npos);
+  EXPECT_NE(vqgen({"explain", "caf\xc3\xa9.json"}).err.find("caf\xc3\xa9.json"), std::string::npos);
+}
+
+TEST(Printable, AMegabyteOfInputIsNotEchoed) {
+  const Folder folder;
+  const std::string flood(1 << 20, 'x');
+  for (const char* field : {"/op", "/weights", "/gpu", "/hotness", "/plan/dataflow", "/more"}) {
+    Json json = tiny_gemv();
+    json[Json::json_pointer(field)] = flood;
+    const std::string config = folder.file("c.json", json.dump());
+    for (const Arguments& arguments :
+         {Arguments{"explain", config}, Arguments{"explain", config, "--json"}}) {
+      const Outcome outcome = vqgen(arguments);
+      EXPECT_EQ(outcome.exit_code, 2) << field;
+      EXPECT_LT(outcome.err.size(), 4096u) << field;
+      EXPECT_LT(outcome.out.size(), 4096u) << field;
+      EXPECT_NE(outcome.err.find(config), std::string::npos) << outcome.err;
+    }
+  }
+}
+
+TEST(Printable, AStackOf64KiBIsEnough) {
+  const Folder folder;
+  const std::string config = folder.file("c.json", tiny_gemv().dump());
+  const std::string tool = "ulimit -s 64; exec " + std::string(VQGEN_TOOL) + " ";
+  const Variables variables{{"VQGEN_CACHE_DIR", VQGEN_KERNELS}, {"VQGEN_TUNED_PATH", ""}};
+  Arguments lines{"version", "list formats", "help", "explain " + config + " --gpu h200",
+                  "export " + config + " --gpu h200 --out " + folder.path("k.cu")};
+  if (has("NVRTC")) lines.push_back("compile " + config + " --gpu h200");
+  for (const std::string& line : lines) {
+    const Outcome outcome = run_program("sh", {"-c", tool + line}, variables);
+    EXPECT_EQ(outcome.exit_code, 0) << line << ": " << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen
