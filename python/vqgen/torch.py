@@ -15,7 +15,8 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _kmeans
+from vqgen import _appends, _kmeans
+from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 from vqgen._runtime import merge_arguments
@@ -295,11 +296,10 @@ class VQCache:
         self.attention_config = config_text(
             {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
                 query_heads=query_heads, query_tokens=query_tokens, independent=independent)})
-        self._append_config = functools.cache(lambda new_tokens: config_text(
-            {"op": "kv_append", "shape": {**shape, "new_tokens": new_tokens}, **both}))
+        self._shape, self._formats, self._append_configs = shape, both, {}
         self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})
         self.tokens, self.independent = tokens, independent
-        attention = self._attention = prepare(self.attention_config, device)
+        attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
         shapes = {each.name: each.shape for each in attention.arguments}
 
@@ -316,6 +316,12 @@ class VQCache:
         self._windows = torch.full_like(self.lengths, window - window_batch + 1) if window else None
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
+    def _append_config(self, new_tokens: int) -> str:
+        if new_tokens not in self._append_configs:
+            self._append_configs[new_tokens] = config_text(
+                {"op": "kv_append", "shape": {**self._shape, "new_tokens": new_tokens}, **self._formats})
+        return self._append_configs[new_tokens]
+
     def append(self, new_keys, new_values, counts=None) -> None:
         """write() behind what each sequence has."""
         self.write(new_keys, new_values, self.lengths, counts)
@@ -325,21 +331,12 @@ class VQCache:
         """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim]. positions: int32 [batch], of
         a sequence's first new token. counts: int32 [batch], how many of them are real; all without
         it. Tokens beyond the room are left out. There is a kernel for each power of two of
-        new_tokens: what is between is padded. Lengths stay as they are."""
-        new_tokens = new_keys.shape[1]
-        if new_tokens == 0:
-            return
-        held = 1 << (new_tokens - 1).bit_length()
-        if held != new_tokens:
-            if counts is None:
-                counts = torch.full_like(self.lengths, new_tokens)
-            pad = (0, 0, 0, 0, 0, held - new_tokens)
-            new_keys, new_values = (torch.nn.functional.pad(each, pad)
-                                    for each in (new_keys, new_values))
-        torch.ops.vqgen.append(self._append_config(held), new_keys.contiguous(),
-                               new_values.contiguous(), positions, *self.keys, *self.values,
-                               counts=counts, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
-                               raw_values=self.raw_values)
+        new_tokens up to 65,536: what is between is padded, and more come in parts. Lengths stay as they
+        are."""
+        for keys, values, at, real in _appends.parts(new_keys, new_values, positions, counts):
+            torch.ops.vqgen.append(self._append_config(keys.shape[1]), keys, values, at, *self.keys, *self.values,
+                                   counts=real, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
+                                   raw_values=self.raw_values)
 
     def new_tokens(self, count: int):
         """(keys, values) of `count` new tokens of each sequence, as write() takes them, of zeros."""
@@ -348,7 +345,8 @@ class VQCache:
 
     def bucket(self, tokens: int) -> int:
         """The tokens of the kernel that attend() takes for `tokens`."""
-        return self._attention.bucket(self.tokens if self.independent else tokens)
+        attention = prepare(self.attention_config, self.lengths.device)
+        return attention.bucket(self.tokens if self.independent else tokens)
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
                query_start=None, new_keys=None, new_values=None):
@@ -377,24 +375,3 @@ class VQCache:
         """Of codes, for one token of one sequence."""
         rows = self.lengths.numel() * self.tokens
         return 4 * (self.keys.codes.numel() + self.values.codes.numel()) / rows
-
-
-def read_bundle(path) -> list[dict]:
-    """The items of a bundle that `vqgen quantize` wrote: names, kinds, formats and sizes."""
-    from safetensors import SafetensorError, safe_open
-    try:
-        with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get("vqgen.bundle")
-    except (OSError, SafetensorError) as error:
-        raise vqgen.BadInput(f"{path} cannot be read as a bundle: {error}") from None
-    if text is None:
-        raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
-    return json.loads(text)["items"]
-
-
-def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
-    """Those of the tensors ITEM.NAME that the bundle has, by NAME."""
-    from safetensors import safe_open
-    with safe_open(path, "pt") as file:
-        there = set(file.keys())
-        return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}

@@ -1,0 +1,30 @@
+"""Bundles that `vqgen quantize` writes, in PyTorch."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+import vqgen
+
+
+def read_bundle(path) -> list[dict]:
+    """The items of a bundle that `vqgen quantize` wrote: names, kinds, formats and sizes."""
+    from safetensors import SafetensorError, safe_open
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get("vqgen.bundle")
+    except (OSError, SafetensorError) as error:
+        raise vqgen.BadInput(f"{path} cannot be read as a bundle: {error}") from None
+    if text is None:
+        raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
+    return json.loads(text)["items"]
+
+
+def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
+    """Those of the tensors ITEM.NAME that the bundle has, by NAME."""
+    from safetensors import safe_open
+    with safe_open(path, "pt") as file:
+        there = set(file.keys())
+        return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}
