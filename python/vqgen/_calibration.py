@@ -4,14 +4,16 @@
 import json
 
 import torch
-from transformers import DynamicCache
+from transformers import Cache
 
 import vqgen
 import vqgen.torch
 from vqgen import _kmeans
-from vqgen._models import attending
+from vqgen._attention import prompt_attention
+from vqgen._models import attending, require_served
 from vqgen._nearest import encoded
 from vqgen._training import without_transforms
+from vqgen._tokens import Tokens, TokensLayer
 from vqgen.simulation import books_of_parts, rotated
 
 _TOKENS = 1024  # that are encoded at once
@@ -39,16 +41,34 @@ def _in_rows(fields) -> bool:
     return fields.get("layout") in (None, _ROWS)
 
 
+class _Recorded(TokensLayer):
+    """Attends to a prompt and keeps its keys and values."""
+
+    def attend(self, query, key, value, scaling, padding):
+        if self.number == 0:
+            self.tokens.begin(key.shape[2], padding)
+        self.keys, self.values = key, value
+        return prompt_attention(query, key, value, None, self.tokens, scaling).transpose(1, 2).contiguous()
+
+
 @torch.no_grad()
 def states_of(model, batches, device):
     """Of each layer the model's keys and values of all batches, [kv_heads, tokens, head_dim], on
-    `device`. batches: as of vqgen.hf.calibrate()."""
+    `device`. batches: as of vqgen.hf.calibrate(). They are those that vqgen's attention gets, which refuses
+    here, before anything is trained, what it could not serve."""
+    require_served(model.config)
+    layers = model.config.get_text_config(decoder=True).num_hidden_layers
     parts = {}
     for tokens in batches:
-        cache = DynamicCache(config=model.config)
-        with attending(model, "sdpa"):
+        counts = Tokens(*tokens.shape, model.device, layers=layers)
+        cache = Cache(layers=[_Recorded(counts, number) for number in range(layers)])
+        with attending(model, "vqgen"):
             model(tokens.to(model.device), past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
+            if layer.keys is None or layer.keys.shape != layer.values.shape:
+                shapes = [None if each is None else list(each.shape) for each in (layer.keys, layer.values)]
+                raise vqgen.Infeasible(f"layer {number}: its keys and values are {shapes[0]} and {shapes[1]}, and a VQCache "
+                                       "holds such of one size in each layer; calibrate a model that has them")
             for name, states in (("k", layer.keys), ("v", layer.values)):
                 heads = states.transpose(0, 1).flatten(1, 2)
                 parts.setdefault((number, name), []).append(heads.to(device))

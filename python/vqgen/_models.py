@@ -1,12 +1,23 @@
 """What is asked of models of transformers in several places."""
 
+from __future__ import annotations
+
 import contextlib
+
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+import vqgen
 
 
 @contextlib.contextmanager
 def attending(model, name: str):
     """Inside it, the model's attention is the function that transformers knows by `name`."""
-    before = model.config._attn_implementation
+    config = model.config
+    before = {"": config._attn_implementation}
+    for key in config.sub_configs:
+        if getattr(config, key, None) is not None:
+            before[key] = getattr(config, key)._attn_implementation
     model.set_attn_implementation(name)
     try:
         yield
@@ -15,7 +26,59 @@ def attending(model, name: str):
 
 
 def heads_of(config) -> tuple[int, int, int]:
-    """Query heads, KV heads and head_dim of a decoder's config."""
+    """Query heads, KV heads and head_dim of a decoder's config. Without a number of KV heads, each head has
+    one, or all share one (multi_query)."""
     heads = config.num_attention_heads
-    return (heads, config.num_key_value_heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads)
+    kv_heads = getattr(config, "num_key_value_heads", None)
+    if kv_heads is None:
+        kv_heads = 1 if getattr(config, "multi_query", False) else heads
+    sizes = heads, kv_heads, getattr(config, "head_dim", None) or config.hidden_size // heads
+    if not all(isinstance(size, int) for size in sizes):
+        raise vqgen.Infeasible(f"config: heads, KV heads and head_dim are {sizes}; a VQCache serves models whose layers "
+                               "all have the same: take the model's own cache")
+    return sizes
+
+
+def require_served(config) -> tuple[int, int, int]:
+    """Refuses, by name, a model whose config says that a VQCache cannot hold its keys and values; returns
+    heads_of() its decoder."""
+    text = config.get_text_config(decoder=True)
+
+    def refuse(what):
+        raise vqgen.Infeasible(f"config: {type(text).__name__} has {what}; a VQCache serves decoders whose layers all "
+                               "have full attention over keys and values of one size: take the model's own cache")
+
+    if getattr(config, "is_encoder_decoder", False) or getattr(text, "is_encoder_decoder", False):
+        refuse("an encoder beside the decoder (is_encoder_decoder)")
+    if getattr(text, "kv_lora_rank", None):
+        refuse(f"multi-head latent attention (MLA, kv_lora_rank {text.kv_lora_rank}), which caches latents, not heads")
+    kinds = _kinds_of(text)
+    others = [number for number, kind in enumerate(kinds) if kind is not None]
+    if others:
+        numbers = ", ".join(map(str, others[:8])) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+        refuse(f"layers other than full attention: {numbers} ({', '.join(dict.fromkeys(filter(None, kinds)))})")
+    for name, what in (("attn_logit_softcapping", "a soft cap of scores"), ("use_bidirectional_attention",
+                       "tokens that see later ones"), ("num_kv_shared_layers", "layers that share keys and values")):
+        if getattr(text, name, None):
+            refuse(f"{what} ({name} {getattr(text, name)})")
+    if not getattr(text, "is_causal", True):
+        refuse("attention that is not causal (is_causal False)")
+    sizes = heads_of(text)
+    if (getattr(text, "v_head_dim", None) or sizes[2]) != sizes[2]:
+        refuse(f"keys of {sizes[2]} numbers and values of {text.v_head_dim} (v_head_dim)")
+    return sizes
+
+
+def _kinds_of(text) -> list[str | None]:
+    """The kind of each layer by the name that the config or transformers has for it; None where it is
+    full attention, with keys and values of its own."""
+    named = getattr(text, "layer_types", None) or []
+    try:
+        layers = DynamicCache(config=text).layers
+    except KeyError as error:  # a kind for which transformers has no cache
+        return [f"{error.args[0]}"] * text.num_hidden_layers
+    layers += [None] * (text.num_hidden_layers - len(layers))
+    return [None if type(layer) is DynamicLayer else
+            named[number] if number < len(named) and named[number] != "full_attention" else
+            "sliding_attention or chunked_attention" if hasattr(layer, "sliding_window") else type(layer).__name__
+            for number, layer in enumerate(layers)]

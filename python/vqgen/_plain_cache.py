@@ -4,21 +4,35 @@ import warnings
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import AttentionInterface, Cache
+from transformers import Cache
 
 import vqgen
-import vqgen.hf
+from vqgen._attention import prompt_attention
 from vqgen._models import heads_of
+from vqgen._tokens import Tokens, TokensLayer
 
 _BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
              SDPBackend.EFFICIENT_ATTENTION)
 
 
-class _Layer(vqgen.hf.TokensLayer):
-    def __init__(self, tokens, first, shape, dtype, device):
-        super().__init__(tokens, first)
+class _Layer(TokensLayer):
+    def __init__(self, tokens, number, shape, dtype, device):
+        super().__init__(tokens, number)
         self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
                                   for _ in range(2))
+
+    def attend(self, query, key, value, scaling, padding):
+        tokens, count = self.tokens, query.shape[2]
+        if self.number == 0:
+            tokens.begin(count, None)
+            tokens.slots = (torch.arange(query.shape[0], device=query.device), slice(None),
+                            tokens.positions.long())  # which all layers write to
+        if count > 1:
+            self.keys[:, :, :count], self.values[:, :, :count] = key, value
+            return prompt_attention(query, key, value, None, tokens, scaling).transpose(1, 2).contiguous()
+        for held, new in ((self.keys, key), (self.values, value)):
+            held[tokens.slots] = new[:, :, 0]
+        return self.fastest(query, self.keys, self.values, scaling).transpose(1, 2)
 
 
 class PlainCache(Cache):
@@ -29,14 +43,14 @@ class PlainCache(Cache):
     def __init__(self, config, *, batch, tokens, dtype, device):
         config = config.get_text_config(decoder=True)
         query_heads, kv_heads, head_dim = heads_of(config)
-        self.tokens = vqgen.hf.Tokens(batch, tokens, device)
+        self.tokens = Tokens(batch, tokens, device, layers=config.num_hidden_layers)
         shape = (batch, kv_heads, tokens, head_dim)
-        super().__init__(layers=[_Layer(self.tokens, number == 0, shape, dtype, device)
+        super().__init__(layers=[_Layer(self.tokens, number, shape, dtype, device)
                                  for number in range(config.num_hidden_layers)])
         query = torch.randn(batch, query_heads, 1, head_dim, dtype=dtype, device=device)
-        attend = _fastest(query, self.layers)
+        fastest = _fastest(query, self.layers)
         for layer in self.layers:
-            layer.attend = attend
+            layer.fastest = fastest
 
     def bucket(self, _):
         return self.tokens.room
@@ -78,23 +92,3 @@ def _fastest(query, layers):
     if best is None:
         raise vqgen.Infeasible("no backend of PyTorch's attention takes this shape")
     return best[1]
-
-
-def _attention(module, query, key, value, _, scaling=None, **__):
-    layer = key.vqgen_layer
-    tokens, count = layer.tokens, query.shape[2]
-    if layer.first:
-        tokens.begin(count, None)
-        tokens.slots = (torch.arange(query.shape[0], device=query.device), slice(None),
-                        tokens.positions.long())  # which all layers write to
-    if count > 1:
-        layer.keys[:, :, :count], layer.values[:, :, :count] = key, value
-        out = vqgen.hf.prompt_attention(query, key, value, None, tokens, scaling)
-        return out.transpose(1, 2).contiguous(), None
-    for held, new in ((layer.keys, key), (layer.values, value)):
-        held[tokens.slots] = new[:, :, 0]
-    out = layer.attend(query, layer.keys, layer.values, scaling)
-    return out.transpose(1, 2), None
-
-
-AttentionInterface.register("vqgen_plain", _attention)

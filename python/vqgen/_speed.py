@@ -76,8 +76,8 @@ def speeds(model, arguments):
                              sinks=arguments.sinks[0], **sizes)
 
     def measure(kind, weights):
-        make, attention = {"16 bit": (make_plain, "vqgen_plain"), "ours": (make_ours, "vqgen")}[kind]
-        model.set_attn_implementation(attention)
+        make = {"16 bit": make_plain, "ours": make_ours}[kind]
+        model.set_attn_implementation("vqgen")
         for context in arguments.contexts:
             for batch in arguments.batches:
                 row = {"cache": kind, "weights": weights, "context": context, "batch": batch}

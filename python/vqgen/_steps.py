@@ -19,7 +19,7 @@ def captured(model, cache):
     drafts + 1 of a cache with drafts: all of them have as many rows, so that a token's logits do not
     depend on how many came with it. On the CPU steps are computed so without graphs. All else is as
     without. Shape and type of the tokens stay those of the first step. Positions are those that
-    follow each sequence.
+    follow each sequence, and the mask of a step of one token is not read: that token is real.
     """
     steps = _Steps(model, cache)
     model.forward = steps  # of this object alone, over its class's
@@ -97,6 +97,14 @@ class _Steps:
         if state.drafts:
             self.cache.settle()  # which the step that warms up would have written over
         kept = state.kept()
+        try:
+            return self.captured(tokens, kept)
+        except BaseException:
+            state.restore(kept)  # what a step is refused for leaves the lengths as they were
+            raise
+
+    def captured(self, tokens, kept):
+        state = self.cache.tokens
         state.seen = min(state.seen, state.room - self.rows)  # begin() needs no look at the device
         stream = torch.cuda.Stream(tokens.device)
         stream.wait_stream(torch.cuda.current_stream(tokens.device))

@@ -7,9 +7,9 @@
 
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
 attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
-token is encoded, and attends to codes. Padding is never stored. Models are those whose attention
-calls its attention function with rotated keys, such as Llama's and Qwen's. For inference alone; beams
-are not reordered.
+token is encoded, and attends to codes. Padding is never stored. Models are decoders whose layers all
+have full causal attention, such as Llama's and Qwen's; what else a model asks for is refused by name
+(docs/python.md). For inference alone; beams are not reordered.
 
 With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, inside captured().
 """
@@ -21,153 +21,79 @@ import subprocess
 import tempfile
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
-from transformers import AttentionInterface, AttentionMaskInterface, Cache
-from transformers.cache_utils import CacheLayerMixin
-from transformers.masking_utils import flash_attention_mask
+from transformers import Cache
 
 import vqgen
 import vqgen.torch
-from vqgen import _tool
+from vqgen import _appends, _tool
+from vqgen._attention import prompt_attention
 from vqgen._calibration import can_write, can_write_by_torch, states_of, write_bundle, write_torch_bundle
-from vqgen._models import heads_of
+from vqgen._models import require_served
 from vqgen._steps import captured
+from vqgen._tokens import Tokens, TokensLayer
 
 __all__ = ["VQCache", "calibrate", "captured", "layers_of"]
-
-
-class Tokens:
-    """How many tokens the sequences have, which all layers share; and what the layers share of the
-    prompt that is being read. With `drafts`, a pass over up to drafts + 1 tokens is a step: they are
-    held beside the cache until the next pass, which appends what was not taken back meanwhile."""
-
-    @torch.inference_mode(False)  # as of vqgen.torch.VQCache
-    def __init__(self, batch: int, room: int, device, drafts: int = 0):
-        self.room, self.drafts = room, drafts
-        self.seen = 0  # of the batch so far, with padding
-        self.earlier = 0  # what it was before the pass that goes on
-        self.padded = False  # some sequence is shorter than `seen`
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)  # in the cache
-        self.positions = torch.zeros_like(self.lengths)  # of each sequence's first new token
-        self.counts = self.order = self.order_back = None
-        self.is_step = False  # the pass that goes on
-        self.held = torch.zeros_like(self.lengths)  # tokens of the newest step
-        self.most_taken_back = 0
-        # How many of the step before are appended, and where.
-        self.settled, self.settled_at = torch.zeros_like(self.held), torch.zeros_like(self.held)
-        self.starts = {tokens: torch.arange(batch + 1, dtype=torch.int32, device=device) * tokens
-                       for tokens in range(1, drafts + 2)}  # of each sequence's rows in a step
-
-    @property
-    def longest(self) -> int:
-        """No sequence is longer."""
-        return min(self.seen, self.room)
-
-    def require_room(self, tokens: int, counts=None) -> None:
-        """For as many more; counts: int32 [batch], where sequences get fewer."""
-        if self.seen + tokens > self.room:
-            new = tokens if counts is None else counts
-            if (self.lengths + self.held + new > self.room).any():
-                raise vqgen.RangeError(f"the cache has room for {self.room} tokens a sequence, and "
-                                       "they are more now; make a larger one")
-
-    def begin(self, tokens: int, padding) -> None:
-        """A forward pass over `tokens` more. padding: [batch, tokens], true where one is real."""
-        self.counts = self.order = self.order_back = None
-        if tokens > 1 and padding is not None:
-            real = padding[:, -tokens:].bool()
-            self.counts = real.sum(1, dtype=torch.int32)
-            self.order = real.long().argsort(dim=1, descending=True, stable=True)
-            self.order_back = self.order.argsort(1)
-            self.padded = True
-        self.require_room(tokens, self.counts)
-        self.is_step = self.counts is None and tokens <= self.drafts + 1 and self.drafts > 0
-        if self.drafts:
-            self.settled_at.copy_(self.lengths)
-            self.settled.copy_(self.held)
-            self.lengths.add_(self.held)
-            self.held.fill_(tokens if self.is_step else 0)
-        self.positions.copy_(self.lengths)
-        if not self.is_step:
-            self.lengths.add_(tokens if self.counts is None else self.counts)
-        self.earlier = self.seen
-        self.seen += tokens
-        self.most_taken_back = tokens if self.is_step else 0
-
-    def stepped(self, before: int, tokens: int) -> None:
-        """A step was of `tokens`, and `before` of the batch came before it; what its rows have beyond
-        is taken back."""
-        self.seen = before + tokens
-        if self.drafts:
-            self.held.fill_(tokens)
-            self.most_taken_back = tokens
-
-    def take_back(self, tokens: int) -> None:
-        """The newest of each sequence, which a step held."""
-        if tokens > self.most_taken_back:
-            raise vqgen.Infeasible(
-                f"{tokens} tokens are to be taken back, and the cache can take back "
-                f"{self.most_taken_back}: make it with drafts of as many tokens, and generate inside "
-                "vqgen.hf.captured()")
-        self.held.sub_(tokens)
-        self.seen -= tokens
-        self.most_taken_back -= tokens
-
-    def reset(self) -> None:
-        self.seen, self.padded, self.most_taken_back = 0, False, 0
-        self.lengths.zero_()
-        self.held.zero_()
-
-    def kept(self):
-        """What restore() brings back, where no tokens are held."""
-        return self.seen, self.lengths.clone()
-
-    def restore(self, kept) -> None:
-        self.seen = kept[0]
-        self.lengths.copy_(kept[1])
-        self.held.zero_()
-
-
-class TokensLayer(CacheLayerMixin):
-    """One layer of a cache whose layers share their Tokens; the first one counts. What update() hands
-    on is met again by the attention function, as `vqgen_layer` of the keys."""
-
-    def __init__(self, tokens: Tokens, first: bool):
-        super().__init__()
-        self.tokens, self.first, self.is_initialized = tokens, first, True
-
-    def lazy_initialization(self, key_states, value_states):
-        pass
-
-    def update(self, key_states, value_states, *_, **__):
-        key_states.vqgen_layer = self
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length):
-        return self.tokens.seen + query_length, 0
-
-    def get_seq_length(self):
-        return self.tokens.seen
-
-    def get_max_length(self):
-        return self.tokens.room
-
-    def reset(self):
-        self.tokens.reset()
 
 
 class _Layer(TokensLayer):
     is_croppable = True  # by VQCache.crop(), which says what it cannot take back; transformers asks
 
-    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, first: bool):
-        super().__init__(tokens, first)
-        self.cache = cache
+    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, number: int, query_heads: int):
+        super().__init__(tokens, number)
+        self.cache, self.query_heads = cache, query_heads
+        self.shape = cache.new_tokens(0)[0].shape  # [batch, 0, kv_heads, head_dim]
         self.held = cache.new_tokens(tokens.drafts + 1) if tokens.drafts else ()
+        if self.held:
+            self.prepare(tokens.drafts + 1)
+
+    def prepare(self, new_tokens: int, *, decodes: bool = False) -> None:
+        """Compiles what appends as many, and with `decodes` what reads them dense; nothing once that is done."""
+        configs = [self.cache._append_config(size) for size in _appends.sizes(new_tokens)]
+        for config in configs + [self.cache._decode_config] * decodes:
+            vqgen.torch.prepare(config, self.cache.lengths.device)
 
     def settle(self) -> None:
         """What stays of the step before is appended."""
         if self.held:
             self.cache.write(*self.held, self.tokens.settled_at, self.tokens.settled)
+
+    def require(self, query, key, value) -> None:
+        """Refuses what is not of the cache's batch, heads, dtype and device."""
+        like, (batch, _, kv_heads, head_dim) = self.cache.keys.codebooks, self.shape
+        for name, each, heads in (("queries", query, self.query_heads), ("keys", key, kv_heads),
+                                  ("values", value, kv_heads)):
+            if each.shape != (batch, heads, key.shape[2], head_dim) or each.dtype != like.dtype or (
+                    each.device != like.device):
+                raise vqgen.BadInput(
+                    f"layer {self.number}: {name} [batch, heads, tokens, head_dim] are {list(each.shape)} of {each.dtype} on "
+                    f"{each.device}, and the VQCache is of batch {batch}, {heads} heads of {head_dim}, {like.dtype} on "
+                    f"{like.device}; make one for the model and its batch")
+
+    def attend(self, query, key, value, scaling, padding):
+        self.require(query, key, value)
+        tokens, state = key.shape[2], self.tokens
+        if self.number == 0:
+            if tokens > 1 and (padding is not None or tokens > state.drafts + 1):
+                # No step: what can fail does so before anything has changed.
+                self.prepare(tokens, decodes=state.seen > 0)
+            state.begin(tokens, padding)
+        self.settle()
+        if state.is_step:
+            return self.step(query, key, value, scaling)
+        if state.order is not None:  # real tokens first
+            order = state.order[:, None, :, None]
+            query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
+        dense = None
+        if tokens > 1 and state.earlier > 0:  # before the raw window is written over
+            dense = self.cache.decode(state.longest, state.positions, zeroed=False)
+        self.cache.write(key.transpose(1, 2), value.transpose(1, 2), state.positions, state.counts)
+        if tokens == 1:
+            out, _ = self.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest, softmax_scale=scaling)
+            return out[:, None]
+        out = prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
+        if state.order is not None:
+            out = out.take_along_dim(state.order_back[..., None, None], 1)
+        return out.contiguous()
 
     def step(self, query, key, value, scaling):
         """Tokens attend to the cache and to those before them, and are held."""
@@ -181,9 +107,6 @@ class _Layer(TokensLayer):
             query, tokens=self.tokens.longest, softmax_scale=scaling,
             query_start=self.tokens.starts[tokens], new_keys=new_keys, new_values=new_values)
         return out.unflatten(0, (batch, tokens))
-
-    def reorder_cache(self, beam_idx):
-        raise vqgen.Infeasible("a VQCache cannot be reordered; generate without beams")
 
 
 class VQCache(Cache):
@@ -199,22 +122,26 @@ class VQCache(Cache):
     more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
     a power of two they cost least. independent: as of vqgen.torch.VQCache; with it, a window larger
     than `drafts` and captured(), greedy tokens with drafts are those without.
+
+    A call that raises leaves the cache as it was, or, where layers have written already, refuses all but
+    reset(). copy.deepcopy() and pickle make caches of their own. Raises Infeasible, by name, for a model
+    that is not served, when it is made or in the first pass.
     """
 
     @torch.inference_mode(False)
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
                  window: int = 0, sinks: int = 0, drafts: int = 0, window_batch: int = 1,
                  independent: bool = False, device: torch.device | str = "cpu"):
+        query_heads, kv_heads, head_dim = require_served(config)
         config = config.get_text_config(decoder=True)
         room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
-        self.tokens = Tokens(batch, room, device, drafts)
+        self.tokens = Tokens(batch, room, device, drafts, config.num_hidden_layers)
         given = isinstance(codebooks, list)
         items = codebooks if given else layers_of(codebooks)
         source = "what is given" if given else codebooks
         if len(items) != config.num_hidden_layers:
             raise vqgen.BadInput(f"{source} has {len(items)} layers, and the model "
                                  f"{config.num_hidden_layers}; calibrate the model itself")
-        query_heads, kv_heads, head_dim = heads_of(config)
         self.head_dim = head_dim
         layers = []
         for item, tensors in items:
@@ -233,7 +160,7 @@ class VQCache(Cache):
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
                 key_smooth=on_device.get("keys.smooth"), lengths=self.tokens.lengths),
-                self.tokens, first=not layers))
+                self.tokens, len(layers), query_heads))
         super().__init__(layers=layers)
 
     @property
@@ -243,9 +170,11 @@ class VQCache(Cache):
 
     def settle(self) -> None:
         """Tokens that the newest step holds are appended, as the next pass would do it."""
-        self.tokens.begin(0, None)
         for layer in self.layers:
-            layer.settle()
+            with self.tokens.turn(layer.number):
+                if layer.number == 0:
+                    self.tokens.begin(0, None)
+                layer.settle()
 
     def crop(self, tokens_to_remove: int) -> None:
         """Takes back the newest -tokens_to_remove tokens of each sequence, which have to be of the
@@ -281,74 +210,12 @@ def layers_of(path) -> list[tuple[dict, dict]]:
     return [(item, vqgen.torch.bundle_tensors(path, item["name"], wanted)) for item in items]
 
 
-def _attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
-               sliding_window=None, softcap=None, **_):
-    layer = getattr(key, "vqgen_layer", None)
-    if layer is None:
-        raise vqgen.BadInput("attention 'vqgen' got no VQCache; pass one as past_key_values")
-    if sliding_window is not None or softcap is not None:
-        raise vqgen.Infeasible("sliding windows and soft caps of a model are not built yet")
-    if scaling is None:
-        scaling = query.shape[-1]**-0.5
-    tokens, state = key.shape[2], layer.tokens
-    if layer.first:
-        state.begin(tokens, attention_mask)
-    layer.settle()
-    if state.is_step:
-        return layer.step(query, key, value, scaling), None
-    if state.order is not None:  # real tokens first
-        order = state.order[:, None, :, None]
-        query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
-    dense = None
-    if tokens > 1 and state.earlier > 0:  # before the raw window is written over
-        dense = layer.cache.decode(state.longest, state.positions, zeroed=False)
-    layer.cache.write(key.transpose(1, 2), value.transpose(1, 2), state.positions, state.counts)
-    if tokens == 1:
-        out, _ = layer.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest,
-                                    softmax_scale=scaling)
-        return out[:, None], None
-    out = prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
-    if state.order is not None:
-        out = out.take_along_dim(state.order_back[..., None, None], 1)
-    return out.contiguous(), None
-
-
-def prompt_attention(query, key, value, dense, state, scaling):
-    """Tokens of a prompt attend to each other raw, and to earlier ones as `dense` has them; None
-    where there are none."""
-    options = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
-    attend = torch.nn.functional.scaled_dot_product_attention
-    if dense is None:
-        return attend(query, key, value, is_causal=True, **options)
-    tokens = query.shape[2]
-    if not state.padded:
-        for held, new in zip(dense, (key, value)):
-            held[:, :, state.earlier:] = new
-        return attend(query, *dense, attn_mask=causal_lower_right(tokens, state.seen), **options)
-    out = torch.zeros_like(query)
-    ends = state.lengths.tolist()
-    for row, (length, end) in enumerate(zip(state.positions.tolist(), ends)):
-        new = end - length  # the real ones, which stand first
-        if new == 0:
-            continue
-        one = slice(row, row + 1)
-        for held, fresh in zip(dense, (key, value)):
-            held[row, :, length:end] = fresh[row, :, :new]
-        out[one, :, :new] = attend(query[one, :, :new], *(held[one, :, :end] for held in dense),
-                                   attn_mask=causal_lower_right(new, end), **options)
-    return out
-
-
-AttentionInterface.register("vqgen", _attention)
-AttentionMaskInterface.register("vqgen", flash_attention_mask)  # the padding alone, or None
-
-
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
               rsimvq: dict | None = None, start: list | None = None, judged_by=None) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
-    batches: tensors of token numbers [sequences, tokens], without padding. keys, values: formats,
-    as of a config. Of a model on a GPU, keys and values stay there, and so does training: of other
+    batches: tensors of token numbers [sequences, tokens], without padding. A model that a VQCache would not
+    serve is refused before anything is trained. keys, values: formats, as of a config. Of a model on a GPU, keys and values stay there, and so does training: of other
     sizes than 2, 4, 8 and 16 through PyTorch. Lattices, layouts and int8 entries of such sizes, and a
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
     (docs/quantizing.md).

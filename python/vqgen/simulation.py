@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
+from vqgen._attention import require_causal
+from vqgen._masks import causal_mask
 from vqgen._models import attending
 from vqgen._nearest import encoded
 
@@ -180,7 +182,10 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, window_batch: i
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
               for item, tensors in layers]
 
-    def function(module, query, key, value, _, scaling=None, **__):
+    def function(module, query, key, value, mask, scaling=None, **named):
+        padding = require_causal(module, mask, named)
+        if padding is not None and not padding.all():
+            raise vqgen.Infeasible("attention_mask: padding is not simulated; give sequences of equal length")
         item, tensors = layers[module.layer_idx]
         held = [held_of(rows, item, tensors, name, rotated_first and name == "keys")
                 for name, rows in (("keys", key), ("values", value))]
@@ -191,5 +196,6 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, window_batch: i
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("vqgen_simulated", function)
+    AttentionMaskInterface.register("vqgen_simulated", causal_mask)
     with attending(model, "vqgen_simulated"):
         yield

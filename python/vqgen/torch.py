@@ -13,7 +13,7 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _arrays, _gradients, _kmeans
+from vqgen import _appends, _arrays, _gradients, _kmeans
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._op_configs import SCHEMAS, cache_shape, parsed, size
 from vqgen._runtime import _CLASSES
@@ -329,23 +329,14 @@ class VQCache:
         """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim]. positions: int32 [batch], of
         a sequence's first new token. counts: int32 [batch], how many of them are real; all without
         it. Tokens beyond the room are left out. There is a kernel for each power of two of
-        new_tokens: what is between is padded. Lengths stay as they are."""
-        new_tokens = new_keys.shape[1]
-        if new_tokens == 0:
-            return
+        new_tokens up to 65,536: what is between is padded, and more come in parts. Lengths stay as they
+        are."""
         if torch.is_grad_enabled() and (new_keys.requires_grad or new_values.requires_grad):
             self._written_with_gradient = True
-        held = 1 << (new_tokens - 1).bit_length()
-        if held != new_tokens:
-            if counts is None:
-                counts = torch.full_like(self.lengths, new_tokens)
-            pad = (0, 0, 0, 0, 0, held - new_tokens)
-            new_keys, new_values = (torch.nn.functional.pad(each, pad)
-                                    for each in (new_keys, new_values))
-        torch.ops.vqgen.append(self._append_config(held), new_keys.contiguous(),
-                               new_values.contiguous(), positions, *self.keys, *self.values,
-                               counts=counts, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
-                               raw_values=self.raw_values)
+        for keys, values, at, real in _appends.parts(new_keys, new_values, positions, counts):
+            torch.ops.vqgen.append(self._append_config(keys.shape[1]), keys, values, at, *self.keys, *self.values,
+                                   counts=real, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
+                                   raw_values=self.raw_values)
 
     def new_tokens(self, count: int):
         """(keys, values) of `count` new tokens of each sequence, as write() takes them, of zeros."""
