@@ -15,9 +15,9 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_bytes/plan.h>
-#include <vq/kernels/attention_bytes/raw_tiles.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
+#include <vq/ops/raw_tiles.cuh>
 
 namespace vq {
 
