@@ -377,19 +377,6 @@ def test_what_is_no_such_document_is_refused_in_a_line(tuning, tmp_path, capsys,
         assert word in error and error.count("\n") == 1
 
 
-# Each program of the package, without what it needs.
-@pytest.mark.parametrize("missing, program, said", [
-    ("matplotlib", ["vqgen.plots", "rows", FLAGSHIP, "--out", "p.svg"],
-     "vqgen.plots: needs matplotlib; pip install matplotlib\n"),
-    ("torch", ["vqgen.eval", "--help"], "vqgen.eval: none here; pip install torch transformers\n")])
-def test_what_is_missing_is_one_line_that_says_what_to_install(tmp_path, missing, program, said):
-    (tmp_path / f"{missing}.py").write_text("raise ImportError('none here')\n")
-    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run([sys.executable, "-m", *program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
-                          capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, said)
-
-
 def test_the_package_imports_no_pictures_and_pictures_no_pytorch():
     for module, absent in (("vqgen", "vqgen.plots matplotlib"), ("vqgen.plots", "matplotlib torch numpy")):
         code = f"import sys, {module}; sys.exit(any(name in sys.modules for name in {absent.split()}))"

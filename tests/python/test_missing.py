@@ -1,0 +1,23 @@
+"""Programs of the package where what they need is not installed."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+FLAGSHIP = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"]) / "docs" / "charts" / "flagship.json"
+
+
+# Each program of the package, without what it needs.
+@pytest.mark.parametrize("missing, program, said", [
+    ("matplotlib", ["vqgen.plots", "rows", FLAGSHIP, "--out", "p.svg"],
+     "vqgen.plots: needs matplotlib; pip install matplotlib\n"),
+    ("torch", ["vqgen.eval", "--help"], "vqgen.eval: none here; pip install torch transformers\n")])
+def test_what_is_missing_is_one_line_that_says_what_to_install(tmp_path, missing, program, said):
+    (tmp_path / f"{missing}.py").write_text("raise ImportError('none here')\n")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run([sys.executable, "-m", *program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, said)
