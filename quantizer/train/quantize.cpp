@@ -69,9 +69,9 @@ class KvQuantizer {
       read_queries(queries_name, keys, data);
       check(match, values_name, keys, values, data);
       data.keys = quantize(match.tensor, match.item + ".keys", key_format_, keys, data.dtype,
-                           options(0), result.report);
+                           options(0), result.report, true);
       data.values = quantize(values_name, match.item + ".values", value_format_, values, data.dtype,
-                             options(1), result.report);
+                             options(1), result.report, false);
       if (request_.keep_original) {
         data.original_keys = to_bits(keys.data, data.dtype, file_, match.tensor);
         data.original_values = to_bits(values.data, data.dtype, file_, values_name);
@@ -108,7 +108,8 @@ class KvQuantizer {
                           choose_dtype(request_.dtype, file_.at(match.tensor)),
                           &keys,
                           &keys,
-                          request_.options};
+                          request_.options,
+                          false};
       std::vector<TensorReport> unused;
       const std::vector<double> errors =
           channel_errors(keys, reconstruct(quantize_tensor(job, unused)));
@@ -174,10 +175,11 @@ class KvQuantizer {
 
   QuantizedTensor quantize(const std::string& tensor, const std::string& name,
                            const VqFormat& format, const FloatTensor& input, DType dtype,
-                           const TrainOptions& options, std::vector<TensorReport>& report) const {
+                           const TrainOptions& options, std::vector<TensorReport>& report,
+                           bool keys) const {
     TensorJob job{
-        name,   fmt::format("{}: {}", file_.source(), tensor), format, dtype, &input, &input,
-        options};
+        name, fmt::format("{}: {}", file_.source(), tensor), format, dtype, &input, &input, options,
+        keys};
     FloatTensor calibration;
     if (calibration_) {
       calibration = read_cache(*calibration_, tensor);
@@ -253,7 +255,8 @@ QuantizeResult quantize_weights(const QuantizeWeightsRequest& request) {
                         data.dtype,
                         &weights,
                         &weights,
-                        part_of(request.options, result.bundle.items.size(), matches.size())};
+                        part_of(request.options, result.bundle.items.size(), matches.size()),
+                        false};
     data.weights = quantize_tensor(job, result.report);
     if (request.keep_original) {
       data.original_weights = to_bits(weights.data, data.dtype, file, match.tensor);

@@ -180,7 +180,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   set_plan(result, v, op, gpu);
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged,
-                  .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])]};
+                  .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])],
+                  .uneven = seed % 2 == 0};
   const auto alignment = static_cast<std::size_t>(v[kAlignment]);
   std::size_t words = std::max(aligned_words(op.keys.layout), aligned_words(op.values.layout));
   if (const auto* fragments = std::get_if<AttentionFragments>(&result.plan)) {
