@@ -186,21 +186,53 @@ QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOpti
   return quantize_weights(request);
 }
 
+// Of keys whose mean over the tokens outweighs what softmax sees of them.
+void warn_of_common(const std::vector<TensorReport>& report, Output& output) {
+  const TensorReport* worst = nullptr;
+  std::size_t count = 0;
+  for (const TensorReport& each : report) {
+    if (!each.centered || each.centered->common_share <= kMostCommon) continue;
+    ++count;
+    if (worst == nullptr || each.centered->common_share > worst->centered->common_share) {
+      worst = &each;
+    }
+  }
+  if (worst == nullptr) return;
+  output.note(
+      "warning: {}{}: {:.4g} % of the squares are common to all tokens of a head, which softmax "
+      "does not see but codes are spent on: go by the centered errors; take int4-kivi-keys, whose "
+      "zeros hold the common part, or subtract one fixed mean per head and channel from all keys",
+      worst->name, count > 1 ? fmt::format(" and {} others", count - 1) : "",
+      100 * worst->centered->common_share);
+}
+
 void report(const QuantizeResult& result, const QuantizeArguments& options, Output& output) {
   output.document.update(
       {{"out", options.out}, {"seed", options.seed}, {"tensors", Json::array()}});
   for (const TensorReport& tensor : result.report) {
+    const std::string centered =
+        tensor.centered
+            ? fmt::format("; centered {:.4f} calibration, {:.4f} input",
+                          tensor.centered->calibration.relative, tensor.centered->input.relative)
+            : "";
     output.line(
-        "{}  {}  {:.3g} bits  codebooks {} bytes  relative error {:.4f} calibration, {:.4f} input",
+        "{}  {}  {:.3g} bits  codebooks {} bytes  relative error {:.4f} calibration, {:.4f} "
+        "input{}",
         tensor.name, tensor.format, tensor.bits_per_element, tensor.codebook_bytes,
-        tensor.calibration.relative, tensor.input.relative);
+        tensor.calibration.relative, tensor.input.relative, centered);
     output.document["tensors"].push_back({{"name", tensor.name},
                                           {"format", tensor.format},
                                           {"bits_per_element", tensor.bits_per_element},
                                           {"codebook_bytes", tensor.codebook_bytes},
                                           {"rel_err_calibration", tensor.calibration.relative},
                                           {"rel_err_input", tensor.input.relative}});
+    if (!tensor.centered) continue;
+    Json& json = output.document["tensors"].back();
+    json["rel_err_centered_calibration"] = tensor.centered->calibration.relative;
+    json["rel_err_centered_input"] = tensor.centered->input.relative;
+    json["common_share"] = tensor.centered->common_share;
   }
+  warn_of_common(result.report, output);
   if (!options.split_by.empty()) {
     const VqFormat& keys = std::get<AttentionData>(result.bundle.items.front().data).keys.format;
     for (std::size_t i = 0; i < keys.parts.size(); ++i) {

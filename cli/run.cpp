@@ -110,7 +110,7 @@ void run(const RunArguments& options, Output& output) {
       prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
   output.step("running {} and its reference", options.config);
-  HardInput input{.seed = options.seed, .touched_experts = options.touched_experts};
+  HardInput input{.seed = options.seed, .uneven = true, .touched_experts = options.touched_experts};
   const Linear* const product = as_linear(config.problem);
   const bool grouped = product != nullptr && product->shape.grouped();
   if (grouped && options.touched_experts == 0) input.lengths = LengthPattern::ragged;

@@ -25,6 +25,7 @@ std::vector<float> smooth_factors(const FloatTensor& keys) {
     float* maxima = factors.data() + keys.head_of(index) * keys.columns;
     for (std::size_t i = 0; i < row.size(); ++i) maxima[i] = std::max(maxima[i], std::abs(row[i]));
   }
+  fill_dead(factors, static_cast<std::size_t>(keys.columns));
   for (float& factor : factors) factor = factor > 0.0f ? std::sqrt(factor) : 1.0f;
   return factors;
 }

@@ -12,7 +12,8 @@
 namespace vqgen {
 
 // lambda = sqrt(max |K|) for each head and channel over all batches and tokens (VecInfer eq. 4);
-// 1 for a channel that is all zero. Returns [heads][columns].
+// a channel that is all zero gets the least of its head, 1 where all are. Returns
+// [heads][columns].
 std::vector<float> smooth_factors(const FloatTensor& keys);
 
 // row <- row H in place (VecInfer eq. 5: natural order, factor 1/sqrt(n)). Requires a power of two.

@@ -46,4 +46,46 @@ UnitMap unit_map(const VqFormat& format, std::int64_t heads, std::int64_t rows,
   return map;
 }
 
+void fill_dead(std::span<float> sizes, std::size_t together) {
+  for (std::size_t first = 0; first < sizes.size(); first += together) {
+    const auto own = sizes.subspan(first, together);
+    float least = 0;
+    for (const float size : own) {
+      if (size > 0 && (least == 0 || size < least)) least = size;
+    }
+    std::replace(own.begin(), own.end(), 0.0f, least);
+  }
+}
+
+FloatTensor centered(FloatTensor tensor) {
+  const auto columns = static_cast<std::size_t>(tensor.columns);
+  std::vector<double> means(static_cast<std::size_t>(tensor.heads) * columns, 0.0);
+  const auto of_row = [&](std::int64_t index) {
+    return std::span(means).subspan(static_cast<std::size_t>(tensor.head_of(index)) * columns,
+                                    columns);
+  };
+  for (std::int64_t index = 0; index < tensor.row_count(); ++index) {
+    const auto row = tensor.row(index);
+    for (std::size_t i = 0; i < columns; ++i) of_row(index)[i] += row[i];
+  }
+  for (double& mean : means) mean /= static_cast<double>(tensor.batch * tensor.rows);
+  for (std::int64_t index = 0; index < tensor.row_count(); ++index) {
+    const auto row = tensor.row(index);
+    for (std::size_t i = 0; i < columns; ++i) {
+      row[i] = static_cast<float>(row[i] - of_row(index)[i]);
+    }
+  }
+  return tensor;
+}
+
+double common_share(const FloatTensor& tensor) {
+  const auto squares = [](const FloatTensor& of) {
+    double sum = 0;
+    for (const float value : of.data) sum += double{value} * value;
+    return sum;
+  };
+  const double all = squares(tensor);
+  return all > 0 ? std::clamp(1 - squares(centered(tensor)) / all, 0.0, 1.0) : 0;
+}
+
 }  // namespace vqgen

@@ -36,6 +36,12 @@ struct FloatTensor {
   std::int64_t head_of(std::int64_t index) const { return index / rows % heads; }
 };
 
+// `tensor` without the mean of each head and channel over all batches and rows: of keys what
+// softmax sees, since it cancels what all tokens' scores share.
+FloatTensor centered(FloatTensor tensor);
+// The share of the squares that this takes away, 0 to 1.
+double common_share(const FloatTensor& tensor);
+
 // The part of a tensor that one unit serves, in all of its batches. Ends are exclusive.
 struct UnitExtent {
   std::int64_t head_begin, head_end;
@@ -60,6 +66,11 @@ struct UnitMap {
 // of it, or where tiles have no size or stand in a tensor with heads.
 UnitMap unit_map(const VqFormat& format, std::int64_t heads, std::int64_t rows,
                  std::int64_t columns, const std::string& where);
+
+// Gives each 0 among `sizes`, of what nothing is known, the least that is not 0 of the same
+// `together` that follow each other, so that a query that takes them loses nothing to it; where all
+// are 0 they stay. `together` divides their number; none is below 0.
+void fill_dead(std::span<float> sizes, std::size_t together);
 
 // Calls visit(row, column) for each sub-vector of a unit, where `row` counts through batch, heads
 // and rows as in FloatTensor, and `column` is the sub-vector's first.

@@ -12,8 +12,9 @@ from vqgen import _kmeans
 from vqgen._attention import prompt_attention
 from vqgen._models import attending, require_served
 from vqgen._nearest import encoded
-from vqgen._training import without_transforms
+from vqgen._reconstruction import common_share, warn_of_common
 from vqgen._tokens import Tokens, TokensLayer
+from vqgen._training import without_transforms
 from vqgen.simulation import books_of_parts, rotated
 
 _TOKENS = 1024  # that are encoded at once
@@ -55,7 +56,7 @@ class _Recorded(TokensLayer):
 def states_of(model, batches, device):
     """Of each layer the model's keys and values of all batches, [kv_heads, tokens, head_dim], on
     `device`. batches: as of vqgen.hf.calibrate(). They are those that vqgen's attention gets, which refuses
-    here, before anything is trained, what it could not serve."""
+    here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike."""
     require_served(model.config)
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     parts = {}
@@ -74,8 +75,12 @@ def states_of(model, batches, device):
                 parts.setdefault((number, name), []).append(heads.to(device))
     if not parts:
         raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
+    shares = []
     for number in range(len(parts) // 2):
-        yield [torch.cat(parts.pop((number, name)), 1) for name in "kv"]
+        states = [torch.cat(parts.pop((number, name)), 1) for name in "kv"]
+        shares.append(common_share(states[0]))
+        yield states
+    warn_of_common(shares)
 
 
 def _forms(keys, values):
@@ -250,7 +255,9 @@ def _trained(states, form, seed, rotated_first=False, training=None, start=None,
     states_now, named, smooth = states.float(), {}, None
     if form["smooth"]:
         largest = (rotated(states_now) if rotated_first else states_now).abs().amax(1)
-        smooth = named["smooth"] = torch.where(largest > 0, largest.sqrt(), torch.ones_like(largest))
+        least = largest.where(largest > 0, torch.inf).amin(1, keepdim=True)  # of the head's live channels
+        largest = largest.where(largest > 0, least.where(least < torch.inf, 1.0))
+        smooth = named["smooth"] = largest.sqrt()
     vectors, plain = _domain(states_now, form, smooth, rotated_first), without_transforms(form)
     if training is None:
         trained = vqgen.torch.train_codebooks(vectors, plain, dtype=states.dtype, seed=seed)

@@ -240,7 +240,8 @@ def _accuracies(model, arguments, folder):
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
         for name, errors in row.get("errors", {}).items():
-            print(f"  relative error, {name + ' text:':18} keys {errors['keys']['relative']:.4f}, values "
+            print(f"  relative error, {name + ' text:':18} keys {errors['keys']['relative']:.4f} "
+                  f"(centered {errors['keys']['centered']:.4f}), values "
                   f"{errors['values']['relative']:.4f}", flush=True)
     return {"unquantized": unquantized, "rows": rows}
 

@@ -83,9 +83,9 @@ class KvQuantizer {
       const FloatTensor values = read_cache(file_, names.values);
       read_queries(names.queries, keys, data);
       data.keys = quantize(match.tensor, match.item + ".keys", key_format_, keys, data.dtype,
-                           options(0), result.report);
+                           options(0), result.report, true);
       data.values = quantize(names.values, match.item + ".values", value_format_, values,
-                             data.dtype, options(1), result.report);
+                             data.dtype, options(1), result.report, false);
       if (request_.keep_original) {
         data.original_keys = to_bits(keys.data, data.dtype, file_, match.tensor);
         data.original_values = to_bits(values.data, data.dtype, file_, names.values);
@@ -193,7 +193,8 @@ class KvQuantizer {
                           choose_dtype(request_.dtype, file_.at(match.tensor)),
                           &keys,
                           &keys,
-                          request_.options};
+                          request_.options,
+                          false};
       std::vector<TensorReport> unused;
       const std::vector<double> errors =
           channel_errors(keys, reconstruct(quantize_tensor(job, unused)));
@@ -258,10 +259,11 @@ class KvQuantizer {
 
   QuantizedTensor quantize(const std::string& tensor, const std::string& name,
                            const VqFormat& format, const FloatTensor& input, DType dtype,
-                           const TrainOptions& options, std::vector<TensorReport>& report) const {
+                           const TrainOptions& options, std::vector<TensorReport>& report,
+                           bool keys) const {
     TensorJob job{
-        name,   fmt::format("{}: {}", file_.source(), tensor), format, dtype, &input, &input,
-        options};
+        name, fmt::format("{}: {}", file_.source(), tensor), format, dtype, &input, &input, options,
+        keys};
     FloatTensor calibration;
     if (calibration_) {
       calibration = read_cache(*calibration_, tensor);

@@ -54,7 +54,17 @@ struct TensorReport {
   std::int64_t codebook_bytes = 0;
   ReconstructionError calibration;
   ReconstructionError input;
+  // Of keys: the errors of what softmax sees (centered()), and the share of all else in the input.
+  struct Centered {
+    ReconstructionError calibration;
+    ReconstructionError input;
+    double common_share = 0;
+  };
+  std::optional<Centered> centered = {};
 };
+
+// Above it, errors beside what softmax sees are more than twice those that count the common part.
+inline constexpr double kMostCommon = 0.75;
 
 struct QuantizeResult {
   Bundle bundle;

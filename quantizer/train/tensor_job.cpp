@@ -51,6 +51,10 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
       job.name, rows, inner.row_count()));
 }
 
+ReconstructionError centered_error(const FloatTensor& keys, const QuantizedTensor& quantized) {
+  return reconstruction_error(centered(keys), centered(reconstruct(quantized)));
+}
+
 // Of a tensor whose parts have these errors, each with its number of channels.
 ReconstructionError error_of_parts(const FloatTensor& tensor,
                                    std::span<const std::pair<ReconstructionError, double>> parts) {
@@ -71,6 +75,7 @@ QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& 
   whole.name = job.name;
   whole.format = short_name(job.format);
   std::vector<std::pair<ReconstructionError, double>> of_calibration, of_input;
+  std::vector<std::pair<ReconstructionError, double>> centered_calibration, centered_input;
   for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
     TensorJob of_part = job;
     of_part.name = fmt::format("{}, part {}", job.name, i);
@@ -86,10 +91,19 @@ QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& 
     const auto count = static_cast<double>(channels.size());
     of_calibration.emplace_back(report.back().calibration, count);
     of_input.emplace_back(report.back().input, count);
+    if (job.keys) {
+      centered_calibration.emplace_back(report.back().centered->calibration, count);
+      centered_input.emplace_back(report.back().centered->input, count);
+    }
     whole.codebook_bytes += report.back().codebook_bytes;
   }
   whole.calibration = error_of_parts(*job.calibration, of_calibration);
   whole.input = error_of_parts(*job.input, of_input);
+  if (job.keys) {
+    whole.centered = {error_of_parts(centered(*job.calibration), centered_calibration),
+                      error_of_parts(centered(*job.input), centered_input),
+                      common_share(*job.input)};
+  }
   whole.bits_per_element = static_cast<double>(job.format.row_words(job.input->columns) * 32) /
                            static_cast<double>(job.input->columns);
   report.push_back(whole);
@@ -119,11 +133,18 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   QuantizedTensor result = encoded(calibration);
   line.calibration = reconstruction_error(*job.calibration, reconstruct(result));
   line.input = line.calibration;
+  if (job.keys) {
+    line.centered.emplace();
+    line.centered->calibration = centered_error(*job.calibration, result);
+    line.centered->input = line.centered->calibration;
+    line.centered->common_share = common_share(*job.input);
+  }
   if (job.calibration != job.input) {
     const FloatTensor inner = inner_domain(*job.input, job.format, outer);
     warn_of_clamped(job, inner, codebooks);
     result = encoded(inner);
     line.input = reconstruction_error(*job.input, reconstruct(result));
+    if (job.keys) line.centered->input = centered_error(*job.input, result);
   }
   line.bits_per_element =
       static_cast<double>(result.row_words * 32) / static_cast<double>(result.columns);

@@ -22,6 +22,7 @@ struct TensorJob {
   const FloatTensor* input = nullptr;
   const FloatTensor* calibration = nullptr;
   TrainOptions options;
+  bool keys = false;  // of a cache, which have centered errors too
 };
 
 // Transforms or scales as the format says, trains, encodes, and appends to `report`.

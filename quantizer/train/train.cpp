@@ -6,6 +6,7 @@
 #include <cmath>
 #include <random>
 
+#include "core/ceil_div.h"
 #include "core/error.h"
 #include "core/format/vq_format.h"
 #include "quantizer/nearest.h"
@@ -68,11 +69,13 @@ void report(const TrainRequest& request, double done, const std::string& what) {
 // Stage after stage of tables, for all books at once.
 class TableTrainer {
  public:
-  TableTrainer(VectorBooks& books, const TrainRequest& request)
+  // Units come in groups of `together`, as those of a head.
+  TableTrainer(VectorBooks& books, const TrainRequest& request, std::size_t together)
       : request_(request),
         format_(request.format),
         books_(books),
         units_(static_cast<std::size_t>(books.shape().books())),
+        together_(together),
         stage_size_(static_cast<std::size_t>(format_.entries() * format_.vector_size)),
         stages_(static_cast<std::size_t>(format_.residuals)) {}
 
@@ -81,6 +84,7 @@ class TableTrainer {
     result.entries.resize(units_ * stages_ * stage_size_);
     if (format_.stage_scales) result.stage_scales.resize(units_ * stages_);
     for (std::size_t stage = 0; stage < stages_; ++stage) train_stage(stage, result);
+    if (format_.stage_scales) fill_dead_scales(result);
     report(request_, 1.0, "");
     return result;
   }
@@ -112,6 +116,29 @@ class TableTrainer {
       if (format_.stage_scales) result.stage_scales[number] = scale;
     }
     if (stage + 1 < stages_) books_.subtract(entries);
+  }
+
+  // Of entries that are all zero, which any scale serves: the least of the stage, or that of the
+  // stage before where there is none.
+  void fill_dead_scales(Codebooks& result) const {
+    std::vector<float> scales(units_);
+    for (std::size_t stage = 0; stage < stages_; ++stage) {
+      for (std::size_t unit = 0; unit < units_; ++unit) {
+        const std::size_t number = unit * stages_ + stage;
+        const auto entries = std::span(result.entries).subspan(number * stage_size_, stage_size_);
+        const bool dead = std::all_of(entries.begin(), entries.end(), [this](std::uint16_t entry) {
+          return element_to_float(request_.dtype, entry) == 0;
+        });
+        scales[unit] = dead ? 0.0f : result.stage_scales[number];
+      }
+      fill_dead(scales, together_);
+      for (std::size_t unit = 0; unit < units_; ++unit) {
+        const std::size_t number = unit * stages_ + stage;
+        float& scale = result.stage_scales[number];
+        const float before = stage > 0 ? result.stage_scales[number - 1] : scale;
+        scale = scales[unit] > 0 && !(format_.common_scale && stage > 0) ? scales[unit] : before;
+      }
+    }
   }
 
   std::vector<SumFactors> factors_of_books() const {
@@ -178,6 +205,7 @@ class TableTrainer {
   const VqFormat& format_;
   VectorBooks& books_;
   std::size_t units_;
+  std::size_t together_;
   std::size_t stage_size_;
   std::size_t stages_;
 };
@@ -203,10 +231,15 @@ class Trainer {
       shape.begins.push_back(static_cast<std::int64_t>(vectors.size() / size_));
     }
     const auto books = request_.options.make_books(std::move(vectors), std::move(shape));
-    return TableTrainer(*books, request_).train();
+    return TableTrainer(*books, request_, units_of_head()).train();
   }
 
  private:
+  // That stand side by side.
+  std::size_t units_of_head() const {
+    return static_cast<std::size_t>(ceil_div(map_.columns, map_.unit_columns));
+  }
+
   // A lattice has one number to be fitted where a table has thousands.
   std::int64_t most_vectors() const {
     constexpr std::int64_t kForLattice = 8192;
@@ -235,7 +268,7 @@ class Trainer {
   }
 
   // By the largest magnitude of all elements that a scale serves: of a channel's where the unit has
-  // no more channels than a code.
+  // no more channels than a code. Where all are zeros, by the least of the head.
   Codebooks train_scales() const {
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     const bool by_channel = format_.scope == Scope::channel_group &&
@@ -244,8 +277,10 @@ class Trainer {
       result.entries.assign(size_, element_from_float(request_.dtype, 1.0f));
       return result;
     }
+    std::vector<float> all_peaks(static_cast<std::size_t>(map_.units()) * size_, 0.0f);
     for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
-      std::vector<float> peaks(size_, 0.0f);
+      const auto peaks =
+          std::span(all_peaks).subspan(static_cast<std::size_t>(unit) * size_, size_);
       for_each_sub_vector(map_, map_.extent(unit), tensor_.batch, format_.vector_size,
                           [&](std::int64_t row, std::int64_t column) {
                             const auto vector =
@@ -257,15 +292,16 @@ class Trainer {
       if (!by_channel) {
         std::fill(peaks.begin(), peaks.end(), *std::max_element(peaks.begin(), peaks.end()));
       }
-      for (const float peak : peaks) {
-        const std::uint16_t scale = scalar_scale(format_, request_.dtype, peak);
-        if (!std::isfinite(element_to_float(request_.dtype, scale))) {
-          throw Error(ErrorKind::bad_input,
-                      fmt::format("{}: the scale of numbers up to {} is beyond {}; use bf16",
-                                  request_.name, peak, enum_name(request_.dtype)));
-        }
-        result.entries.push_back(scale);
+    }
+    fill_dead(all_peaks, units_of_head() * size_);
+    for (const float peak : all_peaks) {
+      const std::uint16_t scale = scalar_scale(format_, request_.dtype, peak);
+      if (!std::isfinite(element_to_float(request_.dtype, scale))) {
+        throw Error(ErrorKind::bad_input,
+                    fmt::format("{}: the scale of numbers up to {} is beyond {}; use bf16",
+                                request_.name, peak, enum_name(request_.dtype)));
       }
+      result.entries.push_back(scale);
     }
     report(request_, 1.0, "");
     return result;
@@ -351,7 +387,7 @@ Codebooks train_books(VectorBooks& books, const TrainRequest& request) {
     fewest = std::min(fewest, books.shape().count(book));
   }
   check_count(request, fewest);
-  return TableTrainer(books, request).train();
+  return TableTrainer(books, request, static_cast<std::size_t>(books.shape().books())).train();
 }
 
 }  // namespace vqgen

@@ -9,6 +9,7 @@
 
 #include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
+#include "runtime/verify/uneven_channels.h"
 
 namespace vqgen {
 namespace {
@@ -27,7 +28,8 @@ enum Stream : std::uint64_t {
   kRaw,
   kExtents,
   kPrefixes,
-  kExperts
+  kExperts,
+  kUnevenChannels
 };
 
 // Of operand number `operand` of the problem.
@@ -282,12 +284,21 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.raw_values.resize(static_cast<std::size_t>(raw));
   data.queries.resize(
       static_cast<std::size_t>(data.query_rows() * data.query_heads * tensor.columns));
+  std::vector<bool> uneven;
+  if (input.uneven) {
+    Random channels(input.seed, kUnevenChannels);
+    uneven = make_uneven(data.keys, channels);
+  }
   const RowDecoder decoder(data.keys);
   Random queries(input.seed, kQueries);
   Random raws(input.seed, kRaw);
   for (std::int64_t b = 0; b < tensor.batch; ++b) {
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
-      const auto samples = sample_keys(data, decoder, used[static_cast<std::size_t>(b)], b, head);
+      auto samples = sample_keys(data, decoder, used[static_cast<std::size_t>(b)], b, head);
+      for (std::size_t i = 0; i < uneven.size() / static_cast<std::size_t>(tensor.heads); ++i) {
+        if (!uneven[static_cast<std::size_t>(head * tensor.columns) + i]) continue;
+        for (std::vector<double>& key : samples) key[i] = 0;
+      }
       fill_head(data, samples, b, head, queries, raws);
     }
   }

@@ -33,6 +33,9 @@ struct HardInput {
   LengthPattern counts = LengthPattern::full;
   bool fresh = false;  // their keys and values come with them, not in the cache
   std::optional<PageOrder> page_order = {};  // drawn where it is not given
+  // Keys whose channels have scales get dead, biased and outlying ones (uneven_channels.h). Queries
+  // are then as without them, so that scores may spread by hundreds.
+  bool uneven = false;
   int touched_experts = 0;  // that have rows, of lengths full; 0: as many as can have
 };
 

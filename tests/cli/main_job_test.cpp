@@ -1,5 +1,9 @@
 // The job that vqgen is for, on real data: quantize, generate, run, verify.
+#include <algorithm>
+
+#include "runtime/verify/random.h"
 #include "tests/cli/tiny_bundle.h"
+#include "tests/write_safetensors.h"
 
 namespace vqgen {
 namespace {
@@ -128,6 +132,78 @@ TEST(HostRun, RacesAreCheckedOnRequest) {
     const Outcome outcome = vqgen({"run", example(name), "--check", "races"});
     expect_success(outcome);
     EXPECT_NE(outcome.out.find("no races between threads"), std::string::npos) << outcome.out;
+  }
+}
+
+// A cache of [2, 256, 64] with 4 queries of 4 heads, its keys being of `magnitude` and changed.
+template <class Change>
+std::string write_cache(const Folder& folder, double magnitude, Change change) {
+  Random random(7);
+  const auto normal = [&](std::size_t count, double times) {
+    std::vector<float> values(count);
+    for (float& value : values) value = static_cast<float>(random.normal() * times);
+    return values;
+  };
+  std::vector<float> all_keys = normal(std::size_t{2} * 256 * 64, magnitude);
+  for (std::size_t i = 0; i < all_keys.size(); ++i) all_keys[i] = change(i % 64, all_keys[i]);
+  const std::vector<float> values = normal(all_keys.size(), 1);
+  const std::vector<float> queries = normal(std::size_t{4} * 4 * 64, 50);
+  const std::string path = folder.path("cache.safetensors");
+  write_safetensors(path,
+                    {tensor_view("l.k", TensorType::f32, {2, 256, 64}, all_keys),
+                     tensor_view("l.v", TensorType::f32, {2, 256, 64}, values),
+                     tensor_view("l.q", TensorType::f32, {4, 4, 64}, queries)},
+                    {});
+  return path;
+}
+
+Arguments of_cache(const std::string& input, const std::string& out, const std::string& format) {
+  return {"--input",        input,       "--out",     out,   "--keys",       "*.k",
+          "--values",       "*.v",       "--queries", "*.q", "--key-format", format,
+          "--value-format", "int8-token"};
+}
+
+// The other channels lose nothing: the kernel is as near its reference as without the channel.
+TEST_F(MainJob, ADeadBiasedOrOutlyingKeyChannelLeavesTheOthersAlone) {
+  for (const int which : {0, 1, 2}) {
+    const std::string bundle = folder.path("bundle" + std::to_string(which));
+    quantize(of_cache(write_cache(folder, 0.02,
+                                  [which](std::size_t channel, float key) {
+                                    if (channel != 5) return key;
+                                    return which == 0 ? 0.0f : which == 1 ? key + 6 : key * 300;
+                                  }),
+                      bundle, "int8-channel"));
+    const Json config{
+        {"op", "attention_decode"},
+        {"shape",
+         {{"batch", 4}, {"query_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}, {"tokens", 256}}},
+        {"keys", "int8-channel"},
+        {"values", "int8-token"}};
+    const Json document =
+        run({folder.file("uneven.json", config.dump()), "--gpu", "h200", "--data", bundle});
+    EXPECT_LT(document["rel_err"].get<double>(), 5e-4) << which;
+  }
+}
+
+// A bias that all tokens have lowers the error of keys and not that of the softmax.
+TEST_F(MainJob, KeysThatAreMostlyCommonToAllTokensAreWarnedOf) {
+  for (const float bias : {0.0f, 60.0f}) {
+    Arguments arguments = of_cache(write_cache(folder, 1,
+                                               [bias](std::size_t channel, float key) {
+                                                 return channel == 3 ? key + bias : key;
+                                               }),
+                                   folder.path("biased"), "fp8-e4m3");
+    arguments.insert(arguments.begin(), "quantize");
+    const Outcome outcome = vqgen(arguments);
+    expect_success(outcome);
+    const std::vector<std::string> lines = lines_of(outcome.err);
+    const auto warnings = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("warning: l.keys: ") != std::string::npos &&
+             line.find("common to all tokens") != std::string::npos &&
+             line.find("int4-kivi-keys") != std::string::npos;
+    });
+    EXPECT_EQ(warnings, bias > 0 ? 1 : 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("; centered 0."), std::string::npos) << outcome.out;
   }
 }
 

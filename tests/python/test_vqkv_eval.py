@@ -153,6 +153,31 @@ def test_keys_in_parts_are_their_parts(model, tmp_path):
     np.testing.assert_allclose(whole["keys"]["by_channel"], lost / (2 * 2 * 200))
 
 
+def test_errors_of_keys_have_no_mean(model, tmp_path):
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=WIDE, values=WIDE)
+    layers = vqgen.hf.layers_of(tmp_path / "bundle")
+    states = list(_calibration.states_of(model, BATCHES, DEVICE))
+    errors = _reconstruction.reconstruction(layers, states)
+    lost = whole = everything = 0
+    for (item, tensors), (keys, _) in zip(layers, states):
+        held = simulation.held_of(keys[None], item, tensors, "keys")[0].cpu().double().numpy()
+        keys = keys.cpu().double().numpy()
+        wrong, own = held - keys, keys - keys.mean(1, keepdims=True)
+        lost, whole = lost + ((wrong - wrong.mean(1, keepdims=True))**2).sum(), whole + (own**2).sum()
+        everything += (keys**2).sum()
+    assert np.isclose(errors["keys"]["centered"], (lost / whole)**0.5)
+    assert np.isclose(errors["keys"]["common_share"], 1 - whole / everything)
+    assert "centered" not in errors["values"]
+
+
+def test_keys_that_are_mostly_alike_are_warned_of(draw):
+    keys = torch.tensor(draw.standard_normal((2, 200, 64)))
+    biased = keys + 30 * (torch.arange(64) == 3)
+    assert _reconstruction.common_share(keys) < 0.05 and _reconstruction.common_share(biased) > 0.9
+    with pytest.warns(UserWarning, match="keys of 1 layers, most of all layer 1, .* common to all tokens"):
+        _reconstruction.warn_of_common([0.2, 0.93, 0.75])
+
+
 def test_the_recipe_vqkv_has_the_windows_of_the_paper():
     runs = list(_recipes.runs_of("vqkv", 32768))
     assert [(run.keys[1]["residuals"] * 8 / 64, run.parts is not None, run.rsimvq) for run in runs[::2]] == [

@@ -170,6 +170,15 @@ TEST(Reconstruct, ReportsMeanAndRelativeError) {
   EXPECT_EQ(reconstruction_error(original, original).relative, 0.0);
 }
 
+// Of each head and channel over batches and rows.
+TEST(Reconstruct, CenteredIsWithoutTheMeanOfAChannel) {
+  const FloatTensor keys{2, 2, 1, 2, {1, 2, 3, 4, 3, 2, 5, -4}};
+  const FloatTensor expected{2, 2, 1, 2, {-1, 0, -1, 4, 1, 0, 1, -4}};
+  EXPECT_EQ(centered(keys).data, expected.data);
+  EXPECT_DOUBLE_EQ(common_share(keys), 1 - 36.0 / 84.0);
+  EXPECT_EQ(common_share(FloatTensor{1, 1, 1, 2, {0, 0}}), 0.0);
+}
+
 #if defined(__x86_64__)
 TEST(Encode, EveryWidthOfRegistersFindsTheSame) {
   for (const std::size_t dimension : {1u, 2u, 3u, 4u, 8u, 16u}) {

@@ -11,6 +11,39 @@ using samples::table_format;
 
 const std::filesystem::path kData = std::filesystem::path(VQGEN_SOURCE_DIR) / "tests" / "data";
 
+// A bias lowers the errors of keys, and not those of what softmax sees, in parts or not.
+TEST_F(Quantize, KeysHaveErrorsWithoutTheirMean) {
+  QuantizeKvRequest request = kv_request();
+  request.key_format.smooth = request.key_format.hadamard = false;
+  const QuantizeResult plain = quantize_kv(request);
+  for (std::size_t tensor = 0; tensor < names_.size(); tensor += 4) {
+    for (std::size_t i = 3; i < values_[tensor].size(); i += 16) {
+      values_[tensor][i] = element_from_float(DType::f16, f16_to_float(values_[tensor][i]) + 30.0f);
+    }
+  }
+  request.input = write("biased.safetensors");
+  VqFormat parts;
+  for (int first = 0; first < 16; first += 8) {
+    VqFormat part = request.key_format;
+    for (int i = 0; i < 8; ++i) part.channels.push_back(first + i);
+    parts.parts.push_back(part);
+  }
+  const QuantizeResult biased = quantize_kv(request);
+  request.key_format = parts;
+  const QuantizeResult in_parts = quantize_kv(request);
+  EXPECT_FALSE(plain.report[1].centered || biased.report[1].centered);  // values
+  const TensorReport& before = plain.report[0];
+  EXPECT_LT(before.centered->common_share, 0.2);
+  EXPECT_NEAR(before.centered->input.relative, before.input.relative, 0.1);
+  for (const TensorReport* after : {&biased.report[0], &in_parts.report[2]}) {
+    EXPECT_EQ(after->name, "layer0.keys");
+    EXPECT_GT(after->centered->common_share, kMostCommon);
+    EXPECT_LT(after->input.relative, before.input.relative / 4);
+    EXPECT_GT(after->centered->input.relative, before.centered->input.relative / 2);
+    EXPECT_EQ(after->centered->input.relative, after->centered->calibration.relative);
+  }
+}
+
 TEST_F(Quantize, MakesAnItemOfEachLayer) {
   QuantizeKvRequest request = kv_request();
   request.keep_original = true;

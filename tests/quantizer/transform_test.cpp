@@ -47,7 +47,14 @@ TEST(Smooth, IsTheRootOfTheLargestMagnitudeOverBatchesAndTokens) {
   keys.row(0)[0] = -4.0f;  // batch 0, head 0, token 0
   keys.row(4)[0] = 9.0f;   // batch 1, head 0, token 0
   keys.row(7)[1] = 0.25f;  // batch 1, head 1, token 1
-  EXPECT_EQ(smooth_factors(keys), (std::vector<float>{3.0f, 1.0f, 1.0f, 0.5f}));
+  keys.row(2)[0] = 1.0f;   // batch 0, head 1, token 0
+  EXPECT_EQ(smooth_factors(keys), (std::vector<float>{3.0f, 3.0f, 1.0f, 0.5f}));
+}
+
+TEST(Smooth, ADeadChannelTakesTheLeastOfItsHead) {
+  const FloatTensor keys{1, 2, 1, 4, {4.0f, 0.0f, -0.25f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}};
+  EXPECT_EQ(smooth_factors(keys),
+            (std::vector<float>{2.0f, 0.5f, 0.5f, 0.5f, 1.0f, 1.0f, 1.0f, 1.0f}));
 }
 
 TEST(Transform, LeavesTheProductOfQueryAndKeyAsItIs) {

@@ -259,6 +259,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
                   v[kTokens] == kRagged ? LengthPattern::ragged : LengthPattern::full};
   result.input.counts = queries.counts;
   result.input.page_order = pick(kPageOrders, kOrder);
+  result.input.uneven = seed % 2 == 0;
   result.input.fresh = queries.counts == LengthPattern::ragged ? v[kSplits] == 1 : queries.fresh;
   result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);

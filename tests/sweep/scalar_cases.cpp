@@ -180,7 +180,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   set_plan(result, v, op, gpu);
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged,
-                  .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])]};
+                  .page_order = kPageOrders[static_cast<std::size_t>(v[kOrder])],
+                  .uneven = seed % 2 == 0};
   result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);
   return result;

@@ -274,6 +274,53 @@ TEST(HardInput, QueryTokensKeepToTheRingAndTheRoom) {
   }
 }
 
+// Of each head a channel that is 0, one near 300 times the others and one that spreads as far; the
+// other channels are as without them.
+TEST(HardInput, UnevenChannelsAreDeadBiasedAndOutlying) {
+  VqFormat scalar{.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
+  scalar.decoder = Decoder::scalar;
+  VqFormat entries{.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
+  entries.entry_type = EntryType::int8;
+  entries.stage_scales = true;
+  VqFormat affine{.vector_size = 4, .index_bits = 16};
+  affine.decoder = Decoder::affine;
+  affine.group_tokens = 16;
+  for (const VqFormat& format : {scalar, entries, affine}) {
+    AttentionDecode problem = problem_of(64, 256, format);
+    problem.shape.window = 32;
+    const QuantizedTensor even = make_attention_data(problem, {.seed = 4}).keys;
+    const QuantizedTensor keys = make_attention_data(problem, {.seed = 4, .uneven = true}).keys;
+    const RowDecoder decoder(keys), plain(even);
+    const std::size_t wide = format.vector_size == 4 && !format.is_scalar()   ? 4
+                             : format.is_scalar() && format.group_tokens == 0 ? 2
+                                                                              : 1;
+    for (std::int64_t head = 0; head < 2; ++head) {
+      std::vector<double> sum(64), squares(64), key(64), other(64);
+      std::vector<bool> same(64, true);
+      for (std::int64_t row = 0; row < 256; ++row) {
+        decoder.decode(1, head, row, key);
+        plain.decode(1, head, row, other);
+        for (std::size_t i = 0; i < 64; ++i) {
+          sum[i] += key[i] / 256, squares[i] += key[i] * key[i] / 256;
+          same[i] = same[i] && key[i] == other[i];
+        }
+      }
+      std::size_t dead = 0, biased = 0, outlying = 0;
+      for (std::size_t i = 0; i < 64; ++i) {
+        const double spread = std::sqrt(std::max(squares[i] - sum[i] * sum[i], 0.0));
+        dead += squares[i] == 0;
+        biased += sum[i] > 100 && spread < sum[i] / 8;
+        outlying += spread > 50 && std::abs(sum[i]) < 8 * spread;
+      }
+      EXPECT_EQ(dead, wide) << short_name(format);
+      EXPECT_EQ(biased, wide) << short_name(format);
+      EXPECT_EQ(outlying, wide) << short_name(format);
+      EXPECT_EQ(std::count(same.begin(), same.end(), true),
+                static_cast<std::ptrdiff_t>(64 - 3 * wide));
+    }
+  }
+}
+
 TEST(HardInput, TheSoftmaxIsNeitherUniformNorOneHot) {
   const AttentionDecode problem = problem_of(128, 1000, d4b8());
   const AttentionData data = make_attention_data(problem, {});

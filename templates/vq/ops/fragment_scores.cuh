@@ -3,7 +3,7 @@
 //
 //   a   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of
 //       two tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8
-//       entries an octet is two words of bytes, and k of one (query_bytes.cuh)
+//       entries an octet is two words of bytes, and k of one (query_bytes.cuh, query_rest.cuh)
 //   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1
 //       come the scores of token g with head c of each quad, in the lane that needs them, of c2
 //       and c3 those of the other tile's token. Where groups of tokens have scales, the query takes
@@ -17,6 +17,7 @@
 #include <vq/ops/group_query.cuh>
 #include <vq/ops/query_bytes.cuh>
 #include <vq/ops/query_fragments.cuh>
+#include <vq/ops/query_rest.cuh>
 
 namespace vq {
 
@@ -40,6 +41,7 @@ class FragmentScores {
   // and so are scalar ones.
   static constexpr bool kIntegers =
       (kConfig.keys.int8_entries && kHasMmaS8) || kConfig.keys.decoder == Decoder::scalar;
+  static constexpr bool kRests = kIntegers && scales_channels(kConfig.keys, kHeadDim);
   static constexpr int kParts = query_parts(kConfig);
   static constexpr int kQueries = query_stages(kConfig);
 
@@ -55,7 +57,7 @@ class FragmentScores {
   using Order = Either<kScalar, typename Rows::Scalars, InOrder>;
   using Group = Either<kGrouped, GroupQuery<Plan, Keys>, NoGroup>;
   using Query = Either<
-      kIntegers, QueryBytes<Plan, Order>,
+      kIntegers, Either<kRests, QueryRest<Plan, Order>, QueryBytes<Plan, Order>>,
       QueryFragments<Plan, kParts, Rows::kElement, Either<kGrouped, Order, InOrder>, !kGrouped>>;
   using Operand = Either<kGrouped, Group, Query>;
   using RawQuery = QueryFragments<Plan, 1, kConfig.element, InOrder, !kGrouped>;
@@ -94,8 +96,15 @@ class FragmentScores {
     rows.for_each([&](int i, int head) {
       VQ_UNROLL
       for (int stage = 0; stage < kQueries; ++stage) {
-        Query::prepare(query_words(stage), head, part(kAt.query) + head * kHeadDim, kPeak / peak[i],
-                       [this, stage](int channel) { return key_scale(channel, stage); });
+        const float* const row = part(kAt.query) + head * kHeadDim;
+        const float factor = kPeak / peak[i];
+        const auto weight = [this, stage](int channel) { return key_scale(channel, stage); };
+        if constexpr (kRests) {
+          Query::prepare(query_words(stage), query_words(kQueries + stage), head, row, factor,
+                         weight, Query::needs_rest(scale * peak[i] / kPeak));
+        } else {
+          Query::prepare(query_words(stage), head, row, factor, weight);
+        }
       }
       if constexpr (reads_raw(kConfig)) {
         RawQuery::prepare(raw_words(), head, part(kAt.raw_query) + head * kHeadDim, 1.0f,
@@ -113,6 +122,14 @@ class FragmentScores {
       scale_[quad] = kParts == 1 ? scale : 0.0f;
       if (kParts == 2 && head < kConfig.heads_per_block)
         scale_[quad] = scale * load_shared(peaks + head) / kPeak;
+    }
+    if constexpr (kRests) {
+      bool needs_rest = false;
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        needs_rest = needs_rest || Query::needs_rest(scale_[quad]);
+      }
+      with_rest_ = any_of_warp(needs_rest);
     }
   }
 
@@ -149,6 +166,9 @@ class FragmentScores {
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);
+    if constexpr (kRests) {
+      if (with_rest_) add_rest(share, scores);
+    }
     if constexpr (kGrouped) {
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
@@ -174,10 +194,34 @@ class FragmentScores {
  private:
   VQ_DEVICE static float* part(i64 offset) { return shared_part<float>(offset); }
   VQ_DEVICE static u32* words_at(i64 offset) { return shared_part<u32>(offset); }
+  // Of rests the stages are those from kQueries on: rows of bytes take half of the room.
+  static_assert(!kRests || 2 * (Query::kQuarter + kOctetWords) == quarter_words(kHeadDim) + 4, "");
   VQ_DEVICE static u32* query_words(int stage) {
     constexpr int kRows = kConfig.heads_per_block * kParts;
     return words_at(kAt.query_words) +
            stage * query_word(Query::kQuarter, Query::kOctetWords, kRows, 0, 0);
+  }
+
+  // What the rests of the query (query_rest.cuh) make of the tokens.
+  VQ_DEVICE void add_rest(const u32 (&share)[kTiles][Rows::Share::kWords],
+                          float (&scores)[kTiles][kQuads]) const {
+    typename Query::Sum products[(kTiles + 1) / 2][Query::kProducts][4] = {};
+    VQ_UNROLL
+    for (int turn = 0; turn < Query::kOctets * Rows::kPasses; ++turn) {
+      u32 words[kTiles][kOctetWords];
+      typename Query::Octet octet;
+      look_up_keys(words, share, turn);
+      const int stage = kScales ? turn % Rows::kPasses : 0;
+      Query::read_from(query_words(kQueries + stage), octet, turn / Rows::kPasses);
+      query_of(turn).multiply(products, words, octet);
+    }
+    float rests[kTiles][kQuads];
+    Query::take_scores(products, rests);
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      float& score = scores[i / kQuads][i % kQuads];
+      score = fused(rests[i / kQuads][i % kQuads], 1.0f / Query::kOfRest, score);
+    }
   }
 
   // The one that a turn of score() multiplies with.
@@ -233,6 +277,7 @@ class FragmentScores {
   Operand queries_[kGrouped ? 1 : kQueries];
   float zeros_[kQuads];  // products with a group's zeros
   float scale_[kQuads];
+  bool with_rest_;  // whether a row of the block needs it
 };
 
 }  // namespace vq

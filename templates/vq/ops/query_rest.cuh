@@ -1,0 +1,74 @@
+// The query as integers (query_bytes.cuh) where it takes factors that differ from channel to
+// channel: one channel's may leave the others too few steps of the row's largest. What rounding
+// leaves is then integers again, for a second product; all heads of a block take it together, and
+// those that need it not have zeros.
+#pragma once
+
+#include <vq/ops/query_bytes.cuh>
+
+namespace vq {
+
+// Whether the query of such keys takes factors of channels.
+VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
+  const bool by_unit = keys.stage_scales || is_scalar(keys.decoder);
+  return (by_unit && units_per_head(keys, head_dim) > 1) || (keys.smooth && !keys.hadamard);
+}
+
+template <class Plan, class Order>
+class QueryRest : public QueryBytes<Plan, Order> {
+  using Base = QueryBytes<Plan, Order>;
+
+ public:
+  using Base::kOctetWords;
+  using Base::kPeak;
+  using Base::kQuarter;
+  static constexpr float kOfRest = 2.0f * kPeak;  // a rest is half a step at most
+
+  // Whether rounding moves scores by more than an element's rounding does: its deviation of 0.29
+  // steps times 73 sqrt(head_dim), that of uniform bytes. `step`: by which an integer is a score in
+  // units of log2. False for what is no number.
+  VQ_DEVICE static bool needs_rest(float step) {
+    constexpr float kMost = Plan::config().element == Element::f16 ? 0x1p-10f : 0x1p-7f;
+    constexpr float kNatural = 0.6931472f * 0.29f * 73.0f;
+    constexpr float kDim = static_cast<float>(Plan::config().head_dim);
+    return step * step * (kNatural * kNatural * kDim) > kMost * kMost;
+  }
+
+  // As QueryBytes has it; and the rests, of the same order.
+  template <class Weight>
+  VQ_DEVICE static void prepare(u32* words, u32* rests, int head, const float* row, float factor,
+                                Weight weight, bool with_rest) {
+    for (int i = lane(); i < 4 * kQuarter; i += 32) {
+      Bytes bytes, rest;
+      VQ_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const int channel = i / 2 * 8 + Order::channel(i % 2 * 4 + j);
+        const float value = load_shared(row + channel) * factor * weight(channel);
+        const i32 whole = nearest_within(value, kPeak);
+        const float left = (value - static_cast<float>(whole)) * kOfRest;
+        bytes.put(j, whole);
+        rest.put(j, with_rest ? nearest_within(left, kPeak) : 0);
+      }
+      bytes.store(words, head, i);
+      rest.store(rests, head, i);
+    }
+  }
+
+ private:
+  struct Bytes {
+    u32 high = 0, low = 0;
+    VQ_DEVICE void put(int j, i32 whole) {
+      const i32 first = (whole + 64) >> 7;
+      high |= (static_cast<u32>(first) & 0xffu) << 8 * j;
+      low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;
+    }
+    VQ_DEVICE void store(u32* words, int head, int i) const {
+      u32* const to =
+          words + query_word(kQuarter, kOctetWords, head * 2, i / kQuarter, i % kQuarter);
+      store_shared(to, high);
+      store_shared(to + query_word(kQuarter, kOctetWords, 1, 0, 0), low);
+    }
+  };
+};
+
+}  // namespace vq

@@ -1,0 +1,102 @@
+// Attention on keys with dead, biased and outlying channels (uneven_channels.h), whose scales the
+// query takes: by each format that has such scales, the kernel is as near its reference as without.
+#include <gtest/gtest.h>
+
+#include "core/profiles.h"
+#include "runtime/verify/reference_attention.h"
+#include "runtime/verify/uneven_channels.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+enum class Keys { int8, int4, entries, stages, smooth, affine, scaled_entries };
+
+VqFormat keys_of(Keys which) {
+  VqFormat format{.vector_size = which == Keys::int8 ? 2 : 4, .index_bits = 16};
+  format.scope = Scope::channel_group;
+  format.decoder = Decoder::scalar;
+  if (which == Keys::affine) {
+    format.decoder = Decoder::affine;
+    format.scope = Scope::tensor;
+    format.group_tokens = 32;
+  }
+  if (which == Keys::int8 || which == Keys::int4 || which == Keys::affine) return format;
+  format.decoder = Decoder::table;
+  format.index_bits = 6;
+  format.stage_scales = true;
+  format.residuals = which == Keys::stages ? 2 : 1;
+  if (which != Keys::scaled_entries) format.entry_type = EntryType::int8;
+  if (which == Keys::smooth) {
+    format.scope = Scope::head;
+    format.smooth = true;
+  }
+  return format;
+}
+
+AttentionDecode problem_of(Keys keys, DType dtype, int head_dim, int query_heads) {
+  AttentionDecode op;
+  op.dtype = dtype;
+  op.shape = {.batch = 2, .query_heads = query_heads, .kv_heads = 2, .head_dim = head_dim};
+  op.shape.tokens = 300;
+  op.shape.window = keys == Keys::affine ? 40 : 0;
+  op.keys = keys_of(keys);
+  op.values = {.vector_size = 4, .index_bits = 5, .scope = Scope::head};
+  return op;
+}
+
+class Uneven : public testing::TestWithParam<Keys> {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+  static AttentionOutput run(const AttentionDecode& op, const AttentionData& data) {
+    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+    plan.threads = 64;
+    plan.splits = 2;
+    return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);
+  }
+};
+
+TEST_P(Uneven, ChannelsLeaveTheOthersTheirResolution) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const AttentionDecode op =
+        problem_of(GetParam(), dtype, dtype == DType::f16 ? 128 : 64, dtype == DType::f16 ? 8 : 10);
+    ASSERT_TRUE(has_channel_scales(op.keys, op.shape.head_dim));
+    const auto scale = static_cast<double>(softmax_scale(op));
+    for (const bool uneven : {false, true}) {
+      const AttentionData data = make_attention_data(op, {.seed = 21, .uneven = uneven});
+      const AttentionResult reference = reference_attention(data, scale);
+      const AttentionOutput output = run(op, data);
+      const Comparison out = compare(reference.out, output.out, op.dtype);
+      EXPECT_LT(out.rel_err, tolerance(dtype) / 2) << uneven;
+      EXPECT_TRUE(out.ok) << out.max_local_err;
+      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+    }
+  }
+}
+
+// A row that needs a second product changes no bit of one beside it that does not.
+TEST_P(Uneven, RowsDoNotChangeTheirNeighbours) {
+  const AttentionDecode op = problem_of(GetParam(), DType::f16, 64, 8);
+  AttentionData data = make_attention_data(op, {.seed = 22});
+  const AttentionOutput before = run(op, data);
+  const std::size_t row = 64;  // of the first head, of whose block others are
+  for (std::size_t i = 0; i < row; ++i) {
+    const float value = element_to_float(op.dtype, data.queries[i]);
+    data.queries[i] = element_from_float(op.dtype, 64 * value);
+  }
+  const AttentionOutput after = run(op, data);
+  EXPECT_NE(std::vector(before.out.begin(), before.out.begin() + row),
+            std::vector(after.out.begin(), after.out.begin() + row));
+  EXPECT_EQ(std::vector(before.out.begin() + row, before.out.end()),
+            std::vector(after.out.begin() + row, after.out.end()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, Uneven,
+                         testing::Values(Keys::int8, Keys::int4, Keys::entries, Keys::stages,
+                                         Keys::smooth, Keys::affine, Keys::scaled_entries));
+
+}  // namespace
+}  // namespace vqgen::test
