@@ -77,8 +77,8 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **named)
                              "past_key_values, and leave parts without it (as vision towers) to another attention: "
                              "set_attn_implementation({'text_config': 'vqgen'})")
     (layer, key), (_, value) = opened(key), opened(value)
-    padding = require_causal(module, attention_mask, named)
     with layer.tokens.turn(layer.number):
+        padding = require_causal(module, attention_mask, named)
         return layer.attend(query, key, value, query.shape[-1]**-0.5 if scaling is None else scaling, padding), None
 
 

@@ -54,9 +54,9 @@ class Tokens:
     @contextlib.contextmanager
     def turn(self, number: int):
         """That of a layer in the pass that goes on; layer 0 calls begin() inside it."""
-        if self.next_layer is None:
-            raise vqgen.BadInput("past_key_values: an earlier pass failed midway, and left some layers with tokens that "
-                                 "others lack; call reset() on the cache")
+        if self.next_layer is None or (number == 0 and self.next_layer > 0):
+            raise vqgen.BadInput("past_key_values: an earlier pass failed midway, or layers attend more than once in a "
+                                 "pass, which is not served; call reset() on the cache")
         if number != self.next_layer:
             raise vqgen.Infeasible(f"past_key_values: layer {number} attends where layer {self.next_layer} is next; a "
                                    "VQCache serves models whose layers each attend once, in order")
