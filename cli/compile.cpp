@@ -4,6 +4,7 @@
 #include "cli/shared_options.h"
 #include "core/files/files.h"
 #include "core/json/json_text.h"
+#include "heuristics/formats.h"
 
 namespace vqgen::cli {
 namespace {
@@ -93,6 +94,11 @@ void compile(const CompileArguments& options, Output& output) {
 
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   report_source(prepared.from, output);
+  const auto cost = CostModel(setting.config.problem, gpu.spec, {})(prepared.plan);
+  if (!output.json && cost && !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
+    output.line("other entries of as many bits are expected to be faster: vqgen explain {}",
+                options.request.config);
+  }
   for (const Json& kernel : output.document["kernels"]) print_kernel(output, kernel);
   print_placement(output, prepared.placements);
   if (!written.empty()) output.line("wrote {}.cubin, .cu and .json", written);

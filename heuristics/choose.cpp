@@ -46,6 +46,7 @@ class Cheapest final : public Candidates {
 
   // One that comes twice is not cheaper than itself.
   void add_one(const Plan& plan) {
+    if (std::holds_alternative<AttentionBytes>(plan)) return;  // the rules' alone
     if (!check(plan, problem, gpu).ok) return;
     const std::optional<Cost> cost = model_(plan);
     if (!cost || !below(cost->us)) return;
@@ -94,7 +95,9 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 // Whether this plan of attention by bytes is expected to be faster than fragments, by what was
 // measured beside it (docs/notebook/attention-bytes.md): by 2 to 37 % where all blocks stand side
 // by side, by 7 % where they stand in line (64 x 8192, H200), unless they are short (128 x 512 took
-// 27 us where fragments took 23, H100). Blocks of more than a quad of heads were slower where they
+// 27 us where fragments took 23, H100), or long ones that leave most of a second wave empty (144 of
+// 16384 tokens 78.0 and 66.7, 192 of 20000 94.8 and 85.5, H200; docs/notebook/attention-bytes.md).
+// Blocks of more than a quad of heads were slower where they
 // share a sequence and have few tokens of it (64 query and 8 KV heads, 1 x 32768: 15.6 and 14.8 us,
 // but 40 and 5, 3 x 50000, 26.5 and 28.0), or have not all heads of their KV head, as those of
 // fragments may (120 and 8, 2 x 38275, head_dim 64: 26.6 and 21.7). Sequences that may be long and
@@ -103,7 +106,11 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
-  const bool in_line = call_shape(plan, op).blocks() > gpu.sms;
+  constexpr std::int64_t kLong = 8192;
+  const std::int64_t blocks = call_shape(plan, op).blocks();
+  const bool in_line = blocks > gpu.sms;
+  const bool begins_a_wave = in_line && 2 * blocks <= std::int64_t{3} * gpu.sms;
+  if (begins_a_wave && plan.splits == 1 && op.shape.tokens >= kLong) return false;
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1 ||
           op.shape.tokens > kFewTokens * plan.splits) &&
@@ -225,6 +232,7 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
   const SpaceOptions all{.most = 0, .last_block = options.last_block};
   return least_with_overrides(space(config.problem, gpu, all).plans, config, gpu,
                               [&](const Plan& plan) -> std::optional<double> {
+                                if (is_of_rules(plan)) return std::nullopt;
                                 const std::optional<Cost> cost = model(plan);
                                 return cost ? std::optional(cost->us) : std::nullopt;
                               });
@@ -284,6 +292,10 @@ Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSp
 
 }  // namespace
 
+bool is_of_rules(const Plan& plan) {
+  return std::holds_alternative<AttentionBytes>(plan) || !knows_dataflow(plan);
+}
+
 bool is_by_length(const Plan& plan) {
   const auto* fragments = std::get_if<AttentionFragments>(&plan);
   return fragments != nullptr && fragments->splits_by == SplitsBy::length;
@@ -305,7 +317,7 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
     config.problem = problem;
     if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
   }
-  if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
+  if (options.chooser == Chooser::model && !is_of_rules(by_rule)) {
     const auto best = cheapest_plan(problem, gpu, options.profiles, options.last_block);
     if (best) {
       const Plan merged = with_last_block(by_rule, problem, gpu, options);
@@ -323,7 +335,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   if (is_by_length(by_rule)) {
     if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
   }
-  if (options.chooser == Chooser::model && knows_dataflow(by_rule)) {
+  if (options.chooser == Chooser::model && !is_of_rules(by_rule)) {
     const auto best = cheapest_with_overrides(config, gpu, options);
     if (best) return *best;
   }

@@ -4,8 +4,7 @@
 // They also say where blocks share all sequences by length, which costs of equal lengths cannot
 // tell; chooser model then takes the cheapest of such plans. Chooser model takes the plan of the
 // space (heuristics/space.h) that the cost model (heuristics/cost.h) expects to be the fastest, and
-// the rules' where theirs is of a dataflow that the model does not know, which may be faster than
-// all that it does.
+// the rules' where is_of_rules() says so.
 #pragma once
 
 #include <span>
@@ -46,6 +45,10 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
 // The same, accepted by check(), or Error(infeasible) with its reason.
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
 
+// Whether chooser model leaves such a plan to the rules: attention by bytes, whose sizes, and where
+// it is faster than fragments, were measured one by one; and dataflows that are not modelled.
+bool is_of_rules(const Plan& plan);
+
 // Whether blocks of the plan share all sequences of a call by their lengths.
 bool is_by_length(const Plan& plan);
 
@@ -65,7 +68,7 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
 std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
                                std::span<const HotnessProfile> profiles, std::size_t most);
 
-// The plan of the space that the cost model expects to be the fastest: what
+// The plan of the space, attention by bytes aside, that the model expects to be the fastest: what
 //
 //   the cheapest of space(problem, gpu, {.most = 0, .last_block}).plans, the first of equal ones
 //

@@ -128,16 +128,6 @@ void for_each_row(const Problem& problem, Visit&& visit) {
       problem);
 }
 
-// The traffic of operands that have entries to look up.
-std::vector<OperandTraffic> of_codebooks(const Problem& problem,
-                                         std::vector<OperandTraffic> traffic) {
-  for_each_row(problem, [&](Operand operand, const VqFormat& format, std::int64_t) {
-    if (!format.is_scalar()) return;
-    std::erase_if(traffic, [&](const OperandTraffic& each) { return each.operand == operand; });
-  });
-  return traffic;
-}
-
 ReportSection problem_section(const Problem& problem, const std::vector<OperandTraffic>& traffic) {
   ReportSection section{"problem", {shape_line(problem)}};
   auto each = traffic.begin();
@@ -303,7 +293,7 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
       problem_section(problem, traffic),
       budget_section(residency, gpu, input.registers.has_value()),
       {"dataflow", explain(plan, problem, gpu)},
-      cache_section(of_codebooks(problem, traffic), input.placements),
+      cache_section(problem, traffic, input.placements),
       traffic_section(problem, traffic, gpu),
       {"from lookup to arithmetic", fusion_lines(plan, problem)},
       {"expected time", cost_lines(plan, problem, gpu, input.profiles)},

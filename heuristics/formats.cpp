@@ -28,7 +28,7 @@ void add_expected(std::vector<OtherEntries>& to, OtherEntries each, const GpuSpe
   const Plan plan = propose(each.problem, gpu);
   if (!check(plan, each.problem, gpu).ok) return;
   const std::optional<Cost> cost = CostModel(each.problem, gpu, {})(plan);
-  if (!cost || cost->us >= us) return;
+  if (!cost || cost->us * kWorthChanging > us) return;
   each.us = cost->us;
   to.push_back(std::move(each));
 }

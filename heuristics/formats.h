@@ -24,9 +24,12 @@ struct OtherPreset {
 };
 std::optional<OtherPreset> other_entries(const VqFormat& format, bool values);
 
+// How many times as fast other entries are that are worth saying, and that the model tells apart.
+inline constexpr double kWorthChanging = 1.05;
+
 // The problems that differ in the entries of keys, of values, of both, or of weights, whose chosen
-// plan is expected to take less than `us`, the fastest first. None of ops without codebooks that
-// are looked up, or where the cost of the plan is not known.
+// plan is expected to be kWorthChanging times as fast as one that takes `us`, the fastest first.
+// None of ops without such entries, nor of those whose plan is not modelled.
 std::vector<OtherEntries> faster_entries(const Problem& problem, const GpuSpec& gpu, double us);
 
 }  // namespace vqgen

@@ -41,7 +41,7 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
   planned.plan = chosen ? *answer.own : propose(config, gpu, {options.chooser, profiles});
   if (!config.plan.empty()) {
     planned.from = {Rung::override, why + "the config fixes fields, the rest is chosen"};
-  } else if (options.chooser == Chooser::rules || !is_modelled(planned.plan)) {
+  } else if (options.chooser == Chooser::rules || is_of_rules(planned.plan)) {
     planned.from = {Rung::rules, why + "by rules of thumb"};
   } else {
     planned.from = {Rung::model,

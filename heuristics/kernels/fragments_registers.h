@@ -14,4 +14,7 @@ bool looks_up_in_global(const AttentionFragments& plan, const AttentionDecode& o
 // less, of 96 and of 256 channels, to 266 of them.
 int registers_of(const AttentionFragments& plan, const AttentionDecode& op);
 
+// How many times as long values of int8 entries take beside raw tokens or several query tokens.
+double times_of_byte_values(const AttentionDecode& op);
+
 }  // namespace vqgen

@@ -124,6 +124,39 @@ TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
   }
 }
 
+// README's own config, and all that docs/quantizing.md recommends: none is without a time.
+TEST(Explain, HasATimeForWhatIsRecommended) {
+  const std::string readme = read_text(VQGEN_SOURCE_DIR "/README.md");
+  const std::size_t first = readme.find("```json\n") + 8;
+  std::vector<Json> configs{Json::parse(readme.substr(first, readme.find("```", first) - first))};
+  Json attention = configs.front();
+  attention["shape"].update(Json{{"batch", 16}, {"tokens", 16384}});
+  for (const char* values : {"vecinfer-d4b8i8", "vecinfer-d4b8"}) {
+    for (const int window : {0, 128}) {
+      attention["values"] = values;
+      attention["shape"]["window"] = window;
+      configs.push_back(attention);
+    }
+  }
+  for (const int rows : {1, 8, 64, 200}) {
+    configs.push_back({{"op", rows > 8 ? "gemm" : "gemv"},
+                       {"shape", {{"rows", rows}, {"out_features", 11008}, {"in_features", 4096}}},
+                       {"weights", "aqlm-2x8i8"}});
+  }
+  const Folder folder;
+  for (const Json& config : configs) {
+    const Outcome outcome =
+        vqgen({"explain", folder.file("c.json", config.dump()), "--gpu", "h200", "--json"});
+    expect_success(outcome);
+    const Json document = document_of(outcome);
+    EXPECT_TRUE(document["expected_us"].is_number()) << config;
+    EXPECT_EQ(text_of(document).find("not modelled"), std::string::npos) << config;
+    const bool batch = config["shape"].value("batch", 1) > 1;
+    EXPECT_EQ(text_of(document).find("with splits_by length") != std::string::npos, batch)
+        << config;
+  }
+}
+
 // The fenced block of docs/explain.md that begins with `begin`, the one with `number` of them.
 std::string block_of_docs(const std::string& begin, int number) {
   const std::string docs = read_text(VQGEN_SOURCE_DIR "/docs/explain.md");

@@ -46,6 +46,7 @@ std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec&
   double least = std::numeric_limits<double>::infinity();
   const SpaceOptions all{.most = 0, .last_block = last_block};
   for (const Plan& plan : space(problem, gpu, all).plans) {
+    if (std::holds_alternative<AttentionBytes>(plan)) continue;
     const std::optional<Cost> cost = model(plan);
     if (!cost || cost->us >= least) continue;
     best = plan;

@@ -239,12 +239,16 @@ TEST(Sweep, TheShippedOnesAreWhole) {
   EXPECT_EQ(sweep_names(), (std::vector<std::string>{"llama-3-70b", "llama-3-8b", "qwen2.5-14b"}));
   for (const std::string& name : sweep_names()) {
     const Work work = read_work(name);
-    EXPECT_EQ(work.items.size(), 54u) << name;
+    EXPECT_EQ(work.items.size(), 72u) << name;
     for (const SkippedItem& each : work.skipped) ADD_FAILURE() << each.label << each.reason;
     std::set<std::string> seen;
     for (const WorkItem& item : work.items) {
       EXPECT_TRUE(seen.insert(item.label).second) << item.label;
       EXPECT_TRUE(check(item.problem).ok) << item.label;
+    }
+    for (const char* recommended :
+         {"attention batch=16 tokens=32768 vecinfer-d4b8i8", "down_proj rows=8 aqlm-2x8i8"}) {
+      EXPECT_TRUE(seen.contains(recommended)) << name << recommended;
     }
     const EmbeddedFile& file = find_sweep(name);
     const Json sweep = parse_json(file.text, name);
