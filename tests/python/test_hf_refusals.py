@@ -69,7 +69,7 @@ def test_layers_attend_once_and_in_order(model, layers):
     assert untouched(cache)
     query = states.repeat(1, 2, 1, 1)
     ALL_ATTENTION_FUNCTIONS["vqgen"](first.self_attn, query, *cache.update(states, states, 0), None)
-    with pytest.raises(vqgen.Infeasible, match="attend more than once.*reset"):
+    with pytest.raises(vqgen.BadInput, match="attend more than once.*reset"):
         ALL_ATTENTION_FUNCTIONS["vqgen"](first.self_attn, query, *cache.update(states, states, 0), None)
 
 
