@@ -24,7 +24,8 @@ from vqgen._opaque import Mask, Sealed
 
 
 def test_a_cache_that_another_attention_reads_is_an_error(model, layers):
-    names = sorted({"eager", "sdpa", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {"vqgen", "vqgen_simulated"})
+    names = {"eager", "sdpa", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {"vqgen", "vqgen_simulated"}
+    names = sorted(name for name in names if not name.startswith("paged|"))  # of continuous batching's own cache
     states = torch.ones(1, 4, 3, 64, dtype=torch.float16)
     module = model.model.layers[0].self_attn
     modeling = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
