@@ -24,7 +24,8 @@ from vqgen._opaque import Mask, Sealed
 
 
 def test_a_cache_that_another_attention_reads_is_an_error(model, layers):
-    names = sorted({"eager", "sdpa", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {"vqgen", "vqgen_simulated"})
+    names = {"eager", "sdpa", *ALL_ATTENTION_FUNCTIONS.valid_keys()} - {"vqgen", "vqgen_simulated"}
+    names = sorted(name for name in names if not name.startswith("paged|"))  # of continuous batching's own cache
     states = torch.ones(1, 4, 3, 64, dtype=torch.float16)
     module = model.model.layers[0].self_attn
     modeling = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
@@ -69,7 +70,7 @@ def test_layers_attend_once_and_in_order(model, layers):
     assert untouched(cache)
     query = states.repeat(1, 2, 1, 1)
     ALL_ATTENTION_FUNCTIONS["vqgen"](first.self_attn, query, *cache.update(states, states, 0), None)
-    with pytest.raises(vqgen.Infeasible, match="attend more than once.*reset"):
+    with pytest.raises(vqgen.BadInput, match="attend more than once.*reset"):
         ALL_ATTENTION_FUNCTIONS["vqgen"](first.self_attn, query, *cache.update(states, states, 0), None)
 
 
