@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import transformers
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -12,7 +13,12 @@ import vqgen
 
 @contextlib.contextmanager
 def attending(model, name: str):
-    """Inside it, the model's attention is the function that transformers knows by `name`."""
+    """Inside it, the model's attention is the function that transformers knows by `name`. Refuses, by its
+    name, a model that calls no such function."""
+    if not model._supports_attention_backend:
+        raise vqgen.Infeasible(f"{type(model).__name__}: it has attention of its own in transformers {transformers.__version__}"
+                               ", which none of vqgen's can replace; take another version of transformers, or the model's own "
+                               "cache")
     config = model.config
     before = {"": config._attn_implementation}
     for key in config.sub_configs:

@@ -1,5 +1,6 @@
 """Models with as many KV heads as heads, whose config has no num_key_value_heads: GPT-NeoX, OPT, GPT-2 and
-GPT-J. Logits are near those of transformers' own attention."""
+GPT-J. Logits are near those of transformers' own attention; GPT-J of versions where it has an attention of
+its own is refused by name."""
 
 import transformers as T
 
@@ -21,5 +22,5 @@ for model in (T.GPTNeoXForCausalLM(T.GPTNeoXConfig(**BASE, **TWO, intermediate_s
         print(type(model).__name__, off)
     except Exception as error:  # pylint: disable=broad-except
         print(type(model).__name__, type(error).__name__, error)
-        right = False
+        right = right and not model._supports_attention_backend and "attention of its own" in str(error)
 end(right)
