@@ -95,7 +95,7 @@ void compile(const CompileArguments& options, Output& output) {
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   report_source(prepared.from, output);
   const auto cost = CostModel(setting.config.problem, gpu.spec, {})(prepared.plan);
-  if (!output.json && cost && !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
+  if (!output.json && !prepared.cache_hit && cost && !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
     output.line("other entries of as many bits are expected to be faster: vqgen explain {}",
                 options.request.config);
   }

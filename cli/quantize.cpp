@@ -186,8 +186,9 @@ QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOpti
   return quantize_weights(request);
 }
 
-// Of keys whose mean over the tokens outweighs what softmax sees of them.
-void warn_of_common(const std::vector<TensorReport>& report, Output& output) {
+// Of keys whose mean over the tokens outweighs what softmax sees of them, unless zeros hold it.
+void warn_of_common(const std::vector<TensorReport>& report, const VqFormat& keys, Output& output) {
+  if (keys.decoder == Decoder::affine) return;
   const TensorReport* worst = nullptr;
   std::size_t count = 0;
   for (const TensorReport& each : report) {
@@ -232,7 +233,9 @@ void report(const QuantizeResult& result, const QuantizeArguments& options, Outp
     json["rel_err_centered_input"] = tensor.centered->input.relative;
     json["common_share"] = tensor.centered->common_share;
   }
-  warn_of_common(result.report, output);
+  if (const auto* cache = std::get_if<AttentionData>(&result.bundle.items.front().data)) {
+    warn_of_common(result.report, cache->keys.format, output);
+  }
   if (!options.split_by.empty()) {
     const VqFormat& keys = std::get<AttentionData>(result.bundle.items.front().data).keys.format;
     for (std::size_t i = 0; i < keys.parts.size(); ++i) {

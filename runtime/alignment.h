@@ -8,8 +8,9 @@ namespace vqgen {
 
 // Beside these, rows of codes and rows of elements begin at multiples of what CallShape says.
 inline constexpr std::size_t kElementAlignment =
-    2;                                              // queries, results, and new tokens of kv_append
-inline constexpr std::size_t kWordAlignment = 4;    // scales, log-sum-exps, integers
-inline constexpr std::size_t kEntryAlignment = 16;  // codebooks, and the workspace
+    2;                                            // queries, results, and new tokens of kv_append
+inline constexpr std::size_t kWordAlignment = 4;  // scales, log-sum-exps, integers
+inline constexpr std::size_t kEntryAlignment =
+    16;  // codebooks, the scales of scalar ops, and the workspace
 
 }  // namespace vqgen

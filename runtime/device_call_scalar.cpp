@@ -22,8 +22,8 @@ DeviceCall::DeviceCall(Backend& backend, const ScalarMatrix& op, const ScalarDat
   const auto scales = static_cast<std::size_t>(data.channels);
   args.scales =
       data.computes_scales
-          ? device_.output<float>(scales, misalignment.words)
-          : const_cast<float*>(device_.input(data.scales, misalignment.words));  // only read
+          ? device_.output<float>(scales, misalignment.entries)
+          : const_cast<float*>(device_.input(data.scales, misalignment.entries));  // only read
   args.tokens = data.tokens;
   args_of_ = [=](int call, int) mutable {
     args.from = from[static_cast<std::size_t>(call) % from.size()];

@@ -63,4 +63,5 @@ if [ "$status" -ne 0 ]; then
   echo "tune_gpus: nothing was merged; the same command goes on from the journals" >&2
   exit "$status"
 fi
+[ ! -f "$FOLDER/tuned.jsonl" ] || tables+=("$FOLDER/tuned.jsonl")  # of another sweep, too
 exec "$VQGEN" db merge "${tables[@]}" --out "$FOLDER/tuned.jsonl"

@@ -184,7 +184,9 @@ void count_work(BlockWork& to, const AttentionBytes& plan, const AttentionDecode
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
   const double steps = std::ceil(tokens / plan.threads);
-  const double tiles = warps * steps * vq::kBytesStep / 8;
+  const double raw_turns = std::ceil(std::ceil(op.raw_slots() / double{vq::kRawTile}) /
+                                     (warps * plan.splits));  // of a warp, a tile each
+  const double tiles = warps * (steps * vq::kBytesStep / 8 + raw_turns);
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double lookups = tiles * op.shape.head_dim / 16;
   for (const OperandUse& each : use.operands) add_lookups(to, each, lookups, conflicts);

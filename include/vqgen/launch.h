@@ -152,7 +152,8 @@ typedef struct vqgen_scalar_args {
                        config's dtype, of scalar_dequantize int8. Aligned as the op's description
                        says, int8 by "codes_alignment", else by "elements_alignment" */
   void* to;         /* likewise the other; overlaps none */
-  float* scales;    /* [channels]; written where they are computed, else read, and positive */
+  float* scales;    /* [channels], 16-byte aligned; written where they are computed, else read, and
+                       positive */
 } vqgen_scalar_args;
 
 /* Arguments of gemv and gemm, y = x W^T. With the config's `experts` rows of x and y stand sorted
@@ -187,7 +188,9 @@ typedef struct vqgen_linear_args {
  * nothing, but where said.
  * No allocation, lock, environment, disk or driver call but the launches: safe while the stream is
  * captured. Only the first launch with a workspace under a plan with "combine": "last_block" takes
- * a lock, and keeps the workspace's address with counters of its own, in the library's memory. */
+ * a lock, and keeps the workspace's address with counters of its own, in the library's memory, for
+ * as long as the runtime and its ops live; where a MiB of these is full it allocates another. So
+ * use workspaces again. */
 VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_args* args,
                                               void* workspace, size_t workspace_bytes,
                                               void* stream);

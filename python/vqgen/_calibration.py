@@ -53,10 +53,11 @@ class _Recorded(TokensLayer):
 
 
 @torch.no_grad()
-def states_of(model, batches, device):
+def states_of(model, batches, device, keys=None):
     """Of each layer the model's keys and values of all batches, [kv_heads, tokens, head_dim], on
     `device`. batches: as of vqgen.hf.calibrate(). They are those that vqgen's attention gets, which refuses
-    here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike."""
+    here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike,
+    where `keys` is a format that spends codes on that."""
     require_served(model.config)
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     parts = {}
@@ -80,7 +81,7 @@ def states_of(model, batches, device):
         states = [torch.cat(parts.pop((number, name)), 1) for name in "kv"]
         shares.append(common_share(states[0]))
         yield states
-    warn_of_common(shares)
+    warn_of_common(shares, keys)
 
 
 def _forms(keys, values):

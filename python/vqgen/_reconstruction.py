@@ -51,8 +51,11 @@ def common_share(keys) -> float:
     return float(mean.square().sum() / whole.sum().clamp_min(1e-30))
 
 
-def warn_of_common(shares) -> None:
-    """One warning where the common part of some layers' keys dominates. shares: of each layer."""
+def warn_of_common(shares, form) -> None:
+    """One warning where the common part of some layers' keys dominates, unless zeros hold it. shares: of each
+    layer. form: the format of the keys, None where that is not known."""
+    if form is not None and vqgen.format_fields(form).get("decoder") == "affine":
+        return
     layers = [number for number, share in enumerate(shares) if share > _MOST_COMMON]
     if layers:
         most = max(layers, key=lambda number: shares[number])

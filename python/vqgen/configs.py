@@ -42,7 +42,6 @@ class _Config:
     dtype: Optional[str] = None
     plan: Optional[dict] = None
     gpu: Optional[str] = None
-    hotness: Optional[str] = None
 
 
 @dataclass
@@ -71,6 +70,7 @@ class AttentionConfig(_Config):
     keys: AnyFormat
     values: AnyFormat
     op: str = "attention_decode"
+    hotness: Optional[str] = None
 
 
 @dataclass
@@ -116,6 +116,7 @@ class DecodeConfig(_Config):
     keys: AnyFormat
     values: AnyFormat
     op: str = "kv_decode"
+    hotness: Optional[str] = None
 
 
 @dataclass
@@ -150,6 +151,7 @@ class LinearConfig(_Config):
     shape: LinearShape
     weights: AnyFormat
     op: Optional[str] = None  # "gemv" or "gemm", by the rows
+    hotness: Optional[str] = None
 
 
 @dataclass

@@ -231,11 +231,11 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     if rsimvq is not None or (on_device and not can_write(model.dtype, keys, values)
                               and can_write_by_torch(model.dtype, keys, values)):
         judges = None if judged_by is None else states_of(model, judged_by, model.device)
-        write_torch_bundle(out, states_of(model, batches, model.device), keys, values, seed, rsimvq, start,
+        write_torch_bundle(out, states_of(model, batches, model.device, keys), keys, values, seed, rsimvq, start,
                            judges)
         return
     on_device = on_device and can_write(model.dtype, keys, values)
-    layers = states_of(model, batches, model.device if on_device else "cpu")
+    layers = states_of(model, batches, model.device if on_device else "cpu", keys)
     (write_bundle if on_device else _quantize)(out, layers, keys, values, seed)
 
 

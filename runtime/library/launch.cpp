@@ -261,7 +261,7 @@ vqgen_status launch(const Record& record, const vqgen_scalar_args& args, Workspa
   const auto [codes, elements] = std::pair(bucket.demands.codes_mask, bucket.demands.elements_mask);
   fault.present("from", args.from, op->decodes ? codes : elements, args.tokens > 0);
   fault.present("to", args.to, op->decodes ? elements : codes, args.tokens > 0);
-  fault.present("scales", args.scales, kWordAlignment - 1);
+  fault.present("scales", args.scales, kEntryAlignment - 1);
   if (fault.status() != VQGEN_OK) return fault.status();
   if (args.tokens == 0 && op->shape.scales != Scales::computed) return VQGEN_OK;
 

@@ -24,6 +24,11 @@ bool is_ours(const struct stat& status) {
   return status.st_uid == 0 || status.st_uid == ::geteuid();
 }
 
+std::string of_another(const std::filesystem::path& folder, const struct stat& status) {
+  return fmt::format("{} belongs to user {}, who can change what is put there; {}", folder.string(),
+                     status.st_uid, kRemedy);
+}
+
 std::string unsafe_parent(const std::filesystem::path& folder) {
   std::error_code code;
   std::filesystem::path at = std::filesystem::canonical(folder, code);
@@ -31,21 +36,21 @@ std::string unsafe_parent(const std::filesystem::path& folder) {
   if (code || ::stat(at.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) {
     return fmt::format("is no folder; {}", kRemedy);
   }
-  if (!is_ours(status)) {
-    return fmt::format("belongs to user {}, who can change what is put there; {}", status.st_uid,
-                       kRemedy);
-  }
+  if (!is_ours(status)) return of_another(at, status);
   // In the folder itself not even this user's group may write: it may be one of many.
   bool open = (status.st_mode & 0022) != 0;
   for (;;) {
     if (open && (status.st_mode & S_ISVTX) == 0) {
-      return fmt::format("others can write to {}, which is not sticky, and put their files in the "
-                         "place of yours; close it with chmod go-w {}, or {}",
-                         at.string(), at.string(), kRemedy);
+      return fmt::format(
+          "others can write to {}, which is not sticky, and put their files in the "
+          "place of yours; close it with chmod go-w {}, or {}",
+          at.string(), at.string(), kRemedy);
     }
     if (!at.has_relative_path()) return "";
     at = at.parent_path();
-    open = ::stat(at.c_str(), &status) == 0 && open_to_others(status);
+    if (::stat(at.c_str(), &status) != 0) return fmt::format("is no folder; {}", kRemedy);
+    if (!is_ours(status)) return of_another(at, status);
+    open = open_to_others(status);
   }
 }
 

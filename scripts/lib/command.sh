@@ -23,9 +23,10 @@ command_without_arguments() {
 # command_configure PRESET ARGUMENT...: cmake with the preset. A build tree that came with a checkout
 # from another place is begun anew, since CMake takes none to another.
 command_configure() {
-  local preset="$1" cache="build/$1/CMakeCache.txt" fresh=()
+  local preset="$1" cache="build/$1/CMakeCache.txt" fresh=() home
   shift
-  if [ -f "$cache" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" "$cache"; then
+  home="$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$cache" 2>/dev/null)" || true
+  if [ -f "$cache" ] && ! [ "$home" -ef "$PWD" ]; then  # the same by another path is no move
     printf 'build/%s was made for another place of this checkout; it is made anew\n' "$preset"
     fresh=(--fresh)
   fi

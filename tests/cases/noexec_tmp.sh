@@ -6,14 +6,14 @@ tool="${VQGEN:-vqgen}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 2
-unshare -m true 2>/dev/null || { echo "skipped: unshare -m needs root"; exit 77; }
-echo '{"op": "gemv", "shape": {"rows": 1, "out_features": 64, "in_features": 128}, "weights": "gptvq-2"}' >c.json
 mkdir t
+unshare -m mount -t tmpfs -o noexec tmpfs t 2>/dev/null || { echo "skipped: a mount needs root"; exit 77; }
+echo '{"op": "gemv", "shape": {"rows": 1, "out_features": 64, "in_features": 128}, "weights": "gptvq-2"}' >c.json
 said="$(unshare -m bash -c "mount -t tmpfs -o noexec,size=64m tmpfs t &&
   VQGEN_CACHE_DIR='$work/c' TMPDIR='$work/t' '$tool' run c.json --gpu h200 --backend host" 2>&1)"
 status=$?
 tail -n 1 <<<"$said"
-if [ "$status" -eq 0 ] || grep -qi 'noexec\|TMPDIR' <<<"$said"; then
+if [ "$status" -eq 0 ] || grep -qi 'noexec' <<<"$said"; then
   echo RIGHT
 else
   echo FAIL

@@ -87,7 +87,7 @@ TEST_F(ScalarArgs, AlignmentsAreThoseOfTheAccesses) {
     EXPECT_EQ(launched([&](auto& n) {
                 n.from = space + elements;
                 n.to = space + 4096 + codes;
-                n.scales = reinterpret_cast<float*>(space + 1024 + 4);
+                n.scales = reinterpret_cast<float*>(space + 1024 + 16);
               }),
               VQGEN_OK)
         << vqgen_last_error();
@@ -95,7 +95,7 @@ TEST_F(ScalarArgs, AlignmentsAreThoseOfTheAccesses) {
     if (codes > 1) {
       EXPECT_EQ(launched([&](auto& n) { n.to = space + codes / 2; }, "'to'"), VQGEN_ALIGNMENT);
     }
-    EXPECT_EQ(launched([](auto& n) { n.scales = reinterpret_cast<float*>(space + 2); }, "'scales'"),
+    EXPECT_EQ(launched([](auto& n) { n.scales = reinterpret_cast<float*>(space + 4); }, "'scales'"),
               VQGEN_ALIGNMENT);
   }
 }

@@ -69,6 +69,7 @@ class Sweep : public testing::TestWithParam<std::size_t> {
       dropped += cases[i].override_dropped ? 1u : 0u;
       other_dataflow += cases[i].dataflow_dropped ? 1u : 0u;
     }
+    EXPECT_TRUE(ran > 0 || cases.size() < 3 * kShards);
     std::printf(
         "VQGEN_SWEEP_SEED=%llu VQGEN_SWEEP_THIRD=%llu: %zu of %zu cases, %zu with the default plan "
         "for want of room, %zu in dataflow lanes for want of room\n",

@@ -103,7 +103,8 @@ TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
           make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = fresh});
       std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
                                         {&Args::lengths, {201, kLeast, kMost - 1}},
-                                        {&Args::windows, {-1, kLeast, kMost}}};
+                                        {&Args::windows, {-1, kLeast, kMost}},
+                                        {&Args::sinks, {-40, kLeast, kMost}}};
       if (query_tokens > 1) {
         changes.push_back({&Args::query_start, {0, kMost, 2, 3}});
         changes.push_back({&Args::query_start, {kLeast, -1, 0, 2}});
@@ -113,6 +114,23 @@ TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
       }
       for (const Plan& plan : plans_of(op)) expect_kept(op, plan, data, changes);
     }
+  }
+}
+
+TEST_F(WrongIntegers, OfAttentionByBytesWriteNothingElsewhere) {
+  using Args = vq::AttentionDecodeArgs;
+  AttentionDecode op = attention(1);
+  op.keys = op.values = {.vector_size = 4, .index_bits = 8};
+  with_integers(op.keys, true);
+  with_integers(op.values, true);
+  const AttentionData data = make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged});
+  const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
+                                          {&Args::lengths, {201, kLeast, kMost - 1}},
+                                          {&Args::windows, {-1, kLeast, kMost}},
+                                          {&Args::sinks, {-40, kLeast, kMost}}};
+  for (const int splits : {1, 3}) {
+    expect_kept(op, AttentionBytes{.threads = 64, .splits = splits, .heads_per_block = 2}, data,
+                changes);
   }
 }
 
@@ -143,7 +161,8 @@ TEST_F(WrongIntegers, OfDecodingWriteNothingElsewhere) {
   op.keys = op.values = {.vector_size = 4, .index_bits = 6};
   const AttentionData data = make_decode_data(op, {.seed = 9});
   const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, kLeast, 71}},
-                                          {&Args::windows, {-1, kLeast, kMost}}};
+                                          {&Args::windows, {-1, kLeast, kMost}},
+                                          {&Args::sinks, {-40, kLeast, kMost}}};
   expect_kept(op, rules_plan(DecodeLanes{}, op, sweep_gpu()), data, changes);
 }
 

@@ -17,8 +17,8 @@ namespace vq {
 // Handed on are the partial scores of dataflow channels, tables, scores and bins of dataflow bins,
 // the bytes of x of dataflows bytes and bytegroups, and x laid out of dataflow rowgroups.
 //
-// Calls that follow each other on a stream may share a workspace, so the counters stand at its
-// front whatever the op: what one call leaves of its partials is never another's counter.
+// The sizes of a CallShape count all of it. The library has the counters in memory of its own, so
+// that a caller's workspace may hold anything.
 //
 inline constexpr i64 kCounterBytes = 65536;
 inline constexpr i64 kMostCounters = kCounterBytes / 4;

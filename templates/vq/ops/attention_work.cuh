@@ -115,7 +115,7 @@ struct AttentionWork {
     });
     if constexpr (kRawApart) {
       const int codes = clip(raw.window > 0 ? raw.window : 0, seen);
-      take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
+      take_share(args, clip(raw.sinks > 0 ? raw.sinks : 0, codes) / kTile * kTile, codes);
     }
     return any;
   }
@@ -136,7 +136,10 @@ struct AttentionWork {
   VQ_DEVICE i64 begin_by_hint(const AttentionDecodeArgs& args) const {
     if constexpr (kSplits == 1) return 0;
     int length = load_hint(args.lengths + block_z());
-    if constexpr (kRawApart && Raw::kMaxWindow > 0) length -= load_hint(args.windows + block_z());
+    if constexpr (kRawApart && Raw::kMaxWindow > 0) {
+      const i64 codes = i64{length} - load_hint(args.windows + block_z());
+      length = codes < length ? static_cast<int>(codes > 0 ? codes : 0) : length;
+    }
     const i64 first = block_x() * share_of_split(args, length > 0 ? length : 0);
     return first < args.capacity ? first : args.capacity;
   }
