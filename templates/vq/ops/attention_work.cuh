@@ -115,7 +115,7 @@ struct AttentionWork {
     });
     if constexpr (kRawApart) {
       const int codes = clip(raw.window > 0 ? raw.window : 0, seen);
-      take_share(args, clip(raw.sinks > 0 ? raw.sinks : 0, codes) / kTile * kTile, codes);
+      take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
     }
     return any;
   }

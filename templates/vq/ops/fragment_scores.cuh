@@ -141,6 +141,8 @@ class FragmentScores {
 
   // Tiles take turns, so that no product waits for the one before it. The lookups of the next
   // products are under way meanwhile.
+  // With kWithRest, where with_rest() says so, also what rounding left of the query.
+  template <bool kWithRest = false>
   VQ_DEVICE void score(const u32 (&loaded)[kTiles][Rows::Share::kLoaded],
                        float (&scores)[kTiles][kQuads]) const {
     u32 share[kTiles][Rows::Share::kWords];
@@ -166,9 +168,7 @@ class FragmentScores {
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
     Query::take_scores(products, scores);
-    if constexpr (kRests) {
-      if (with_rest_) add_rest(share, scores);
-    }
+    if constexpr (kWithRest) add_rest(share, scores);
     if constexpr (kGrouped) {
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
@@ -184,6 +184,10 @@ class FragmentScores {
       }
     }
   }
+
+  // Whether a row of the block's query needs the rest: by a loop of its own, so that others are as
+  // short as without.
+  VQ_DEVICE bool with_rest() const { return kRests && with_rest_; }
 
   // By which a sum is a score in units of log2, for each quad.
   VQ_DEVICE const float (&scale() const)[kQuads] { return scale_; }

@@ -52,7 +52,7 @@ class RawTiles {
   VQ_DEVICE static RawTokens tokens_of(const Work& work) {
     RawTokens tokens;
     tokens.end = work.seen;
-    tokens.sinks = work.raw.sinks > 0 ? Rows::least(work.raw.sinks, work.seen) : 0;
+    tokens.sinks = Rows::least(work.raw.sinks, work.seen);
     const int window = Rows::least(work.raw.window, work.seen);
     tokens.window = window > tokens.sinks ? window : tokens.sinks;
     return tokens;

@@ -139,7 +139,10 @@ struct RawRows {
   template <class Args>
   VQ_DEVICE static Tokens counted(const Args& args, int batch, int length) {
     Tokens raw{0, length};
-    if constexpr (kMaxSinks > 0) raw.sinks = load_global(args.sinks + batch);
+    if constexpr (kMaxSinks > 0) {
+      const int sinks = load_global(args.sinks + batch);
+      raw.sinks = sinks > 0 ? least(sinks, kMaxSinks) : 0;
+    }
     if constexpr (kMaxWindow > 0) raw.window = length - load_global(args.windows + batch);
     return raw;
   }

@@ -116,7 +116,11 @@ class AttentionFragmentsBlock {
     }
     finish_values();
     scores_.take_query(rows, score_scale(args_));
-    attend(codes, begin, end);
+    if constexpr (Scores::kRests) {
+      scores_.with_rest() ? attend<true>(codes, begin, end) : attend<false>(codes, begin, end);
+    } else {
+      attend<false>(codes, begin, end);
+    }
     if constexpr (Values::kScalar) {
       softmax_.end_scalars(
           [this](int channel) { return ValueRows::channel_scale(value_book_, channel); });
@@ -138,21 +142,23 @@ class AttentionFragmentsBlock {
 
   // Tokens [begin, end), a step of kTokens at a time; warps take turns. `codes`: those of the
   // warp's first step. Two sets of registers take turns too, so that none is moved.
+  template <bool kWithRest>
   VQ_DEVICE void attend(Codes& codes, int begin, int end) {
     int first = Reader::first_step(begin);
     if (first >= end) return;
     if constexpr (Reader::kRing) {
-      for (; first < end; first += Reader::kTurn) attend_stage(first, begin, end);
+      for (; first < end; first += Reader::kTurn) attend_stage<kWithRest>(first, begin, end);
     } else {
       Codes other;
       while (true) {
-        if (!step<0>(codes, other, first, begin, end)) return;
-        if (!step<Reader::kSteps - 1>(other, codes, first, begin, end)) return;
+        if (!step<0, kWithRest>(codes, other, first, begin, end)) return;
+        if (!step<Reader::kSteps - 1, kWithRest>(other, codes, first, begin, end)) return;
       }
     }
   }
 
   // The turn from `first` on, a stage of the ring, which is read before anything is made of it.
+  template <bool kWithRest>
   VQ_DEVICE void attend_stage(int first, int begin, int end) {
     reader_.await();
     Codes codes[Reader::kSteps];
@@ -164,13 +170,13 @@ class AttentionFragmentsBlock {
     reader_.ask_next(first, end);
     VQ_UNROLL
     for (int i = 0; i < Reader::kSteps; ++i) {
-      attend_step(codes[i], first + i * kTokens, begin, end);
+      attend_step<kWithRest>(codes[i], first + i * kTokens, begin, end);
     }
   }
 
   // The step from `first` on, number kStep of a turn, the codes of the one to come in flight
   // meanwhile. False where there is none.
-  template <int kStep>
+  template <int kStep, bool kWithRest>
   VQ_DEVICE bool step(const Codes& now, Codes& next, int& first, int begin, int end) {
     int following = first + Reader::template to_next<kStep>();
     // Where ptxas does not see by itself that this step's codes are there before it asks for the
@@ -187,7 +193,7 @@ class AttentionFragmentsBlock {
       loads_first();  // else they begin once the copies have ended
       take_copied_group();
     }
-    attend_step(now, first, begin, end);
+    attend_step<kWithRest>(now, first, begin, end);
     first = following;
     return more;
   }
@@ -197,9 +203,10 @@ class AttentionFragmentsBlock {
   }
 
   // The step from `first` on, whose codes are there.
+  template <bool kWithRest>
   VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end) {
     float scores[kTiles][kQuads];
-    scores_.score(now.keys, scores);
+    scores_.template score<kWithRest>(now.keys, scores);
     u32 words[2][2][kValueWords];
     if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
     constexpr bool kScaled = scaled_probabilities(kConfig.values);
