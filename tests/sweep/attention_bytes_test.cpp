@@ -347,9 +347,7 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
   AttentionData data = make_attention_data(op, {.seed = 52});
   data.lengths = {300, 170};
   data.windows = {93, 100};
-  data.sinks = {1, 1};
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  data.sinks = {13, 20};
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
@@ -364,14 +362,16 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
     const KernelSource wrong = with_fault(right, place, instead);
     ASSERT_NE(wrong.text, right.text) << place;
     const auto kernel = backend.load(backend.compile(wrong), wrong);
-    AttentionData hard = data;
-    scale_queries(hard, op.dtype, 8.0f);
-    const AttentionResult exact = reference_attention(hard, static_cast<double>(softmax_scale(op)));
-    const AttentionOutput soft_output = execute(backend, *kernel, wrong, op, own, data);
-    const AttentionOutput hard_output = execute(backend, *kernel, wrong, op, own, hard);
-    EXPECT_FALSE(compare(reference.out, soft_output.out, op.dtype).ok &&
-                 compare(exact.out, hard_output.out, op.dtype).ok)
-        << place << ": " << instead;
+    bool found = false;
+    for (const float size : {0.0f, 1.0f, 8.0f}) {  // flat softmaxes, whose maximum never rises, too
+      AttentionData sized = data;
+      scale_queries(sized, op.dtype, size);
+      const AttentionResult exact =
+          reference_attention(sized, static_cast<double>(softmax_scale(op)));
+      const AttentionOutput output = execute(backend, *kernel, wrong, op, own, sized);
+      found = found || !compare(exact.out, output.out, op.dtype).ok;
+    }
+    EXPECT_TRUE(found) << place << ": " << instead;
   }
 }
 
