@@ -22,7 +22,7 @@ namespace {
 }
 
 [[noreturn]] void fail_read(const std::filesystem::path& path, int error) {
-  fail(path, "cannot read", error, "see that it is there and can be read");
+  fail(path, "cannot read", error, "see that it is there; give a file that can be read");
 }
 
 [[noreturn]] void fail_write(const std::filesystem::path& path, int error) {

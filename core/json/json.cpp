@@ -140,7 +140,8 @@ std::string json_text(const Json& value, int indent) {
 JsonCursor JsonCursor::at(const std::string& key) const { return member(key); }
 
 JsonCursor JsonCursor::member(const std::string& key, const std::string& hint) const {
-  if (!value_->is_object()) fail(fmt::format("must be an object, not {}", type_of(*value_)));
+  if (!value_->is_object())
+    fail(fmt::format("must be an object, not {}{}", type_of(*value_), hint));
   const auto found = value_->find(key);
   if (found == value_->end()) fail(fmt::format("the field '{}' is missing{}", key, hint));
   return JsonCursor(*found, source_, path_ + "/" + key);

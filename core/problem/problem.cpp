@@ -308,10 +308,10 @@ void validate(const Problem& problem, const std::string& where) {
           validate(op, Validator(where));
         },
         problem);
-  } catch (const Error&) {
-    // No remedy for a format helps where no format of that head_dim has a kernel.
+  } catch (const Error& error) {
+    // No other transform helps where no format of that head_dim has a kernel.
     const std::string fault = head_dim_fault(problem);
-    if (fault.empty()) throw;
+    if (fault.empty() || std::string(error.what()).find("/hadamard") == std::string::npos) throw;
     throw Error(ErrorKind::infeasible, fmt::format("{}: /shape/head_dim: {}", where, fault));
   }
 }

@@ -64,7 +64,7 @@ TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
       expect_in(outcome.out.substr(at, outcome.out.find('\n', at + 1) - at),
                 std::string(" of codes, ") + bits + " a number");
     }
-    expect_in(outcome.out, "the op has no codebooks");
+    expect_in(outcome.out, "codes are the numbers, nothing is looked up but their scales");
     for (const char* words : {"one of 1 entries", "lookups 0.0 % find", "look up at once"}) {
       EXPECT_EQ(outcome.out.find(words), std::string::npos) << words << " in: " << outcome.out;
     }
@@ -108,10 +108,10 @@ TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
     int window;
   };
   for (const Case& each :
-       {Case{"int8-channel", "int8-channel", "8 bits a number", "is 2 numbers of 8 bits", 0},
-        Case{"int8-token", "int8-token", "8.25 bits a number", "is 2 numbers of 8 bits", 0},
-        Case{"int4-kivi-keys", "int4-kivi-values", "5 bits a number", "is 4 numbers of 4 bits", 32},
-        Case{"fp8-e4m3", "fp8-e4m3", "8 bits a number", "is 2 numbers of 8 bits", 0}}) {
+       {Case{"int8-channel", "int8-channel", "8 bits a number", "numbers of 8 bits", 0},
+        Case{"int8-token", "int8-token", "8.25 bits a number", "numbers of 8 bits", 0},
+        Case{"int4-kivi-keys", "int4-kivi-values", "5 bits a number", "numbers of 4 bits", 32},
+        Case{"fp8-e4m3", "fp8-e4m3", "8 bits a number", "numbers of 8 bits", 0}}) {
     const std::string text = scalar_report(each.keys, each.values, each.window);
     for (const char* operand : {"keys: ", "values: "}) {
       const std::string line = text.substr(text.find(std::string(operand)));

@@ -44,8 +44,9 @@ TEST(CheckCluster, NoOtherDataflowHasIt) {
   Gemv op;
   op.shape = {.rows = 1, .out_features = 4096, .in_features = 4096};
   op.weights = find_format("aqlm-2x8", "test");
-  expect_refused(check(lanes, op, find_gpu("h100")),
-                 {"combine cluster is of dataflows warpgroups, rowgroups and bytegroups"});
+  expect_refused(
+      check(lanes, op, find_gpu("h100")),
+      {"combine cluster is of products by dataflow warpgroups, rowgroups, bytes or bytegroups"});
 }
 
 // 256 outputs and 256 rows take 260 KB, more than any block has.

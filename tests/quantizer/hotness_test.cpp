@@ -104,7 +104,8 @@ TEST(CountAccesses, OfEachPresetCanBeReadOrIsRefused) {
     SCOPED_TRACE(name);
     const VqFormat format = find_format(name, "test");
     if (format.in_parts() || format.entries() > 4096) continue;  // refused elsewhere; large
-    const samples::Shape shape{format, 1, 2, 64, 256};
+    const int heads = format.scope == Scope::tile ? 1 : 2;       // tiles are for weights
+    const samples::Shape shape{format, 1, heads, 64, 256};
     const QuantizedTensor tensor = samples::random_tensor(shape, 5);
     if (format.is_scalar()) {
       ++refused;
