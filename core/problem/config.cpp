@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "core/hotness/takes_hotness.h"
+#include "core/problem/head_dims.h"
 #include "core/profiles.h"
 #include "core/suggest.h"
 
@@ -106,7 +107,10 @@ Config read_config(const Json& json, const std::string& source) {
     validate(config.problem, source);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::bad_input) require_presets_of_operands(root);
-    throw;
+    // No remedy for a format helps where no format of that head_dim has a kernel.
+    const std::string fault = head_dim_fault(config.problem);
+    if (fault.empty() || std::string(error.what()).find("head_dim") == std::string::npos) throw;
+    throw Error(ErrorKind::infeasible, fmt::format("{}: /shape/head_dim: {}", source, fault));
   }
   return config;
 }

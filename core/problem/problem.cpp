@@ -6,7 +6,6 @@
 
 #include "core/ceil_div.h"
 #include "core/error.h"
-#include "core/problem/head_dims.h"
 
 namespace vqgen {
 namespace {
@@ -301,19 +300,12 @@ void validate(const Linear& op, const Validator& validator) {
 }  // namespace
 
 void validate(const Problem& problem, const std::string& where) {
-  try {
-    std::visit(
-        [&](const auto& op) {
-          validate_rows(op, Validator(where));
-          validate(op, Validator(where));
-        },
-        problem);
-  } catch (const Error& error) {
-    // No other transform helps where no format of that head_dim has a kernel.
-    const std::string fault = head_dim_fault(problem);
-    if (fault.empty() || std::string(error.what()).find("/hadamard") == std::string::npos) throw;
-    throw Error(ErrorKind::infeasible, fmt::format("{}: /shape/head_dim: {}", where, fault));
-  }
+  std::visit(
+      [&](const auto& op) {
+        validate_rows(op, Validator(where));
+        validate(op, Validator(where));
+      },
+      problem);
 }
 
 const Linear* as_linear(const Problem& problem) {

@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"one_cache_for_all",
                 true,
                 {{"/shape/shared_cache", "true"}},
-                {"/shape: unknown field 'shared_cache'", "page_tokens"}},
+                {"/shape: unknown field 'shared_cache'", "and 4 more"}},
         Refusal{"misspelt",
                 true,
                 {{"/dtpye", R"("f16")"}},

@@ -111,7 +111,7 @@ class FakeWorkbench final : public Workbench {
     misbehave(deed(i));
     Measurement result;
     result.time_us = result.low_us = result.high_us = time_of(i);
-    result.rel_err = 0.1 + 0.01 * plan(i).splits;  // no short decimal in binary
+    result.rel_err = 0.1 + 0.001 * plan(i).splits;  // no short decimal in binary
     result.registers = 40;
     result.shared_bytes = std::int64_t{1} << 20;
     if (deed(i) == Deed::wrong) {
