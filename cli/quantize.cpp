@@ -186,7 +186,7 @@ QuantizeResult quantize_matrix(const QuantizeArguments& options, const TrainOpti
   return quantize_weights(request);
 }
 
-// Of keys whose mean over the tokens outweighs what softmax sees of them, unless zeros hold it.
+// Warns of keys whose mean over the tokens outweighs what softmax sees, unless zeros hold it.
 void warn_of_common(const std::vector<TensorReport>& report, const VqFormat& keys, Output& output) {
   if (keys.decoder == Decoder::affine) return;
   const TensorReport* worst = nullptr;

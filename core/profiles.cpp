@@ -63,7 +63,7 @@ const EmbeddedFile* find_embedded(const std::string& folder, const std::string& 
                           suggest_then(like, known), others, few_of(known), list));
 }
 
-// Whether it is one of the words of the name, which letters and digits make.
+// True if `word` is one of the words of the name, which letters and digits make.
 bool has_word(const std::string& name, const std::string& word) {
   std::string each;
   for (const char c : name + " ") {

@@ -46,7 +46,7 @@ struct FormatProfile {
   std::string source;                 // where it comes from, such as a paper; may be empty
   std::optional<FormatUse> use = {};  // all that ship say it
   bool recommended = false;           // what to try first
-  // Whether it is meant for `wanted`; one that does not say is for all.
+  // True if the format is meant for `wanted`; one that does not say is for all.
   bool serves(FormatUse wanted) const {
     return !use || *use == wanted || (*use == FormatUse::cache && wanted != FormatUse::weights);
   }

@@ -1,4 +1,4 @@
-// Whether a profile of hotness says anything of a problem.
+// Tells whether a profile of hotness says anything of a problem.
 #pragma once
 
 #include <string>

@@ -68,7 +68,7 @@ void remove_whole(const std::filesystem::path& path) {
   });
 }
 
-// Whether there was any.
+// Returns whether there was any.
 bool end_own() {
   const pid_t own = ::getpid();
   std::map<pid_t, Farewell> children;

@@ -43,7 +43,7 @@ Plan read_plan(const JsonCursor& cursor, const Problem& problem);
 // it names none. Error(bad_input) for one that the problem's op has not.
 std::optional<Plan> named_dataflow(const JsonCursor& cursor, const Problem& problem);
 
-// Whether the plan's dataflow takes all fields of such an object, and is the one that it names.
+// True if the plan's dataflow takes all fields of such an object, and is the one that it names.
 bool has_fields(const Plan& plan, const JsonCursor& cursor);
 
 // The default plan of each dataflow of the problem's op for which that holds, in their order.

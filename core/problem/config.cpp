@@ -21,7 +21,7 @@ FormatUse use_of(Operand operand) {
                                       : FormatUse::weights;
 }
 
-// Of a problem that is refused: a preset of another operand's, whose fields nobody wrote here.
+// Names in a refused problem a preset of another operand, whose fields nobody wrote here.
 void require_presets_of_operands(const JsonCursor& root) {
   for (const Operand operand : {Operand::keys, Operand::values, Operand::weights}) {
     const std::string name(enum_name(operand));
