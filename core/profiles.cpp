@@ -186,9 +186,8 @@ GpuSpec find_gpu(const std::string& name) {
   }
   require_supported(name);
   const std::vector<std::string> known = gpu_names();
-  const auto among = std::find_if(known.begin(), known.end(), [&](const std::string& each) {
-    return has_word(name, each);
-  });
+  const auto among = std::find_if(known.begin(), known.end(),
+                                  [&](const std::string& each) { return has_word(name, each); });
   fail_unknown("gpu", name, among != known.end() ? *among : name, known, "a JSON file", "gpus");
 }
 
