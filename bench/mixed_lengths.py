@@ -73,9 +73,9 @@ def main():
     for lengths in BATCHES:
         longest, each = max(lengths), sum(lengths) // len(lengths)
         kinds = {"mixed": graphs(lengths, longest),
-                 "by length": graphs(lengths, longest, attention_plan={"splits_by": "length"}),
+                 "by length": graphs(lengths, longest, attention_plan={"schedule": "balanced"}),
                  "uniform": graphs([each] * len(lengths), each),
-                 "independent": graphs(lengths, longest, independent=True)}
+                 "batch_invariant": graphs(lengths, longest, batch_invariant=True)}
         times = {kind: [] for kind in kinds}
         for turn in range(options.rounds):
             for kind in list(kinds)[::-1 if turn % 2 else 1]:
@@ -85,7 +85,7 @@ def main():
                   for kind in kinds}
         name = ", ".join(f"{lengths.count(n)} x {n}" for n in sorted(set(lengths), reverse=True))
         print(f"| {name} | {us['mixed']:.1f} | {us['by length']:.1f} | {us['uniform']:.1f} | "
-              f"{ratios['mixed']:.2f} | {ratios['by length']:.2f} | {ratios['independent']:.2f} |",
+              f"{ratios['mixed']:.2f} | {ratios['by length']:.2f} | {ratios['batch_invariant']:.2f} |",
               flush=True)
         rows.append({"lengths": lengths, "us": us, "ratios": ratios})
         del kinds

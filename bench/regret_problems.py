@@ -45,7 +45,7 @@ def product(draw):
     rows = logarithmic(draw, 1, 256)
     sides = [logarithmic(draw, 4, 112) * 256 for _ in range(2)]
     return {"op": "gemv" if rows == 1 else "gemm",
-            "shape": {"rows": rows, "out_features": sides[0], "in_features": sides[1]},
+            "shape": {"m": rows, "out_features": sides[0], "in_features": sides[1]},
             "weights": draw.choice(WEIGHTS)}
 
 

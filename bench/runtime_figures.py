@@ -35,7 +35,7 @@ ATTENTION = {"op": "attention_decode", "keys": "vecinfer-d4b8", "values": "vecin
                        "tokens": 32768}}
 NO_ROW = {**ATTENTION, "keys": "vecinfer-d2b8", "values": "vecinfer-d2b8"}  # of the tables that ship
 GEMV = {"op": "gemv", "weights": "aqlm-2x8",
-        "shape": {"rows": 1, "out_features": 28672, "in_features": 4096}}
+        "shape": {"m": 1, "out_features": 28672, "in_features": 4096}}
 PROJECTIONS = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]
 ROWS = [1, 4, 8, 64]
 CACHES = [(1, 4096), (1, 32768), (8, 4096), (16, 32768)]  # whose plans differ, so their kernels
@@ -55,7 +55,7 @@ def serving_configs():
     for outputs, inputs in PROJECTIONS:
         for rows in ROWS:
             yield {**GEMV, "op": "gemv" if rows <= 8 else "gemm",
-                   "shape": {"rows": rows, "out_features": outputs, "in_features": inputs}}
+                   "shape": {"m": rows, "out_features": outputs, "in_features": inputs}}
     for batch, tokens in CACHES:
         yield {**ATTENTION, "shape": {**ATTENTION["shape"], "batch": batch, "tokens": tokens}}
 
@@ -136,7 +136,7 @@ def table_of_one_row(bench, config, name):
     """A table whose row is the default plan: its name is the first that a tuning asks for."""
     tool, gpu = bench.tool("vqgen"), bench.arguments.gpu
     attention = "keys" in json.loads(pathlib.Path(config).read_text())
-    kind = "attention_lanes" if attention else "linear_lanes"
+    kind = "attention_simt" if attention else "linear_simt"
     nothing = bench.write(f"{name}-none.json", [{"plan": f"{kind}/threads=992", "time_us": 1}])
     journal, table = (str(bench.work / f"{name}.{end}") for end in ("journal", "jsonl"))
     common = [tool, "tune", config, "--gpu", gpu, "--strategy", "exhaustive", "--most", "1"]
@@ -156,7 +156,7 @@ def warm_compile(bench, name, problem):
     gpu = ["--gpu", bench.arguments.gpu]
     config = bench.write(f"{name}.json", problem)
     row = table_of_one_row(bench, config, name)
-    for source, tables, options in (("no table asked", "", ["--chooser", "model"]),
+    for source, tables, options in (("no table asked", "", ["--planner", "model"]),
                                     ("tables of the binary", "", []), ("exact row", row, [])):
         command = [bench.tool("vqgen"), "compile", config, *gpu, *options]
         environment = bench.environment(tables=tables)

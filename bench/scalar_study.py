@@ -2,7 +2,7 @@
 """The study of INT8 quantization of KV caches on this machine's GPU: one command, one table.
 
 "GPU-Accelerated INT8 Quantization for KV Cache Compression in Large Language Models" (2025) times
-four kernels over eight sizes up to 131072 x 8192. This does so with scalar_quantize and
+four kernels over eight sizes up to 131072 x 8192. This does so with int8_quantize and
 scalar_dequantize: each form, the scales, what moves as many bytes on the device (the faster of PyTorch's
 copy and its inversion of words), and PyTorch on all cores of the CPU; and the study's three
 measures.
@@ -154,14 +154,14 @@ def study(torch, vqgen, runtime, tokens, channels, options):
     del sources, targets
 
     scales = torch.empty(channels, device=device)
-    whole = op("scalar_quantize", {}, "computed")
+    whole = op("int8_quantize", {}, "computed")
     whole(matrix, scales, out=codes[0])
     require(torch.equal(scales, wanted_scales), "a scale")
     require(equal(torch, codes[0], wanted), "a code")
     with_scales = timed(lambda i: whole(of(matrices, i), scales, out=of(codes, i)))
     result["quantize_with_scales"] = figure(with_scales, moved + elements * size)
     for form, plan in FORMS.items():
-        quantize = op("scalar_quantize", plan)
+        quantize = op("int8_quantize", plan)
         codes[0].zero_()
         quantize(matrix, scales, out=codes[0])
         require(equal(torch, codes[0], wanted), f"a code by form {form}")

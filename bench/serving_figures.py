@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What serving costs (docs/serving.md): attention over pages in random order against rows that follow
-each other, and over several query tokens against one; kv_decode against filling the same bytes.
+each other, and over several query tokens against one; kv_dequantize against filling the same bytes.
 
     python3 bench/serving_figures.py [--vqgen BIN] [--rounds 9] [--only REGEX] [--json JSON]
 
@@ -46,16 +46,16 @@ def problems():
     shape = {"batch": DECODED[0], "tokens": DECODED[1], **HEADS}
     del shape["query_heads"]
     for name in ("d4b8", "d8b12"):
-        found[f"kv_decode {name}"] = {
+        found[f"kv_dequantize {name}"] = {
             f"pages of {page}" if page else "no pages":
-                {"op": "kv_decode", "dtype": "f16", "keys": f"vecinfer-{name}",
+                {"op": "kv_dequantize", "dtype": "f16", "keys": f"vecinfer-{name}",
                  "values": f"vecinfer-{name}", "shape": {**shape, "page_tokens": page}}
             for page in (0, 16)}
     return found
 
 
 class Fill:
-    """Fills as many bytes as kv_decode writes, in buffers that take turns, by PyTorch."""
+    """Fills as many bytes as kv_dequantize writes, in buffers that take turns, by PyTorch."""
 
     def __init__(self):
         import torch
@@ -102,7 +102,7 @@ def main():
                 failed[name, kind] = told.get("why") or told["outcome"]
                 del wanted[name][kind]
         times = {key: [] for key in numbers if key not in failed}
-        decoded = [name for name in wanted if name.startswith("kv_decode")]
+        decoded = [name for name in wanted if name.startswith("kv_dequantize")]
         fill = Fill() if decoded else None
         for turn in range(options.rounds):
             for name, kinds in wanted.items():

@@ -29,7 +29,7 @@ FIRST = 32  # tokens whose codes are compared
 def formats(bits, low_bits):
     """Of keys and of values."""
     def stage(size, stages, index_bits):
-        return {"vector_size": size, "residuals": stages, "index_bits": index_bits, "scope": "tensor"}
+        return {"vector_size": size, "num_codebooks": stages, "index_bits": index_bits, "scope": "tensor"}
     keys = {"parts": [{**stage(len(HIGH), 20, bits), "channels": HIGH},
                       {**stage(len(LOW), 16, low_bits), "channels": LOW}]}
     return vqgen.format_fields(keys), vqgen.format_fields(stage(HEAD_DIM, 8, bits))
@@ -40,13 +40,13 @@ def codebooks(form, device):
     parts = []
     for part in form.get("parts", [form]):
         size, bits, spread = part["vector_size"], part["index_bits"], 1.0
-        for _ in range(part["residuals"]):
+        for _ in range(part["num_codebooks"]):
             explained = 1 - 2 ** (-2 * bits / size)
             entries = torch.randn(2**bits, size, device=device)
             parts.append((spread * explained**0.5 * entries).half().flatten())
             spread *= (1 - explained)**0.5
     books = torch.cat(parts)
-    return books if "parts" in form else books.view(1, form["residuals"], -1, form["vector_size"])
+    return books if "parts" in form else books.view(1, form["num_codebooks"], -1, form["vector_size"])
 
 
 def cache(form_of_keys, form_of_values, books, tokens):

@@ -15,7 +15,7 @@ namespace {
 struct AblateArguments {
   std::vector<std::string> configs;
   std::size_t budget = 200;
-  std::string hotness;
+  std::string access_counts;
   TimingOptions timing;
   bool counters = false;
 };
@@ -24,7 +24,7 @@ struct AblateArguments {
 struct AblatedConfig {
   const Config& config;
   const GpuSpec& gpu;
-  const std::vector<HotnessProfile>& profiles;
+  const std::vector<AccessCounts>& profiles;
   const AblationSpace& space;
   const Ablation& ablation;
   std::map<std::string, Counters> counters = {};  // by the row's name
@@ -257,7 +257,7 @@ void ablate_config(const Config& config, const AblateArguments& options, Backend
                    const GpuSpec& gpu, Output& output) {
   const Verdict verdict = check(config.problem);
   if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": " + verdict.reason);
-  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  const std::vector<AccessCounts> profiles = access_counts_of(config);
   const AblationSpace space(config.problem, gpu, profiles);
   const Ablation ablation = searched(config, options, backend, gpu, space, output);
   AblatedConfig result{config, gpu, profiles, space, ablation};
@@ -270,7 +270,7 @@ void run(const AblateArguments& options, Output& output) {
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
     configs.push_back(read_config(std::filesystem::path(path)));
-    if (!options.hotness.empty()) configs.back().hotness = options.hotness;
+    if (!options.access_counts.empty()) configs.back().access_counts = options.access_counts;
     if (!configs.back().plan.empty()) {
       throw Error(ErrorKind::bad_input, path +
                                             ": /plan: an ablation makes all plans itself; "
@@ -296,8 +296,9 @@ void add_ablate(CLI::App& app, Output& output) {
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")
       ->capture_default_str()
       ->check(whole_number(1, 100000));
-  command->add_option("--hotness", options->hotness,
-                      "A profile of vqgen profile, by which boundaries are set [the config's]");
+  command->add_option(
+      "--access_counts", options->access_counts,
+      "A profile of vqgen count-accesses, by which boundaries are set [the config's]");
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");

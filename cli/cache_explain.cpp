@@ -33,14 +33,14 @@ Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Looku
   return json;
 }
 
-// In two steps where there is hotness, as prepare() goes: the second kernel depends on the
+// In two steps where there is access_counts, as prepare() goes: the second kernel depends on the
 // registers of the first, so that it is known only where that is in the cache.
 void explain_misses(const PlanRequest& request, Output& output) {
   const PlanSetting setting = plan_setting(request);
   const auto& [environment, config, tables, plan, backend, gpu] = setting;
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
   note_warning(*cache, output);
-  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  const std::vector<AccessCounts> profiles = access_counts_of(config);
   output.document["kernels"] = Json::array();
 
   const auto key_of = [&](const Plan& each) {

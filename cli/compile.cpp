@@ -88,14 +88,16 @@ void compile(const CompileArguments& options, Output& output) {
   for (std::size_t i = 0; i < prepared.source.entries.size(); ++i) {
     output.document["kernels"].push_back(kernel_json(prepared, i));
   }
-  if (setting.config.hotness) output.document["placement"] = placement_json(prepared.placements);
+  if (setting.config.access_counts)
+    output.document["placement"] = placement_json(prepared.placements);
   std::string written;
   if (!options.out.empty()) written = write_out(options.out, prepared, output.document);
 
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   report_source(prepared.from, output);
   const auto cost = CostModel(setting.config.problem, gpu.spec, {})(prepared.plan);
-  if (!output.json && !prepared.cache_hit && cost && !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
+  if (!output.json && !prepared.cache_hit && cost &&
+      !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
     output.line("other entries of as many bits are expected to be faster: vqgen explain {}",
                 options.request.config);
   }

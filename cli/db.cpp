@@ -45,7 +45,7 @@ std::string tuned_problem_text(const Problem& problem) {
                        s.tokens, pages_text(s.page_tokens), short_name(op->keys),
                        short_name(op->values),
                        s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "",
-                       s.independent ? " independent" : "");
+                       s.batch_invariant ? " independent" : "");
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
@@ -54,9 +54,9 @@ std::string tuned_problem_text(const Problem& problem) {
                        pages_text(s.page_tokens), s.new_tokens, short_name(op->keys),
                        short_name(op->values));
   }
-  if (const auto* op = std::get_if<KvDecode>(&problem)) {
-    const DecodeShape& s = op->shape;
-    return fmt::format("kv_decode {} batch {} heads {} of {} tokens {}{} {}/{}",
+  if (const auto* op = std::get_if<KvDequantize>(&problem)) {
+    const DequantizeShape& s = op->shape;
+    return fmt::format("kv_dequantize {} batch {} heads {} of {} tokens {}{} {}/{}",
                        enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
                        pages_text(s.page_tokens), short_name(op->keys), short_name(op->values));
   }
@@ -125,7 +125,7 @@ void db_ls(const DbArguments& arguments, Output& output) {
 void db_query(const DbArguments& arguments, Output& output) {
   const PlanSetting setting = plan_setting({.config = arguments.config, .gpu = arguments.gpu});
   const Config& config = setting.config;
-  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  const std::vector<AccessCounts> profiles = access_counts_of(config);
   const std::string codes = arguments.codes.empty() ? codes_of(config) : row_codes(arguments.codes);
   const LadderAnswer answer = look_up(*setting.tables, config, setting.gpu.spec,
                                       {.codes = codes, .profiles = profiles, .all = true});

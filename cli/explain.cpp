@@ -16,7 +16,7 @@ struct Explained : Planned {
 };
 
 Explained explained(const ExplainArguments& options, const PlanSetting& setting,
-                    std::span<const HotnessProfile> profiles, const Output& output) {
+                    std::span<const AccessCounts> profiles, const Output& output) {
   const auto& [environment, config, tables, plan, backend, gpu] = setting;
   if (!options.compile) return {plan_with(config, gpu.spec, profiles, plan)};
   const std::unique_ptr<ArtifactCache> cache = make_cache(environment);
@@ -29,7 +29,7 @@ void run(const ExplainArguments& options, Output& output) {
   const PlanSetting setting = plan_setting(options.request);
   const Config& config = setting.config;
   const GpuSpec& gpu = setting.gpu.spec;
-  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  const std::vector<AccessCounts> profiles = access_counts_of(config);
   output.step("planning {}", options.request.config);
   const Explained result = explained(options, setting, profiles, output);
 

@@ -14,7 +14,7 @@ void export_text(const ExportArguments& options, Output& output) {
   const PlanSetting setting = plan_setting(options.request);
   const auto& [environment, config, tables, plan, backend, gpu] = setting;
   output.step("planning {}", config.source);
-  const Planned planned = plan_with(config, gpu.spec, hotness_of(config), plan);
+  const Planned planned = plan_with(config, gpu.spec, access_counts_of(config), plan);
   const KernelSource source = source_for(config, planned.plan, gpu.spec, Machine::cuda);
   publish_text(options.out, source.text);
   report_gpu(gpu, output);

@@ -28,7 +28,7 @@ std::string short_text(const VqFormat& format) {
   std::string codebooks;
   for_each_part(format, 0, [&](const VqFormat& part, int) {
     codebooks += fmt::format("{}{} x {} entries of {}", codebooks.empty() ? "" : ", ",
-                             part.residuals, part.entries(), part.vector_size);
+                             part.num_codebooks, part.entries(), part.vector_size);
   });
   return codebooks;
 }

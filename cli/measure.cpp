@@ -280,7 +280,7 @@ void run(const MeasureArguments& options, Output& output) {
                            .tables = tables.get()};
     std::vector<TurnSeat> seats;
     for (const Config& config : configs) {
-      seats.push_back({&config, plan_with(config, gpu, hotness_of(config), plan)});
+      seats.push_back({&config, plan_with(config, gpu, access_counts_of(config), plan)});
     }
     return measure_in_turns(std::move(seats), options, *backend, gpu, output);
   }
@@ -298,20 +298,20 @@ void add_measure(CLI::App& app, Output& output) {
   command->add_option("config", options->configs, "config.json files")->required();
   command->add_option("--plans", options->plans,
                       "A JSON file: an array of objects of plan fields [the chosen plan alone]");
-  add_touched_experts(*command, options->timing.touched_experts);
-  add_chooser_option(*command, options->chooser);
+  add_active_experts(*command, options->timing.active_experts);
+  add_planner_option(*command, options->chooser);
   command
       ->add_option("--space", options->space,
                    "Measure N plans spread evenly over the space, 0 for all, and the chosen ones")
       ->expected(0, 1)
       ->default_str("150")
       ->check(whole_number(0, kMostPlans))
-      ->excludes(command->get_option("--chooser"));  // it takes the plans of both
+      ->excludes(command->get_option("--planner"));  // it takes the plans of both
   command
       ->add_option("--likely", options->likely,
                    "Measure the N unlike plans with the lowest predicted time, and the chosen ones")
       ->check(whole_number(1, kMostPlans))
-      ->excludes(command->get_option("--chooser"));
+      ->excludes(command->get_option("--planner"));
   command
       ->add_option(
           "--placement", options->placement,

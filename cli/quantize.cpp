@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 #include "core/profiles.h"
-#include "quantizer/hotness.h"
+#include "quantizer/access_counts.h"
 #include "runtime/stored_data.h"
 #include "runtime/training/device_books.h"
 

@@ -1,8 +1,8 @@
 // vqgen reorder: a bundle whose entries are numbered hot-first.
 
 #include "cli/command.h"
-#include "core/hotness/hotness_summary.h"
-#include "quantizer/hotness.h"
+#include "core/access/access_counts_summary.h"
+#include "quantizer/access_counts.h"
 
 namespace vqgen::cli {
 namespace {
@@ -15,17 +15,18 @@ void reorder_bundle(const ReorderArguments& options, Output& output) {
   require_place("reorder", "--out", options.out);
   output.step("reordering {}", options.data);
   Bundle bundle = read_bundle(std::filesystem::path(options.data));
-  const std::vector<HotnessProfile> before = profile_bundle(bundle, 1);
+  const std::vector<AccessCounts> before = profile_bundle(bundle, 1);
   if (before.empty()) {
     throw Error(ErrorKind::bad_input, options.data + ": holds no items; quantize again");
   }
-  reorder(bundle,
-          options.profile.empty() ? before : read_hotness(std::filesystem::path(options.profile)));
-  const std::vector<HotnessProfile> after = profile_bundle(bundle, 1);
+  reorder(bundle, options.profile.empty()
+                      ? before
+                      : read_access_counts(std::filesystem::path(options.profile)));
+  const std::vector<AccessCounts> after = profile_bundle(bundle, 1);
   write_bundle(options.out, bundle);
   output.document = {{"data", options.data}, {"out", options.out}, {"tensors", Json::array()}};
   for (std::size_t i = 0; i < before.size(); ++i) {
-    const HotnessProfile& profile = before[i];
+    const AccessCounts& profile = before[i];
     const int boundary = profile.entries / 4;
     const double was = share_below(profile, boundary, Numbering::current);
     const double is = share_below(after[i], boundary, Numbering::current);

@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "cli/command.h"
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "core/json/json.h"
 #include "quantizer/bundle.h"
 #include "quantizer/integers.h"

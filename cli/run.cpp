@@ -11,7 +11,7 @@ namespace {
 struct RunArguments {
   std::string config, backend, check, gpu, data;
   std::uint64_t seed = 1;
-  int touched_experts = 0;  // 0: experts have numbers of rows that are drawn, some none
+  int active_experts = 0;  // 0: experts have numbers of rows that are drawn, some none
 };
 
 struct BackendChoice {
@@ -95,7 +95,7 @@ Json summary(const std::vector<ItemReport>& items) {
 void run(const RunArguments& options, Output& output) {
   const Environment environment = read_environment();
   const Config config = read_config(std::filesystem::path(options.config));
-  require_touched_experts(options.touched_experts, config.problem);
+  require_active_experts(options.active_experts, config.problem);
   const BackendChoice chosen = choose_backend(options, environment);
   const GpuChoice gpu = choose_gpu(options.gpu, config, *chosen.backend);
   std::optional<NamedBundle> bundle;
@@ -110,10 +110,10 @@ void run(const RunArguments& options, Output& output) {
       prepare(config, gpu.spec, *chosen.backend, cache.get(), {.tables = tables.get()});
   note_warning(*cache, output);
   output.step("running {} and its reference", options.config);
-  HardInput input{.seed = options.seed, .uneven = true, .touched_experts = options.touched_experts};
+  HardInput input{.seed = options.seed, .uneven = true, .active_experts = options.active_experts};
   const Linear* const product = as_linear(config.problem);
   const bool grouped = product != nullptr && product->shape.grouped();
-  if (grouped && options.touched_experts == 0) input.lengths = LengthPattern::ragged;
+  if (grouped && options.active_experts == 0) input.lengths = LengthPattern::ragged;
   const std::vector<ItemReport> items =
       run_verified(config, prepared, *chosen.backend, bundle ? &*bundle : nullptr, input);
   output.line("backend {}: {}", chosen.backend->name(), chosen.reason);
@@ -155,7 +155,7 @@ void add_run(CLI::App& app, Output& output) {
   command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command->add_option("--data", options->data,
                       "A bundle of vqgen quantize; by default hard input is generated");
-  add_touched_experts(*command, options->touched_experts);
+  add_active_experts(*command, options->active_experts);
   command->add_option("--seed", options->seed, "Of the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));

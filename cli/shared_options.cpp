@@ -4,9 +4,9 @@
 
 namespace vqgen::cli {
 
-void add_chooser_option(CLI::App& command, std::string& chooser) {
+void add_planner_option(CLI::App& command, std::string& chooser) {
   command
-      .add_option("--chooser", chooser,
+      .add_option("--planner", chooser,
                   "How plans are chosen: by the cost model, or by rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<Chooser>));
@@ -17,26 +17,29 @@ void add_plan_options(CLI::App& command, PlanRequest& request) {
   command.add_option("--gpu", request.gpu,
                      "A profile's name, a JSON file, or auto for this machine's device");
   command
-      .add_option("--chooser", request.chooser,
+      .add_option("--planner", request.chooser,
                   "How the plan is chosen: from tuned tables, else as model; by the cost model; by "
                   "rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember({kTuned, "model", "rules"}));
-  command.add_option("--hotness", request.hotness,
-                     "A profile of vqgen profile, by which entries are placed [the config's]");
+  command.add_option(
+      "--access_counts", request.access_counts,
+      "A profile of vqgen count-accesses, by which entries are placed [the config's]");
   command
-      .add_option("--strategy", request.strategy,
-                  "How --hotness places entries: by what levels save [measured], or as VQ-LLM does")
+      .add_option(
+          "--strategy", request.strategy,
+          "How --access_counts places entries: by what levels save [measured], or as VQ-LLM does")
       ->check(CLI::IsMember({"measured", "paper"}));
 }
 
 PlanSetting plan_setting(const PlanRequest& request) {
   PlanSetting setting{read_environment(), read_config(std::filesystem::path(request.config))};
   if (request.chooser == kTuned) setting.tables = make_tables(setting.environment);
-  if (!request.hotness.empty()) setting.config.hotness = request.hotness;
-  if (!request.strategy.empty() && !setting.config.hotness) {
-    throw Error(ErrorKind::bad_input,
-                "--strategy places entries by a hotness profile; name one with --hotness");
+  if (!request.access_counts.empty()) setting.config.access_counts = request.access_counts;
+  if (!request.strategy.empty() && !setting.config.access_counts) {
+    throw Error(
+        ErrorKind::bad_input,
+        "--strategy places entries by a access_counts profile; name one with --access_counts");
   }
   setting.plan = {.chooser = enum_of(request.chooser, kDefaultChooser),
                   .tables = setting.tables.get()};
@@ -83,23 +86,23 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
                    "All calls read the same codebooks, which stay in the cache [another layer's]");
 }
 
-CLI::Option* add_touched_experts(CLI::App& command, int& touched) {
+CLI::Option* add_active_experts(CLI::App& command, int& touched) {
   return command
-      .add_option("--touched-experts", touched,
+      .add_option("--active-experts", touched,
                   "Experts that have rows, drawn at random, the same number each")
       ->check(whole_number(1, kMostExperts));
 }
 
-void require_touched_experts(int touched, const Problem& problem) {
+void require_active_experts(int touched, const Problem& problem) {
   if (touched == 0) return;
   const Linear* const op = as_linear(problem);
   if (op == nullptr || !op->shape.grouped()) {
     throw Error(ErrorKind::bad_input,
-                "--touched-experts is of products with experts; the config has none");
+                "--active-experts is of products with experts; the config has none");
   }
   if (touched > op->shape.most_touched()) {
     throw Error(ErrorKind::bad_input,
-                fmt::format("--touched-experts {} are more than the {} of the config that can have "
+                fmt::format("--active-experts {} are more than the {} of the config that can have "
                             "rows; lower it, or raise total_rows",
                             touched, op->shape.most_touched()));
   }
@@ -113,8 +116,8 @@ CodebookCaching codebooks_of(const TimingOptions& options) {
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem) {
   MeasureOptions measure;
   measure.input = hard_input(read_codes(options.codes), options.seed, problem);
-  require_touched_experts(options.touched_experts, problem);
-  measure.input.touched_experts = options.touched_experts;
+  require_active_experts(options.active_experts, problem);
+  measure.input.active_experts = options.active_experts;
   measure.codebooks = codebooks_of(options);
   return options.backend == "host" ? on_host(std::move(measure)) : measure;
 }

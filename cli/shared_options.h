@@ -13,28 +13,28 @@ namespace vqgen::cli {
 
 inline constexpr const char* kTuned = "tuned";  // tables first, then the default chooser
 
-// A config whose plan is asked for, and how: --gpu, --hotness, --strategy, --chooser.
+// A config whose plan is asked for, and how: --gpu, --access_counts, --strategy, --planner.
 struct PlanRequest {
   std::string config;
   std::string gpu = {};
-  std::string hotness = {};
+  std::string access_counts = {};
   std::string strategy = {};
   std::string chooser = kTuned;
 };
 
 void add_plan_options(CLI::App& command, PlanRequest& request);
-void add_chooser_option(CLI::App& command, std::string& chooser);
+void add_planner_option(CLI::App& command, std::string& chooser);
 
 // What a request comes to.
 struct PlanSetting {
   Environment environment;
   Config config;
-  std::shared_ptr<const TunedTables> tables = {};  // null where --chooser names a chooser
+  std::shared_ptr<const TunedTables> tables = {};  // null where --planner names a chooser
   PlanOptions plan = {};                           // points to the tables
   std::unique_ptr<Backend> backend = {};           // for CUDA
   GpuChoice gpu = {};
 };
-// The flags go over the config's own hotness. Error(bad_input) for a strategy without any.
+// The flags go over the config's own access_counts. Error(bad_input) for a strategy without any.
 PlanSetting plan_setting(const PlanRequest& request);
 // "gpu NVIDIA H200 (sm_90): named by --gpu", and the same as "gpu" and "gpu_reason".
 void report_gpu(const GpuChoice& gpu, Output& output);
@@ -53,15 +53,15 @@ struct TimingOptions {
   std::string codes = "uniform";
   std::uint64_t seed = 1;
   bool shared_codebooks = false;
-  int touched_experts = 0;  // 0: as many as can have rows
+  int active_experts = 0;  // 0: as many as can have rows
 };
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
 
 // How many experts of a grouped product have rows, of commands that take it.
-CLI::Option* add_touched_experts(CLI::App& command, int& touched);
+CLI::Option* add_active_experts(CLI::App& command, int& touched);
 // Error(bad_input) where the problem has no experts, or fewer that can have rows.
-void require_touched_experts(int touched, const Problem& problem);
+void require_active_experts(int touched, const Problem& problem);
 
 // Those of a host's one layer are warm.
 CodebookCaching codebooks_of(const TimingOptions& options);

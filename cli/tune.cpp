@@ -80,7 +80,8 @@ class TuneCommand {
  public:
   TuneCommand(const TuneArguments& options, Work work, Output& output)
       : options_(options), work_(std::move(work)), output_(output) {
-    if (options_.timing.codes.empty()) options_.timing.codes = work_.hotness.value_or("uniform");
+    if (options_.timing.codes.empty())
+      options_.timing.codes = work_.access_counts.value_or("uniform");
     items_ = items_of(work_, choose_shard(options.shard, environment_variable).shard);
     if (!options.journal.empty() && items_.size() > 1) {
       throw Error(ErrorKind::bad_input,
@@ -252,10 +253,10 @@ void add_tune(CLI::App& app, Output& output) {
                       "The part I/N of the sweep, I from 0, or auto: as the launcher says");
   command->add_option("--replay", options->replay,
                       "Take times from a file of vqgen measure --space 0 --json, not a device");
-  options->timing.codes.clear();  // the config's hotness
+  options->timing.codes.clear();  // the config's access_counts
   add_timing_options(*command, options->timing);
   command->get_option("--replay")->excludes(command->get_option("--backend"));
-  command->get_option("--codes")->default_str("the config's hotness, else uniform");
+  command->get_option("--codes")->default_str("the config's access_counts, else uniform");
   command->add_flag("--json", output.json, "One JSON document on stdout, with all trials");
 }
 

@@ -15,7 +15,7 @@
 namespace vqgen {
 namespace {
 
-// A template ("vq/kernels/linear_lanes/kernel.cuh") with everything it includes put in once, in
+// A template ("vq/kernels/linear_simt/kernel.cuh") with everything it includes put in once, in
 // order, with #line marks. <vq/machine.cuh> and <vq/annotations.h> come from the machine's folder.
 // Includes outside vq/ stay, which only the host machine has.
 class Amalgamator {
@@ -122,7 +122,7 @@ std::string plan_text(const Facts& facts, const P& plan) {
       Facts::kType, assignments("problem", facts), P::kType, assignments("plan", plan));
 }
 
-// "attention_decode_lanes_d4b8_d8b12_f16_1f0e8a77c3": op, dataflow, formats of the operands,
+// "attention_dequantize_simt_d4b8_d8b12_f16_1f0e8a77c3": op, dataflow, formats of the operands,
 // element type, and digits of a digest of all that is compiled in, so that no two kernels share a
 // name.
 std::string suffix(const Problem& problem, const Plan& plan, const std::string& compiled_in) {

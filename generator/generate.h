@@ -12,7 +12,7 @@
 
 namespace vqgen {
 
-// templates/ inside the binary: "vq/kernels/linear_lanes/kernel.cuh", ...
+// templates/ inside the binary: "vq/kernels/linear_simt/kernel.cuh", ...
 std::span<const EmbeddedFile> embedded_templates();
 
 // The kernels of a plan that check() accepts, as one self-contained text: a head that says problem,

@@ -12,7 +12,7 @@ namespace {
 
 class Cheapest final : public Candidates {
  public:
-  Cheapest(const Problem& of, const GpuSpec& on, std::span<const HotnessProfile> profiles,
+  Cheapest(const Problem& of, const GpuSpec& on, std::span<const AccessCounts> profiles,
            bool last_block, const CostProfile& coefficients)
       : Candidates(of, on), model_(of, on, profiles, coefficients), last_block_(last_block) {}
 
@@ -46,7 +46,7 @@ class Cheapest final : public Candidates {
 
   // One that comes twice is not cheaper than itself.
   void add_one(const Plan& plan) {
-    if (std::holds_alternative<AttentionBytes>(plan)) return;  // the rules' alone
+    if (std::holds_alternative<AttentionInt8Mma>(plan)) return;  // the rules' alone
     if (!check(plan, problem, gpu).ok) return;
     const std::optional<Cost> cost = model_(plan);
     if (!cost || !below(cost->us)) return;
@@ -69,7 +69,7 @@ constexpr int kManySequences = 64;
 bool many_new_tokens(const KvAppend& op) {
   if (vq::visited_tokens(facts(op)) >= kManyNewTokens) return true;
   const std::int64_t of_all = std::int64_t{op.shape.new_tokens} * op.shape.batch;
-  return op.shape.window_batch == 1 &&
+  return op.shape.flush_block == 1 &&
          (of_all >= kManyNewTokens || op.shape.batch >= kManySequences);
 }
 
@@ -84,9 +84,9 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
     return Plan(choose_plan(from, op, gpu));
   });
   // Those on tensor cores are bound by passes through shared memory, of which copies spare some.
-  const bool on_tensor_cores = std::holds_alternative<AttentionFragments>(plan) ||
-                               std::holds_alternative<LinearFragments>(plan) ||
-                               std::holds_alternative<LinearWarpgroups>(plan);
+  const bool on_tensor_cores = std::holds_alternative<AttentionMma>(plan) ||
+                               std::holds_alternative<LinearMma>(plan) ||
+                               std::holds_alternative<LinearWgmma>(plan);
   if (!on_tensor_cores || !check(plan, problem, gpu).ok) return plan;
   const bool attention = std::holds_alternative<AttentionDecode>(problem);
   return with_copies_where_they_win(plan, problem, gpu, attention ? kWorthwhile : kClearly);
@@ -102,7 +102,7 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 // but 40 and 5, 3 x 50000, 26.5 and 28.0), or have not all heads of their KV head, as those of
 // fragments may (120 and 8, 2 x 38275, head_dim 64: 26.6 and 21.7). Sequences that may be long and
 // of different lengths are shared by length, which fragments alone do.
-bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
@@ -114,7 +114,7 @@ bool prefers_bytes(const AttentionBytes& plan, const AttentionDecode& op, const 
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1 ||
           op.shape.tokens > kFewTokens * plan.splits) &&
-         !is_by_length(choose_plan(AttentionFragments{}, op, gpu));
+         !is_by_length(choose_plan(AttentionMma{}, op, gpu));
 }
 
 // Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
@@ -138,35 +138,36 @@ bool bins_pay(const AttentionDecode& op) {
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
     if (many_new_tokens(*append)) {
-      const Plan fragments = of_dataflow(AppendFragments{}, problem, gpu);
+      const Plan fragments = of_dataflow(AppendMma{}, problem, gpu);
       if (check(fragments, problem, gpu).ok) return fragments;
     }
     if (vq::visited_tokens(facts(*append)) >= kManyNewTokens) {
-      const Plan products = of_dataflow(AppendProducts{}, problem, gpu);
+      const Plan products = of_dataflow(AppendGemm{}, problem, gpu);
       if (check(products, problem, gpu).ok) return products;
     }
-    return of_dataflow(AppendLanes{}, problem, gpu);
+    return of_dataflow(AppendSimt{}, problem, gpu);
   }
-  if (std::holds_alternative<KvDecode>(problem)) return of_dataflow(DecodeLanes{}, problem, gpu);
+  if (std::holds_alternative<KvDequantize>(problem))
+    return of_dataflow(DequantizeSimt{}, problem, gpu);
   if (std::holds_alternative<AttentionMerge>(problem)) {
-    return of_dataflow(MergeLanes{}, problem, gpu);
+    return of_dataflow(MergeSimt{}, problem, gpu);
   }
   if (as_scalar(problem) != nullptr) return of_dataflow(ScalarForms{}, problem, gpu);
   const auto* attention = std::get_if<AttentionDecode>(&problem);
   if (attention == nullptr) {
-    const Plan fragments = of_dataflow(LinearFragments{}, problem, gpu);
+    const Plan fragments = of_dataflow(LinearMma{}, problem, gpu);
     if (check(fragments, problem, gpu).ok) return fragments;
-    return of_dataflow(LinearLanes{}, problem, gpu);
+    return of_dataflow(LinearSimt{}, problem, gpu);
   }
-  const AttentionBytes bytes = choose_plan(AttentionBytes{}, *attention, gpu);
+  const AttentionInt8Mma bytes = choose_plan(AttentionInt8Mma{}, *attention, gpu);
   if (check(bytes, *attention, gpu).ok && prefers_bytes(bytes, *attention, gpu)) return bytes;
-  const Plan fragments = of_dataflow(AttentionFragments{}, problem, gpu);
+  const Plan fragments = of_dataflow(AttentionMma{}, problem, gpu);
   if (check(fragments, problem, gpu).ok) return fragments;
   if (bins_pay(*attention)) {
-    const Plan bins = of_dataflow(AttentionBins{}, problem, gpu);
+    const Plan bins = of_dataflow(AttentionHistogram{}, problem, gpu);
     if (check(bins, problem, gpu).ok) return bins;
   }
-  return of_dataflow(AttentionLanes{}, problem, gpu);
+  return of_dataflow(AttentionSimt{}, problem, gpu);
 }
 
 // The plan by rules with all fields that the config fixes: of the dataflow that it names, or of the
@@ -183,7 +184,7 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
   if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
   const Plan fixed = with_overrides(plan, config);
   if (!is_by_length(fixed) || is_by_length(plan)) return fixed;
-  const AttentionFragments by_length{.splits_by = SplitsBy::length};
+  const AttentionMma by_length{.schedule = Schedule::balanced};
   return with_overrides(of_dataflow(by_length, config.problem, gpu), config);
 }
 
@@ -259,10 +260,10 @@ std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, 
   };
   ByLength all(config.problem, gpu);
   all.add(rules);
-  add_candidates(all, AttentionFragments{.splits_by = SplitsBy::length}, op, SpacePlacement::any);
+  add_candidates(all, AttentionMma{.schedule = Schedule::balanced}, op, SpacePlacement::any);
   if (!config.plan.contains("splits")) {
     for (Plan& each : all.plans) {
-      auto fixed = std::get<AttentionFragments>(with_overrides(each, config));
+      auto fixed = std::get<AttentionMma>(with_overrides(each, config));
       fixed.splits = splits_by_length(op, fixed, gpu);
       each = fixed;
     }
@@ -272,7 +273,7 @@ std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, 
       all.plans, config, gpu, [&](const Plan& plan) -> std::optional<double> {
         const std::optional<Cost> cost = model(plan);
         if (!cost) return std::nullopt;
-        const auto& each = std::get<AttentionFragments>(plan);
+        const auto& each = std::get<AttentionMma>(plan);
         const bool filled = each.threads == 256 && resident_by_length(op, each, gpu) > 1 &&
                             call_shape(each, op).blocks() > gpu.sms;
         return filled ? cost->us : kGaps * cost->us;
@@ -293,16 +294,16 @@ Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSp
 }  // namespace
 
 bool is_of_rules(const Plan& plan) {
-  return std::holds_alternative<AttentionBytes>(plan) || !knows_dataflow(plan);
+  return std::holds_alternative<AttentionInt8Mma>(plan) || !knows_dataflow(plan);
 }
 
 bool is_by_length(const Plan& plan) {
-  const auto* fragments = std::get_if<AttentionFragments>(&plan);
-  return fragments != nullptr && fragments->splits_by == SplitsBy::length;
+  const auto* fragments = std::get_if<AttentionMma>(&plan);
+  return fragments != nullptr && fragments->schedule == Schedule::balanced;
 }
 
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
-                                  std::span<const HotnessProfile> profiles, bool last_block,
+                                  std::span<const AccessCounts> profiles, bool last_block,
                                   const CostProfile& coefficients) {
   Cheapest cheapest(problem, gpu, profiles, last_block, coefficients);
   add_plans(cheapest, SpacePlacement::any);
@@ -351,7 +352,7 @@ Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& opt
 }
 
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
-                             std::span<const HotnessProfile> profiles) {
+                             std::span<const AccessCounts> profiles) {
   CostModel model(problem, gpu, profiles);
   std::vector<RankedPlan> ranked;
   const SpaceOptions all{.most = 0, .last_block = kDefaultLastBlock};
@@ -364,7 +365,7 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
 }
 
 std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
-                               std::span<const HotnessProfile> profiles, std::size_t most) {
+                               std::span<const AccessCounts> profiles, std::size_t most) {
   constexpr double kFactorOfTwo = 0.9;  // of small numbers, which count from one on
   std::vector<Plan> likely;
   for (const RankedPlan& each : rank(config.problem, gpu, profiles)) {

@@ -30,7 +30,7 @@ inline constexpr bool kDefaultLastBlock = false;
 
 struct ChooseOptions {
   Chooser chooser = kDefaultChooser;
-  std::span<const HotnessProfile> profiles = {};  // of match_hotness(); may be empty
+  std::span<const AccessCounts> profiles = {};  // of match_access_counts(); may be empty
   bool last_block = kDefaultLastBlock;
 };
 
@@ -60,13 +60,13 @@ struct RankedPlan {
 // The plans of the space that choose() looks at by default and whose cost is known, the cheapest
 // first; equal ones in the space's order.
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
-                             std::span<const HotnessProfile> profiles);
+                             std::span<const AccessCounts> profiles);
 
 // The first of those ranked plans with the fields that the config fixes, at most `most`, each
 // unlike the ones before: of another dataflow, or a factor of two away in a field that is no
 // placement. Error(bad_input) for a field that no dataflow of the op has.
 std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
-                               std::span<const HotnessProfile> profiles, std::size_t most);
+                               std::span<const AccessCounts> profiles, std::size_t most);
 
 // The plan of the space, attention by bytes aside, that the model expects to be the fastest: what
 //
@@ -78,7 +78,7 @@ std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
 //
 // Requires that check() accepts the problem. Nothing where no plan of the space has a cost.
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
-                                  std::span<const HotnessProfile> profiles, bool last_block,
+                                  std::span<const AccessCounts> profiles, bool last_block,
                                   const CostProfile& coefficients = cost_profile());
 
 }  // namespace vqgen

@@ -42,7 +42,7 @@ Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
 
 // To the tensor core's operands, which no coefficients are fitted to.
 bool moves_entries(const Plan& plan) {
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  const auto* fragments = std::get_if<LinearMma>(&plan);
   return fragments != nullptr && fragments->fusion != LinearFusion::permute;
 }
 
@@ -73,8 +73,8 @@ const CostProfile& cost_profile() {
 }
 
 std::string_view cost_name(const Plan& plan) {
-  const auto* rows = std::get_if<LinearRowgroups>(&plan);
-  return rows != nullptr && rows->byte_sums == 1 ? "linear_rowgroups_bytes" : kernel_name(plan);
+  const auto* rows = std::get_if<LinearWgmmaLargeM>(&plan);
+  return rows != nullptr && rows->byte_sums == 1 ? "linear_wgmma_large_m_bytes" : kernel_name(plan);
 }
 
 bool knows_dataflow(const Plan& plan, const CostProfile& coefficients) {
@@ -86,7 +86,7 @@ bool is_modelled(const Plan& plan, const CostProfile& coefficients) {
 }
 
 CostModel::CostModel(const Problem& problem, const GpuSpec& gpu,
-                     std::span<const HotnessProfile> profiles, const CostProfile& coefficients)
+                     std::span<const AccessCounts> profiles, const CostProfile& coefficients)
     : problem_(problem), gpu_(gpu), coefficients_(coefficients), conflicts_(profiles) {}
 
 const CostCoefficients* CostModel::coefficients_of(const Plan& plan) const {

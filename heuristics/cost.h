@@ -51,7 +51,7 @@ struct Cost {
 // coefficients must outlive it.
 class CostModel {
  public:
-  CostModel(const Problem& problem, const GpuSpec& gpu, std::span<const HotnessProfile> profiles,
+  CostModel(const Problem& problem, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
             const CostProfile& coefficients = cost_profile());
 
   // Of a plan that check() accepts; nothing where its dataflow has no coefficients, nor for

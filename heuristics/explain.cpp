@@ -76,7 +76,7 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
 }
 
 // All heads of a KV head are a block's, and no codebook stands near.
-std::vector<std::string> lines(const AttentionBins& plan, const AttentionDecode& op,
+std::vector<std::string> lines(const AttentionHistogram& plan, const AttentionDecode& op,
                                const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   return {
@@ -89,7 +89,7 @@ std::vector<std::string> lines(const AttentionBins& plan, const AttentionDecode&
 }
 
 template <class P>
-std::vector<std::string> lines(const P& plan, const KvDecode& op, const GpuSpec&) {
+std::vector<std::string> lines(const P& plan, const KvDequantize& op, const GpuSpec&) {
   const auto config = configured(plan, op);
   std::vector<std::string> lines;
   add_key_lines(lines, config, op.shape.head_dim);
@@ -188,7 +188,7 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
         "{:.1f} % shared memory, {:.1f} % global memory ({})",
         enum_name(each.operand), each.lookups, 100 * each.in_registers, 100 * each.replicated,
         100 * each.shared, 100 * each.global,
-        each.profiled ? "by the hotness profile" : "codes taken as uniform"));
+        each.profiled ? "by the access_counts profile" : "codes taken as uniform"));
     section.lines.push_back(fmt::format(
         "{}: lanes that look up at once take {:.2f} passes through shared memory, 1 being free of "
         "bank conflicts; {:.2f} with all entries there once",
@@ -204,7 +204,8 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
   });
   if (placements.empty() && looks_up) {
     section.lines.emplace_back(
-        "no hotness profile: whole codebooks near where the block holds them (--hotness)");
+        "no access_counts profile: whole codebooks near where the block holds them "
+        "(--access_counts)");
   }
   return section;
 }
@@ -218,8 +219,8 @@ struct Plain {
 };
 
 Plain plain_of(const Problem& problem) {
-  if (const auto* decode = std::get_if<KvDecode>(&problem)) {
-    const DecodeShape& s = decode->shape;
+  if (const auto* decode = std::get_if<KvDequantize>(&problem)) {
+    const DequantizeShape& s = decode->shape;
     return {4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens),
             "device memory: {} of dense rows written", "codes, codebooks and dense rows"};
   }

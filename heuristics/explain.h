@@ -14,7 +14,7 @@ namespace vqgen {
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu);
 
 struct ReportInput {
-  std::span<const HotnessProfile> profiles = {};      // of match_hotness(); may be empty
+  std::span<const AccessCounts> profiles = {};        // of match_access_counts(); may be empty
   std::span<const OperandPlacement> placements = {};  // of place(); may be empty
   std::optional<int> registers = std::nullopt;        // of the compiled kernel, where it is
 };
@@ -34,13 +34,13 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem);
 
 // The expected time and its parts, and where the model's coefficients come from.
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-                                    std::span<const HotnessProfile> profiles);
+                                    std::span<const AccessCounts> profiles);
 
 // The cheapest plan of each of the next best kinds (kind_of), cheapest first: its expected time,
 // and the fields that differ from this plan's.
 std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
                                           const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles);
+                                          std::span<const AccessCounts> profiles);
 
 // Entries of 8 bits for those of 16, or the other way round, that are expected to be faster than
 // this plan, each with its time; a line that says so where none is.

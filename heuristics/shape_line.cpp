@@ -9,8 +9,8 @@ std::string pages_text(int page_tokens) {
   return page_tokens > 0 ? fmt::format(" in pages of {}", page_tokens) : "";
 }
 
-std::string batches_text(int window_batch) {
-  return window_batch > 1 ? fmt::format(", which leave the window {} at a time", window_batch) : "";
+std::string batches_text(int flush_block) {
+  return flush_block > 1 ? fmt::format(", which leave the window {} at a time", flush_block) : "";
 }
 
 }  // namespace
@@ -22,9 +22,9 @@ std::string shape_line(const Problem& problem) {
         "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}, {} query heads "
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
-        batches_text(s.window_batch),
+        batches_text(s.flush_block),
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
-        s.independent ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
+        s.batch_invariant ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
         s.head_dim);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
@@ -33,14 +33,15 @@ std::string shape_line(const Problem& problem) {
         "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {} "
         "channels",
         enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.window_batch), s.kv_heads, s.head_dim);
+        batches_text(s.flush_block), s.kv_heads, s.head_dim);
   }
-  if (const auto* op = std::get_if<KvDecode>(&problem)) {
-    const DecodeShape& s = op->shape;
+  if (const auto* op = std::get_if<KvDequantize>(&problem)) {
+    const DequantizeShape& s = op->shape;
     return fmt::format(
-        "kv_decode in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} channels",
+        "kv_dequantize in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} "
+        "channels",
         enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.window_batch), s.kv_heads, s.head_dim);
+        batches_text(s.flush_block), s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     const MergeShape& s = op->shape;

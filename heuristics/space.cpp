@@ -95,7 +95,7 @@ std::size_t golden_step(std::size_t size) {
 
 std::string kind_of(const Plan& plan, const Problem& problem) {
   std::string kind(dataflow_name(plan));
-  if (const auto* append = std::get_if<AppendLanes>(&plan)) {
+  if (const auto* append = std::get_if<AppendSimt>(&plan)) {
     return fmt::format("{}, {} along entries", kind, append->warps_along_entries);
   }
   std::visit(

@@ -34,7 +34,7 @@ OperandTraffic traffic_of(OperandUse use, const Accesses& accesses) {
 }  // namespace
 
 std::vector<OperandTraffic> expected_traffic(const Plan& plan, const Problem& problem,
-                                             std::span<const HotnessProfile> profiles) {
+                                             std::span<const AccessCounts> profiles) {
   std::vector<OperandTraffic> all;
   for (const OperandUse& use : plan_use(plan, problem).operands) {
     all.push_back(traffic_of(use, accesses_of(profiles, use)));

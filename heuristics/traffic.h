@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/plan_use.h"
 
@@ -31,7 +31,8 @@ struct OperandTraffic {
     using T = OperandTraffic;
     return std::make_tuple(
         field("operand", &T::operand, required(), "which tensor"),
-        field("profiled", &T::profiled, required(), "shares by a hotness profile, else uniform"),
+        field("profiled", &T::profiled, required(),
+              "shares by a access_counts profile, else uniform"),
         field("code_bytes", &T::code_bytes, required(), "codes from device memory"),
         field("code_l2_bytes", &T::code_l2_bytes, required(), "codes from L2"),
         field("codebook_bytes", &T::codebook_bytes, required(), "codebooks from device memory"),
@@ -51,7 +52,7 @@ struct OperandTraffic {
 
 // `profiles` as place() takes them.
 std::vector<OperandTraffic> expected_traffic(const Plan& plan, const Problem& problem,
-                                             std::span<const HotnessProfile> profiles);
+                                             std::span<const AccessCounts> profiles);
 
 struct Residency {
   int registers = 0;  // a thread, of the kernel

@@ -40,7 +40,7 @@ class Views {
     const VqFormat& format = tensor.format;
     add(name + ".codes", TensorType::u32, codes_shape(tensor), tensor.codes);
     add(name + ".codebooks", tensor_type(tensor.dtype), codebooks_shape(tensor), tensor.codebooks);
-    add(name + ".stage_scales", TensorType::f32, {tensor.units, format.residuals},
+    add(name + ".stage_scales", TensorType::f32, {tensor.units, format.num_codebooks},
         tensor.stage_scales);
     add(name + ".output_scales", TensorType::f32, {tensor.rows}, tensor.output_scales);
     add(name + ".smooth", TensorType::f32, {tensor.heads, tensor.columns}, tensor.smooth);
@@ -62,7 +62,7 @@ Json header_of(const std::string& name, const AttentionData& data) {
   header.head_dim = static_cast<int>(keys.columns);
   header.batch = static_cast<int>(data.batch);
   header.query_heads = static_cast<int>(data.query_heads);
-  header.max_window = data.max_window;
+  header.max_recent_tokens = data.max_recent_tokens;
   header.max_sinks = data.max_sinks;
   return to_json(header);
 }
@@ -150,13 +150,13 @@ class BundleReader {
                                                   i, value, entry_numbers(format)));
     }
     if (format.decoder == Decoder::table && !format.in_parts() && has(name + ".projections")) {
-      codebooks.projections =
-          floats(name + ".projections", {format.residuals, format.vector_size, format.vector_size});
+      codebooks.projections = floats(
+          name + ".projections", {format.num_codebooks, format.vector_size, format.vector_size});
       fold_projections(codebooks);
     }
     tensor.codebooks = std::move(codebooks.entries);
     if (format.stage_scales) {
-      tensor.stage_scales = floats(name + ".stage_scales", {tensor.units, format.residuals});
+      tensor.stage_scales = floats(name + ".stage_scales", {tensor.units, format.num_codebooks});
       if (!fits_stage_scales(format, tensor.stage_scales)) {
         file_.fail(name + ".stage_scales",
                    "the stages of a unit have scales that differ, where common_scale asks for one; "
@@ -204,17 +204,17 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   AttentionHeader header;
   read_fields(cursor, header);
   require_problem(
-      cursor, AttentionDecode{
-                  header.dtype,
-                  {.batch = header.cache_batch,
-                   .query_heads = header.query_heads,
-                   .kv_heads = header.kv_heads,
-                   .head_dim = header.head_dim,
-                   .tokens = header.tokens,
-                   .window = std::max(header.max_window, least_window(header.keys, header.values)),
-                   .sinks = header.max_sinks},
-                  header.keys,
-                  header.values});
+      cursor, AttentionDecode{header.dtype,
+                              {.batch = header.cache_batch,
+                               .query_heads = header.query_heads,
+                               .kv_heads = header.kv_heads,
+                               .head_dim = header.head_dim,
+                               .tokens = header.tokens,
+                               .recent_tokens = std::max(header.max_recent_tokens,
+                                                         least_window(header.keys, header.values)),
+                               .sinks = header.max_sinks},
+                              header.keys,
+                              header.values});
   if (header.batch > 0 && header.cache_batch != 1 && header.cache_batch != header.batch) {
     cursor.at("cache_batch")
         .fail(fmt::format("{} sequences for {} queries; store one for all, or "
@@ -232,7 +232,7 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
   data.dtype = header.dtype;
   data.batch = header.batch;
   data.query_heads = header.query_heads;
-  data.max_window = header.max_window;
+  data.max_recent_tokens = header.max_recent_tokens;
   data.max_sinks = header.max_sinks;
   data.keys.format = header.keys;
   data.values.format = header.values;

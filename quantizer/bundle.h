@@ -14,7 +14,7 @@
 //   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional; batch is
 //                             n, or 1: each of n sequences has this cache
 //   <item>.windows, .sinks    I32 [n], optional, with .raw_keys and .raw_values
-//                             [batch, kv_heads, max_sinks + max_window, head_dim]
+//                             [batch, kv_heads, max_sinks + max_recent_tokens, head_dim]
 //   <item>.weights.codes      U32  [1, 1, out_features, row words]; .codebooks, .stage_scales as
 //   above <item>.weights.output_scales  F32 [out_features]            where the format has them
 //   <item>.weights.original   [out_features, in_features], optional

@@ -28,7 +28,7 @@ inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
 // Of a tensor's codebooks: an array, or of keys in parts all elements, part after part.
 inline std::vector<std::int64_t> codebooks_shape(const QuantizedTensor& tensor) {
   const VqFormat& f = tensor.format;
-  if (!f.in_parts()) return {tensor.units, f.residuals, f.entries(), f.vector_size};
+  if (!f.in_parts()) return {tensor.units, f.num_codebooks, f.entries(), f.vector_size};
   return {
       kv_codebook_elements(f, static_cast<int>(tensor.heads), static_cast<int>(tensor.columns))};
 }
@@ -48,7 +48,7 @@ struct AttentionHeader {
   int head_dim = 0;
   int batch = 0;
   int query_heads = 0;
-  int max_window = 0;
+  int max_recent_tokens = 0;
   int max_sinks = 0;
 
   static constexpr auto fields() {
@@ -65,7 +65,7 @@ struct AttentionHeader {
         field("head_dim", &H::head_dim, required(1, 1024), "channels a head"),
         field("batch", &H::batch, optional_in(0, 65535), "queries stored; 0 without"),
         field("query_heads", &H::query_heads, optional_in(0, 65535), "heads of a query"),
-        field("max_window", &H::max_window, optional_in(0, kMostWindow),
+        field("max_recent_tokens", &H::max_recent_tokens, optional_in(0, kMostWindow),
               "newest tokens kept raw, at most"),
         field("max_sinks", &H::max_sinks, optional_in(0, 64), "first tokens kept raw, at most"));
   }
@@ -115,10 +115,11 @@ void each_tensor(Io& io, const std::string& name, Data& data) {
       io.elements(name + ".queries", data.dtype, {data.batch, data.query_heads, keys.columns},
                   data.queries);
       io.counts(name + ".lengths", data.batch, keys.rows, data.lengths);
-      io.counts(name + ".windows", data.batch, data.max_window, data.windows, optional);
+      io.counts(name + ".recent_counts", data.batch, data.max_recent_tokens, data.recent_counts,
+                optional);
       io.counts(name + ".sinks", data.batch, data.max_sinks, data.sinks, optional);
     }
-    if (const std::int64_t slots = data.max_sinks + data.max_window; slots > 0) {
+    if (const std::int64_t slots = data.max_sinks + data.max_recent_tokens; slots > 0) {
       const Shape raw{keys.batch, keys.heads, slots, keys.columns};
       io.elements(name + ".raw_keys", data.dtype, raw, data.raw_keys);
       io.elements(name + ".raw_values", data.dtype, raw, data.raw_values);

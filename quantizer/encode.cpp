@@ -26,7 +26,7 @@ class UnitEncoder {
  public:
   UnitEncoder(const QuantizedTensor& tensor, std::int64_t unit)
       : size_(static_cast<std::size_t>(tensor.format.vector_size)), decoder_(tensor, unit) {
-    for (int stage = 0; stage < tensor.format.residuals; ++stage) {
+    for (int stage = 0; stage < tensor.format.num_codebooks; ++stage) {
       if (tensor.format.decoder == Decoder::e8p) {
         searches_.emplace_back(NearestPoint(decoder_.entries(stage), decoder_.scale(stage)));
       } else if (tensor.format.is_scalar()) {
@@ -70,7 +70,7 @@ class UnitEncoder {
 
 void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
   const VqFormat& format = codebooks.format;
-  const auto stages = static_cast<std::size_t>(map.units() * format.residuals);
+  const auto stages = static_cast<std::size_t>(map.units() * format.num_codebooks);
   const auto stage_size = static_cast<std::size_t>(format.entries() * format.vector_size);
   if (codebooks.units != map.units() || codebooks.entries.size() != stages * stage_size ||
       (format.stage_scales && codebooks.stage_scales.size() != stages) ||
@@ -113,7 +113,7 @@ QuantizedTensor encode_numbers(const FloatTensor& values, const Codebooks& codeb
   result.codebooks = codebooks.entries;
   result.stage_scales = codebooks.stage_scales;
 
-  const std::int64_t row_codes = values.columns / format.vector_size * format.residuals;
+  const std::int64_t row_codes = values.columns / format.vector_size * format.num_codebooks;
   std::vector<std::uint32_t> codes(static_cast<std::size_t>(values.row_count() * row_codes));
   const auto size = static_cast<std::size_t>(format.vector_size);
   for (std::int64_t unit = 0; unit < result.units; ++unit) {
@@ -122,7 +122,7 @@ QuantizedTensor encode_numbers(const FloatTensor& values, const Codebooks& codeb
         map, map.extent(unit), values.batch, format.vector_size,
         [&](std::int64_t row, std::int64_t column) {
           const std::int64_t code =
-              (row * values.columns + column) / format.vector_size * format.residuals;
+              (row * values.columns + column) / format.vector_size * format.num_codebooks;
           encoder.add(values.row(row).subspan(static_cast<std::size_t>(column), size),
                       codes.data() + code);
         });
@@ -218,7 +218,7 @@ void fold_projections(Codebooks& codebooks) {
   }
   const auto size = static_cast<std::size_t>(codebooks.format.vector_size);
   const auto entries = static_cast<std::size_t>(codebooks.format.entries());
-  const auto stages = static_cast<std::size_t>(codebooks.format.residuals);
+  const auto stages = static_cast<std::size_t>(codebooks.format.num_codebooks);
   std::vector<double> entry(size);
   for (std::size_t index = 0; index < codebooks.entries.size() / size; ++index) {
     const float* matrix = codebooks.projections.data() + index / entries % stages * size * size;
@@ -248,7 +248,7 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
 
 UnitDecoder::UnitDecoder(const QuantizedTensor& tensor, std::int64_t unit)
     : format_(tensor.format),
-      scales_(static_cast<std::size_t>(format_.residuals), 1.0f),
+      scales_(static_cast<std::size_t>(format_.num_codebooks), 1.0f),
       point_(static_cast<std::size_t>(format_.vector_size)) {
   const std::size_t first_stage = static_cast<std::size_t>(unit) * scales_.size();
   const auto stage_size = static_cast<std::size_t>(format_.entries()) * point_.size();
@@ -319,8 +319,8 @@ FloatTensor decode(const QuantizedTensor& tensor) {
         [&](std::int64_t row, std::int64_t column) {
           float* values = result.data.data() + row * tensor.columns + column;
           const std::uint32_t* code = codes.data() + (row * tensor.columns + column) /
-                                                         format.vector_size * format.residuals;
-          for (int stage = 0; stage < format.residuals; ++stage) {
+                                                         format.vector_size * format.num_codebooks;
+          for (int stage = 0; stage < format.num_codebooks; ++stage) {
             const std::span<const float> numbers = decoder.numbers(stage, code[stage]);
             for (std::size_t d = 0; d < size; ++d) values[d] += numbers[d];
           }

@@ -30,7 +30,7 @@ void require_elements(const VqFormat& format, const std::string& where) {
 double round_to_integers(QuantizedTensor& tensor, bool weights, const std::string& where) {
   require_elements(tensor.format, where);
   const FloatTensor before = decode(tensor);
-  const auto stages = static_cast<std::size_t>(tensor.format.residuals);
+  const auto stages = static_cast<std::size_t>(tensor.format.num_codebooks);
   const std::size_t books = static_cast<std::size_t>(tensor.units) * stages;
   const std::size_t size = tensor.codebooks.size() / books;
   std::vector<float> entries(tensor.codebooks.size());

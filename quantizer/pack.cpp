@@ -15,7 +15,7 @@ namespace {
 // Sizes of a tensor's rows, in codes, words and rows.
 struct PackedRows {
   explicit PackedRows(const QuantizedTensor& t)
-      : codes(static_cast<std::size_t>(t.columns / t.format.vector_size * t.format.residuals)),
+      : codes(static_cast<std::size_t>(t.columns / t.format.vector_size * t.format.num_codebooks)),
         words(static_cast<std::size_t>(t.row_words)),
         rows(static_cast<std::size_t>(t.batch * t.heads * t.rows)) {}
   std::size_t codes, words, rows;

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "core/access/access_counts.h"
 #include "core/files/digest.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/plan/tuned_row.h"
+#include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
-#include "quantizer/hotness.h"
 
 namespace vqgen {
 namespace {
@@ -27,10 +27,10 @@ CodeDistribution captured(const std::string& file) {
   std::string text;
   if (file.ends_with(".json")) {
     text = read_text(file, kMostProfileBytes);
-    codes.profiles = read_hotness(parse_json(text, file), file);
+    codes.profiles = read_access_counts(parse_json(text, file), file);
   } else {
     codes.profiles = profile_bundle(read_bundle(std::filesystem::path(file)));
-    text = hotness_text(codes.profiles);
+    text = access_counts_text(codes.profiles);
   }
   codes.name = captured_name(text);
   return codes;
@@ -59,7 +59,7 @@ CodeDistribution read_codes(const std::string& text) {
 HardInput hard_input(const CodeDistribution& codes, std::uint64_t seed, const Problem& problem) {
   HardInput input{.seed = seed, .codes = codes.pattern, .skew = codes.skew};
   if (codes.pattern == CodePattern::captured) {
-    input.captured = match_hotness(codes.profiles, problem, codes.source);
+    input.captured = match_access_counts(codes.profiles, problem, codes.source);
   }
   return input;
 }

@@ -15,9 +15,9 @@ namespace vqgen {
 struct CodeDistribution {
   std::string name = "uniform";  // MeasurePolicy::codes: uniform, zipf:1.2, profile:0123456789ab
   CodePattern pattern = CodePattern::uniform;
-  double skew = 1;                            // of zipf
-  std::vector<HotnessProfile> profiles = {};  // of captured
-  std::string source = {};                    // the file they are of
+  double skew = 1;                          // of zipf
+  std::vector<AccessCounts> profiles = {};  // of captured
+  std::string source = {};                  // the file they are of
 };
 
 // Bytes of a profile's file, at most.
@@ -26,9 +26,9 @@ inline constexpr std::uint64_t kMostProfileBytes = std::uint64_t{1} << 28;
 // "profile:" and the first 12 digits of the digest of a profile's text.
 std::string captured_name(std::string_view text);
 
-// "uniform", "zipf" (which is zipf:1), "zipf:S" with 0 < S <= 10, a profile of vqgen profile (a
-// path that ends in .json), or a bundle, which is profiled: its name is that of the profile that
-// vqgen profile writes. Error(bad_input) names `text`.
+// "uniform", "zipf" (which is zipf:1), "zipf:S" with 0 < S <= 10, a profile of vqgen count-accesses
+// (a path that ends in .json), or a bundle, which is profiled: its name is that of the profile that
+// vqgen count-accesses writes. Error(bad_input) names `text`.
 CodeDistribution read_codes(const std::string& text);
 
 // Error(bad_input) where the file has no profile for an operand of the problem.

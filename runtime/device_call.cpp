@@ -103,7 +103,7 @@ auto read_cache(DeviceData& device, Args& args, const Op& op, const AttentionDat
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   args.lengths = device.input(data.lengths, misalignment.words);
-  args.windows = device.input(data.windows, misalignment.words);
+  args.recent_counts = device.input(data.recent_counts, misalignment.words);
   args.sinks = device.input(data.sinks, misalignment.words);
   using Tensor = Places<vq::QuantizedArgs, const std::uint32_t>;
   Tensor keys =
@@ -261,7 +261,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvAppend& op, const AppendData& d
   };
 }
 
-DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData& data,
+DeviceCall::DeviceCall(Backend& backend, const KvDequantize& op, const AttentionData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
       op_(op),
@@ -272,7 +272,7 @@ DeviceCall::DeviceCall(Backend& backend, const KvDecode& op, const AttentionData
       places_(rotation.places()) {
   const auto elements =
       static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);
-  vq::KvDecodeArgs args{};
+  vq::KvDequantizeArgs args{};
   args.out_keys = device_.output<std::uint16_t>(elements, misalignment.rows);
   args.out_values = device_.output<std::uint16_t>(elements, misalignment.rows);
   const auto cache = read_cache(device_, args, op, data, pool_, rotation, misalignment);

@@ -8,7 +8,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
-#include <vq/args/kv_decode.h>
+#include <vq/args/kv_dequantize.h>
 #include <vq/args/linear.h>
 #include <vq/args/scalar_matrix.h>
 
@@ -19,7 +19,7 @@
 #include "runtime/paging.h"
 #include "runtime/rotation.h"
 #include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_dequantize.h"
 #include "runtime/verify/reference_merge.h"
 #include "runtime/verify/reference_scalar.h"
 
@@ -58,7 +58,7 @@ class DeviceCall {
   // args() puts the first place of the cache back as it was.
   DeviceCall(Backend& backend, const KvAppend& op, const AppendData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
-  DeviceCall(Backend& backend, const KvDecode& op, const AttentionData& data,
+  DeviceCall(Backend& backend, const KvDequantize& op, const AttentionData& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0);
   // In place, args() puts the first place of the part that becomes the result back as it was.
   DeviceCall(Backend& backend, const AttentionMerge& op, const MergeData& data,
@@ -86,7 +86,7 @@ class DeviceCall {
   AttentionOutput attention_output() const;  // of attention_merge too
   // Error(verification_failed) where the kernel wrote to what is no sequence's of a pool of pages.
   AppendResult append_output() const;
-  DecodeOutput decode_output() const;
+  DequantizeOutput dequantize_output() const;
   ScalarResult scalar_output(const ScalarData& data) const;
   std::vector<std::uint16_t> linear_output() const;  // [rows][out_features]
 
@@ -104,7 +104,7 @@ class DeviceCall {
   std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
   // The argument struct of call number `call` with the codebooks of number `codebooks`.
   using Args = std::variant<vq::AttentionDecodeArgs, vq::LinearArgs, vq::KvAppendArgs,
-                            vq::KvDecodeArgs, vq::AttentionMergeArgs, vq::ScalarMatrixArgs>;
+                            vq::KvDequantizeArgs, vq::AttentionMergeArgs, vq::ScalarMatrixArgs>;
   std::function<Args(int call, int codebooks)> args_of_;
   int places_;
   const AppendData* appended_ = nullptr;  // where pages are appended to

@@ -36,7 +36,7 @@ AttentionOutput DeviceCall::attention_output() const {
   return {device_.fetch<std::uint16_t>(0), device_.fetch<float>(1)};
 }
 
-DecodeOutput DeviceCall::decode_output() const {
+DequantizeOutput DeviceCall::dequantize_output() const {
   return {device_.fetch<std::uint16_t>(0), device_.fetch<std::uint16_t>(1)};
 }
 

@@ -1,4 +1,4 @@
-// Calls of scalar_quantize and scalar_dequantize.
+// Calls of int8_quantize and scalar_dequantize.
 #include "runtime/device_call.h"
 
 namespace vqgen {
@@ -6,7 +6,7 @@ namespace vqgen {
 DeviceCall::DeviceCall(Backend& backend, const ScalarMatrix& op, const ScalarData& data,
                        Misalignment misalignment, Rotation rotation, std::size_t guard)
     : backend_(backend),
-      op_(op.decodes ? Problem(ScalarDequantize(op)) : Problem(ScalarQuantize{op})),
+      op_(op.decodes ? Problem(ScalarDequantize(op)) : Problem(Int8Quantize{op})),
       device_(backend, guard),
       guard_(guard),
       slack_(misalignment.entries),

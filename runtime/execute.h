@@ -17,9 +17,9 @@ inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSourc
 }
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Gives AttentionOutput, AppendResult, DecodeOutput, ScalarResult, or [rows][out_features]
-// of a product. Error(verification_failed) where the kernel wrote to its inputs or left counters of
-// its workspace that are not 0, Error(device) on faults.
+// problem. Gives AttentionOutput, AppendResult, DequantizeOutput, ScalarResult, or
+// [rows][out_features] of a product. Error(verification_failed) where the kernel wrote to its
+// inputs or left counters of its workspace that are not 0, Error(device) on faults.
 template <class Op, class Data>
 auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source, const Op& op,
              const Plan& plan, const Data& data, Misalignment misalignment = {}) {
@@ -30,8 +30,8 @@ auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source,
     return call.attention_output();
   } else if constexpr (std::is_same_v<Op, KvAppend>) {
     return call.append_output();
-  } else if constexpr (std::is_same_v<Op, KvDecode>) {
-    return call.decode_output();
+  } else if constexpr (std::is_same_v<Op, KvDequantize>) {
+    return call.dequantize_output();
   } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
     return call.scalar_output(data);
   } else {
@@ -46,8 +46,8 @@ auto hard_data(const Op& op, const HardInput& input) {
     return make_attention_data(op, input);
   } else if constexpr (std::is_same_v<Op, KvAppend>) {
     return make_append_data(op, input);
-  } else if constexpr (std::is_same_v<Op, KvDecode>) {
-    return make_decode_data(op, input);
+  } else if constexpr (std::is_same_v<Op, KvDequantize>) {
+    return make_dequantize_data(op, input);
   } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
     return make_merge_data(op, input);
   } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {

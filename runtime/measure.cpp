@@ -59,7 +59,7 @@ LayerBytes layer_of(const AppendData& data) {
   for (const std::int64_t position : data.positions) {
     const std::int64_t end = position + data.new_tokens;
     rows +=
-        data.keys.heads * (end - end % data.window_batch - position + position % data.window_batch);
+        data.keys.heads * (end - end % data.flush_block - position + position % data.flush_block);
   }
   return {rows * (data.keys.row_words + data.values.row_words) * 4,
           bytes_of(data.keys.codes, data.values.codes, data.raw_keys, data.raw_values),
@@ -97,8 +97,8 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
   if (const auto* op = std::get_if<AttentionDecode>(&problem_)) {
     reference_ = reference_attention(std::get<AttentionData>(data_),
                                      static_cast<double>(softmax_scale(*op)));
-  } else if (std::holds_alternative<KvDecode>(problem_)) {
-    reference_ = reference_decode(std::get<AttentionData>(data_));
+  } else if (std::holds_alternative<KvDequantize>(problem_)) {
+    reference_ = reference_dequantize(std::get<AttentionData>(data_));
   } else if (const auto* merge = std::get_if<MergeData>(&data_)) {
     reference_ = reference_merge(*merge);
   } else if (const auto* matrix = std::get_if<ScalarData>(&data_)) {
@@ -120,7 +120,7 @@ std::unique_ptr<DeviceCall> Measurer::uploaded() const {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AppendData>(data_), Misalignment{},
                                         rotation_, kGuardBytes);
   }
-  if (const auto* op = std::get_if<KvDecode>(&problem_)) {
+  if (const auto* op = std::get_if<KvDequantize>(&problem_)) {
     return std::make_unique<DeviceCall>(backend_, *op, std::get<AttentionData>(data_),
                                         Misalignment{}, rotation_, kGuardBytes);
   }
@@ -208,8 +208,8 @@ Comparison Measurer::compare_output() const {
     comparison.ok = verdict.ok;
     return comparison;
   }
-  if (const auto* decoded = std::get_if<DecodeResult>(&reference_)) {
-    return judge_decode(std::get<AttentionData>(data_), *decoded, call_->decode_output())
+  if (const auto* decoded = std::get_if<DequantizeResult>(&reference_)) {
+    return judge_dequantize(std::get<AttentionData>(data_), *decoded, call_->dequantize_output())
         .comparison;
   }
   if (const auto* made = std::get_if<ScalarResult>(&reference_)) {

@@ -121,7 +121,7 @@ class Measurer {
   Problem problem_;
   MeasureOptions options_;
   std::variant<AttentionData, LinearData, AppendData, MergeData, ScalarData> data_;
-  std::variant<std::monostate, AttentionResult, DecodeResult, ScalarResult, std::vector<double>>
+  std::variant<std::monostate, AttentionResult, DequantizeResult, ScalarResult, std::vector<double>>
       reference_;
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "core/access/access_counts.h"
+#include "core/access/takes_access_counts.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
-#include "core/hotness/takes_hotness.h"
 #include "core/plan/main_kernel.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
@@ -22,9 +22,9 @@ Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& g
           result.hit, std::move(result.layer), std::move(result.why_missed)};
 }
 
-// Before hotness: of the tables, else chosen.
-Planned first_plan(const Config& config, const GpuSpec& gpu,
-                   std::span<const HotnessProfile> profiles, const PlanOptions& options) {
+// Before access_counts: of the tables, else chosen.
+Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
+                   const PlanOptions& options) {
   LadderAnswer answer;
   std::string why;
   if (options.tables != nullptr && !options.tables->empty()) {
@@ -53,13 +53,14 @@ Planned first_plan(const Config& config, const GpuSpec& gpu,
   return planned;
 }
 
-// Whether it was measured with the codes of the config's hotness, boundaries and all. The paper's
-// are asked for by name.
+// Whether it was measured with the codes of the config's access_counts, boundaries and all. The
+// paper's are asked for by name.
 bool measured_as_is(const Planned& planned, const Config& config, const PlaceOptions& options) {
-  return planned.from.rung == Rung::exact && config.hotness && options.strategy != Strategy::paper;
+  return planned.from.rung == Rung::exact && config.access_counts &&
+         options.strategy != Strategy::paper;
 }
 
-void place_by(std::span<const HotnessProfile> profiles, const Config& config, const GpuSpec& gpu,
+void place_by(std::span<const AccessCounts> profiles, const Config& config, const GpuSpec& gpu,
               const PlaceOptions& options, Planned& planned) {
   if (options.strategy == Strategy::paper) {
     planned.plan = with_overrides(with_paper_fusion(planned.plan, config.problem, gpu), config);
@@ -82,9 +83,9 @@ void require_runnable(const Plan& plan, const Config& config, const GpuSpec& gpu
 
 // With its boundaries, and accepted by check().
 Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
-               std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
+               std::span<const AccessCounts> profiles, const PlaceOptions& options) {
   if (measured_as_is(planned, config, options)) {
-    for (const HotnessProfile& each : profiles) {
+    for (const AccessCounts& each : profiles) {
       const Placement* const measured = placement_of(planned.plan, each.operand);
       if (measured == nullptr) continue;
       planned.placements.push_back(
@@ -125,30 +126,32 @@ const KernelResources& main_resources(const Prepared& prepared, const Problem& p
   return prepared.artifact.kernels.at(main_kernel(prepared.plan, problem));
 }
 
-std::vector<HotnessProfile> hotness_of(const Config& config) {
-  if (!config.hotness) return {};
-  if (const std::string why = why_no_hotness(config.problem); !why.empty()) {
+std::vector<AccessCounts> access_counts_of(const Config& config) {
+  if (!config.access_counts) return {};
+  if (const std::string why = why_no_access_counts(config.problem); !why.empty()) {
     throw Error(ErrorKind::bad_input, fmt::format("{}: {}", config.source, why));
   }
   try {
-    return match_hotness(read_hotness(std::filesystem::path(*config.hotness)), config.problem,
-                         *config.hotness);
+    return match_access_counts(read_access_counts(std::filesystem::path(*config.access_counts)),
+                               config.problem, *config.access_counts);
   } catch (const FileError& error) {  // whose file nobody may know to be named there
-    throw FileError(error.code(), fmt::format("{}: /hotness: {}", config.source, error.what()));
+    throw FileError(error.code(),
+                    fmt::format("{}: /access_counts: {}", config.source, error.what()));
   }
 }
 
 std::string codes_of(const Config& config) {
-  return config.hotness ? captured_name(read_text(*config.hotness, kMostProfileBytes)) : "uniform";
+  return config.access_counts ? captured_name(read_text(*config.access_counts, kMostProfileBytes))
+                              : "uniform";
 }
 
-Planned plan_with(const Config& config, const GpuSpec& gpu,
-                  std::span<const HotnessProfile> profiles, const PlanOptions& options) {
+Planned plan_with(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
+                  const PlanOptions& options) {
   return placed(first_plan(config, gpu, profiles, options), config, gpu, profiles, options.place);
 }
 
 Plan plan_for(const Config& config, const GpuSpec& gpu, Chooser chooser) {
-  return plan_with(config, gpu, hotness_of(config), {.chooser = chooser}).plan;
+  return plan_with(config, gpu, access_counts_of(config), {.chooser = chooser}).plan;
 }
 
 KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& gpu,
@@ -158,7 +161,7 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
 
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
                  ArtifactCache* cache, const PlanOptions& options) {
-  const std::vector<HotnessProfile> profiles = hotness_of(config);
+  const std::vector<AccessCounts> profiles = access_counts_of(config);
   const Planned start = first_plan(config, gpu, profiles, options);
   PlaceOptions bounds = options.place;
   bounds.registers = std::nullopt;

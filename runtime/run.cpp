@@ -70,15 +70,15 @@ class Runner {
     return report;
   }
 
-  ItemReport run(const std::string& name, const KvDecode& op, const AttentionData& data) {
-    const DecodeOutput output =
+  ItemReport run(const std::string& name, const KvDequantize& op, const AttentionData& data) {
+    const DequantizeOutput output =
         execute(backend_, *kernel_, prepared_.source, op, prepared_.plan, data);
-    const DecodeVerdict verdict = judge_decode(data, reference_decode(data), output);
+    const DequantizeVerdict verdict = judge_dequantize(data, reference_dequantize(data), output);
     ItemReport report = report_of(name, verdict.comparison, op.dtype);
     report.why = verdict.why;
     if (!data.original_keys.empty() && !data.original_values.empty()) {
       report.rel_err_unquantized =
-          judge_decode(data, reference_decode_unquantized(data), output).comparison.rel_err;
+          judge_dequantize(data, reference_decode_unquantized(data), output).comparison.rel_err;
     }
     return report;
   }

@@ -77,8 +77,9 @@ std::vector<std::uint16_t> raw_rows(const Op& op, const AttentionData& data,
     };
     const std::int64_t sinks = std::min<std::int64_t>(op.shape.sinks, tokens);
     for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
-    for (std::int64_t t = std::max<std::int64_t>(0, tokens - op.shape.window); t < tokens; ++t) {
-      copy(t, op.shape.sinks + t % op.shape.window);
+    for (std::int64_t t = std::max<std::int64_t>(0, tokens - op.shape.recent_tokens); t < tokens;
+         ++t) {
+      copy(t, op.shape.sinks + t % op.shape.recent_tokens);
     }
   }
   return raw;
@@ -109,10 +110,10 @@ void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
   if (data.original_keys.empty() || data.original_values.empty()) {
     matcher.fail("holds no originals for the raw window and sinks; quantize with --keep-original");
   }
-  data.max_window = op.shape.window;
-  data.window_batch = op.shape.window_batch;
+  data.max_recent_tokens = op.shape.recent_tokens;
+  data.flush_block = op.shape.flush_block;
   data.max_sinks = op.shape.sinks;
-  data.windows.assign(data.lengths.size(), most_raw(op.shape));
+  data.recent_counts.assign(data.lengths.size(), most_raw(op.shape));
   data.sinks.assign(data.lengths.size(), op.shape.sinks);
   data.raw_keys = raw_rows(op, data, data.original_keys);
   data.raw_values = raw_rows(op, data, data.original_values);
@@ -152,7 +153,7 @@ AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
   return data;
 }
 
-AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std::string& where,
+AttentionData stored_data(const KvDequantize& op, const BundleItem& item, const std::string& where,
                           const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
@@ -160,7 +161,7 @@ AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std:
   data.batch = data.keys.batch;
   data.lengths.assign(static_cast<std::size_t>(data.batch),
                       static_cast<std::int32_t>(data.keys.rows));
-  data.windows.clear();
+  data.recent_counts.clear();
   data.sinks.clear();
   add_raw(matcher, op, data);
   return data;
@@ -195,7 +196,7 @@ ScalarData stored_data(const ScalarMatrix&, const BundleItem&, const std::string
                        const HardInput&) {
   throw Error(ErrorKind::bad_input,
               where +
-                  ": scalar_quantize and scalar_dequantize take a plain matrix, which a bundle has "
+                  ": int8_quantize and scalar_dequantize take a plain matrix, which a bundle has "
                   "none of; run them on generated data, without --data");
 }
 
@@ -211,7 +212,7 @@ void require_same_sizes(const Config& config, const BundleItem& item, const std:
   const Matcher matcher(where);
   std::visit(
       [&]<class Op>(const Op& op) {
-        if constexpr (std::is_same_v<Op, AttentionDecode> || std::is_same_v<Op, KvDecode>) {
+        if constexpr (std::is_same_v<Op, AttentionDecode> || std::is_same_v<Op, KvDequantize>) {
           stored_cache(matcher, op, item);
         } else if constexpr (std::is_base_of_v<Linear, Op>) {
           stored_matrix(matcher, op, item);

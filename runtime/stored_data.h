@@ -25,7 +25,7 @@ struct NamedBundle {
 AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
                           const std::string& where, const HardInput& input);
 // Each stored cache whole, whatever its queries are.
-AttentionData stored_data(const KvDecode& op, const BundleItem& item, const std::string& where,
+AttentionData stored_data(const KvDequantize& op, const BundleItem& item, const std::string& where,
                           const HardInput& input);
 // Where the bundle stores no x, it is drawn.
 LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,

@@ -8,7 +8,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
-#include <vq/args/kv_decode.h>
+#include <vq/args/kv_dequantize.h>
 #include <vq/args/linear.h>
 #include <vq/args/scalar_matrix.h>
 #include <vq/layout/launch.h>
@@ -25,7 +25,7 @@ inline std::size_t bytes_behind_counters(const vq::CallShape& shape) {
 // `handed_bytes` of which are of what is handed on. A part that the plan lacks is null, and so may
 // be `counters` of a plan that does not count, and `workspace` where `bytes` is 0.
 inline void point_into_workspace(vq::KvAppendArgs&, void*, void*, std::size_t, std::size_t) {}
-inline void point_into_workspace(vq::KvDecodeArgs&, void*, void*, std::size_t, std::size_t) {}
+inline void point_into_workspace(vq::KvDequantizeArgs&, void*, void*, std::size_t, std::size_t) {}
 inline void point_into_workspace(vq::AttentionMergeArgs&, void*, void*, std::size_t, std::size_t) {}
 template <class Args>
 void point_into_workspace(Args& args, void* counters, void* workspace, std::size_t bytes,

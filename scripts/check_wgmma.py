@@ -92,25 +92,25 @@ def disassemblies(tool, folder):
     and many; look-ups ahead or not; splits merged by a kernel or a cluster. And of wide sub-vectors
     that are appended."""
     formats = ("gptvq-2", "aqlm-2x8", "quip-4")
-    made = [(weights, rows, {"dataflow": "warpgroups", "steps_ahead": ahead, "idle_warps": idle})
+    made = [(weights, rows, {"dataflow": "wgmma", "prefetch_steps": ahead, "fetch_only_warps": idle})
             for weights, rows, (ahead, idle) in itertools.product(formats, (8, 64), ((0, 0), (1, 0), (1, 2)))]
     merged = [{"code_words": words, "splits": 4, "combine": combine}
               for words, combine in ((1, "kernel"), (4, "cluster"))]
-    made += [(weights, rows, {"dataflow": "rowgroups", **merging})
+    made += [(weights, rows, {"dataflow": "wgmma_large_m", **merging})
              for weights, rows, merging in itertools.product((*formats, "aqlm-2x8i8"), (64, 128), merged)]
     made = [(weights, rows, {**plan, "outputs_per_warp": 16}) for weights, rows, plan in made]
-    made += [("aqlm-2x8i8", rows, {"dataflow": "bytegroups", "x_before": before, **merging})
+    made += [("aqlm-2x8i8", rows, {"dataflow": "int8_wgmma", "prepack_x": before, **merging})
              for rows, before, merging in itertools.product((16, 64), (0, 1), merged)]
     configs = [(f"{plan['dataflow']}-{weights}-{rows}",
                 {"op": "gemm", "weights": weights,
-                 "shape": {"rows": rows, "out_features": 7168, "in_features": 4096},
+                 "shape": {"m": rows, "out_features": 7168, "in_features": 4096},
                  "plan": {**plan, "threads": 512, "rows_per_block": rows}})
                for weights, rows, plan in made]
     configs += [(f"products-{dtype}",
                  {"op": "kv_append", "dtype": dtype, "keys": "vqkv-llama-3.1-8b-keys",
                   "values": "vqkv-llama-3.1-8b-values",
                   "shape": {"batch": 1, "kv_heads": 8, "head_dim": 128, "tokens": 8192, "new_tokens": 4096},
-                  "plan": {"dataflow": "products", "warpgroups": 1}}) for dtype in ("f16", "bf16")]
+                  "plan": {"dataflow": "gemm", "warpgroups": 1}}) for dtype in ("f16", "bf16")]
     for number, (name, described) in enumerate(configs):
         base = folder / f"{number}-{name}"
         config, text, cubin, listed = (base.with_name(base.name + end)

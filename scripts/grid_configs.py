@@ -20,7 +20,7 @@ def configs():
         for outputs, inputs in SHAPES:
             for rows in ROWS:
                 op = "gemv" if rows == 1 else "gemm"
-                shape = {"rows": rows, "out_features": outputs, "in_features": inputs}
+                shape = {"m": rows, "out_features": outputs, "in_features": inputs}
                 name = f"{op}-{weights}-{outputs}x{inputs}-{rows}"
                 yield name, {"op": op, "shape": shape, "weights": weights}
     for cache in CACHES:

@@ -27,7 +27,7 @@ PARTS = tuple(TWINS)
 def products():
     for outputs, inputs in MATRICES:
         for rows in ROWS:
-            shape = {"rows": rows, "out_features": outputs, "in_features": inputs}
+            shape = {"m": rows, "out_features": outputs, "in_features": inputs}
             yield {"name": f"products/{outputs}x{inputs}-{rows}", "part": "products",
                    "config": problems.of_rows({"op": "gemv", "dtype": "f16", "shape": shape})}
 

@@ -55,9 +55,9 @@ struct AttentionData {
   // Their keys and values, [query_rows()][kv_heads][head_dim], which `lengths` does not count;
   // empty: the cache has them.
   std::vector<std::uint16_t> new_keys, new_values;
-  std::vector<std::int32_t> lengths;         // [batch], each 0..keys.rows
-  std::vector<std::int32_t> windows, sinks;  // [batch] each; empty: none
-  int max_window = 0, window_batch = 1, max_sinks = 0;
+  std::vector<std::int32_t> lengths;               // [batch], each 0..keys.rows
+  std::vector<std::int32_t> recent_counts, sinks;  // [batch] each; empty: none
+  int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
   std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
@@ -92,7 +92,7 @@ struct AppendData {
   std::vector<std::uint16_t> new_values;
   std::vector<std::int32_t> positions;  // [batch]
   std::vector<std::int32_t> counts;     // [batch]; empty: new_tokens each
-  int max_window = 0, window_batch = 1, max_sinks = 0;
+  int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
   std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   std::uint64_t paging_seed = 0;  // as of AttentionData

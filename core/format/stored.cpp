@@ -20,7 +20,7 @@ std::string codes_text(const VqFormat& format) {
   for_each_part(format, 0, [&](const VqFormat& part, int) {
     if (!codes.empty()) codes += ", in the next part ";
     codes += fmt::format("a code of {} bits names one of {} entries of {} numbers, {} summed",
-                         part.index_bits, part.entries(), part.vector_size, part.residuals);
+                         part.index_bits, part.entries(), part.vector_size, part.num_codebooks);
   });
   return codes;
 }

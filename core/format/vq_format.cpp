@@ -51,9 +51,10 @@ std::optional<FormatFault> scalar_fault(const VqFormat& format) {
                     enum_name(format.decoder), floats ? "2 elements" : "2 or 4 elements",
                     format.vector_size, format.index_bits)};
   }
-  if (format.residuals != 1) {
-    return FormatFault{"residuals", fmt::format("{} has one stage, not {}; remove it",
-                                                enum_name(format.decoder), format.residuals)};
+  if (format.num_codebooks != 1) {
+    return FormatFault{"num_codebooks",
+                       fmt::format("{} has one stage, not {}; remove it", enum_name(format.decoder),
+                                   format.num_codebooks)};
   }
   if (format.entry_type != EntryType::element || format.stage_scales) {
     return FormatFault{"entry_type",
@@ -102,11 +103,11 @@ std::int64_t VqFormat::parts_words() const {
 }
 
 double VqFormat::bits_per_element() const {
-  if (!in_parts()) return static_cast<double>(index_bits) * residuals / vector_size;
+  if (!in_parts()) return static_cast<double>(index_bits) * num_codebooks / vector_size;
   double bits = 0, elements = 0;
   for (const VqFormat& part : parts) {
     const auto of_part = static_cast<double>(part.channels.size());
-    bits += of_part / part.vector_size * part.residuals * part.index_bits;
+    bits += of_part / part.vector_size * part.num_codebooks * part.index_bits;
     elements += of_part;
   }
   return bits / elements;
@@ -133,7 +134,7 @@ std::string short_name(const VqFormat& format) {
     name += std::to_string(format.group_channels);
   }
   if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
-  if (format.residuals > 1) name += fmt::format("x{}", format.residuals);
+  if (format.num_codebooks > 1) name += fmt::format("x{}", format.num_codebooks);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);
   }
@@ -207,7 +208,7 @@ std::string entry_numbers(const VqFormat& format) {
 
 bool fits_stage_scales(const VqFormat& format, std::span<const float> scales) {
   if (!format.common_scale) return true;
-  const auto stages = static_cast<std::size_t>(format.residuals);
+  const auto stages = static_cast<std::size_t>(format.num_codebooks);
   for (std::size_t i = 0; i < scales.size(); ++i) {
     if (scales[i] != scales[i / stages * stages]) return false;
   }

@@ -53,7 +53,7 @@ inline constexpr int kMostKeyParts = vq::kMostKeyParts;
 struct VqFormat {
   int vector_size = 0;
   int index_bits = 0;
-  int residuals = 1;
+  int num_codebooks = 1;
   Scope scope = Scope::tensor;
   int group_channels = 0;
   int tile_rows = 0;
@@ -79,7 +79,7 @@ struct VqFormat {
         field("vector_size", &F::vector_size, required_of(kVectorSizes),
               "elements one code stands for; weights: up to 8"),
         field("index_bits", &F::index_bits, required(2, 16), "bits of a code"),
-        field("residuals", &F::residuals, optional_in(1, kMostStages),
+        field("num_codebooks", &F::num_codebooks, optional_in(1, kMostStages),
               "stages whose entries are summed; weights: up to 4"),
         field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),
         field("group_channels", &F::group_channels, optional_in(0, 65536),
@@ -138,16 +138,16 @@ struct VqFormat {
   // Bytes of an entry as kernels hold it.
   int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
   // The largest magnitude of int8 entries.
-  int entry_peak() const { return common_scale ? kInt8Peak / residuals : kInt8Peak; }
+  int entry_peak() const { return common_scale ? kInt8Peak / num_codebooks : kInt8Peak; }
   // Are sums of stages bytes that one scale per unit brings to size?
   bool sums_are_bytes() const {
-    return entry_type == EntryType::int8 && (common_scale || residuals == 1);
+    return entry_type == EntryType::int8 && (common_scale || num_codebooks == 1);
   }
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
     if (in_parts()) return parts_words();
-    return vq::row_words(columns, vector_size, residuals, index_bits) + scale_words(columns);
+    return vq::row_words(columns, vector_size, num_codebooks, index_bits) + scale_words(columns);
   }
   std::int64_t parts_words() const;
   std::int64_t scale_words(std::int64_t columns) const {

@@ -10,7 +10,7 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.decoder = format.decoder;
   facts.vector_size = format.vector_size;
   facts.index_bits = format.index_bits;
-  facts.residuals = format.residuals;
+  facts.num_codebooks = format.num_codebooks;
   facts.layout = format.layout;
   facts.int8_entries = format.entry_type == EntryType::int8;
   facts.stage_scales = format.stage_scales;
@@ -97,12 +97,12 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.head_dim,
           op.shape.query_heads,
           op.shape.kv_heads,
-          op.shape.window,
-          op.shape.window_batch,
+          op.shape.recent_tokens,
+          op.shape.flush_block,
           op.shape.sinks,
           op.shape.page_tokens,
           op.shape.query_tokens,
-          op.shape.independent,
+          op.shape.batch_invariant,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim),
           part_facts(op.keys)};
@@ -130,8 +130,8 @@ vq::AppendProblem facts(const KvAppend& op) {
           op.shape.head_dim,
           op.shape.kv_heads,
           op.shape.new_tokens,
-          op.shape.window,
-          op.shape.window_batch,
+          op.shape.recent_tokens,
+          op.shape.flush_block,
           op.shape.sinks,
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
@@ -139,12 +139,12 @@ vq::AppendProblem facts(const KvAppend& op) {
           part_facts(op.keys)};
 }
 
-vq::DecodeProblem facts(const KvDecode& op) {
+vq::DequantizeProblem facts(const KvDequantize& op) {
   return {op.dtype,
           op.shape.head_dim,
           op.shape.kv_heads,
-          op.shape.window,
-          op.shape.window_batch,
+          op.shape.recent_tokens,
+          op.shape.flush_block,
           op.shape.sinks,
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),

@@ -7,28 +7,28 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
-#include <vq/args/kv_decode.h>
+#include <vq/args/kv_dequantize.h>
 #include <vq/args/linear.h>
 #include <vq/args/scalar_matrix.h>
-#include <vq/kernels/append_fragments/plan.h>
-#include <vq/kernels/append_lanes/plan.h>
-#include <vq/kernels/append_products/plan.h>
-#include <vq/kernels/attention_bins/plan.h>
-#include <vq/kernels/attention_bytes/plan.h>
+#include <vq/kernels/append_gemm/plan.h>
+#include <vq/kernels/append_mma/plan.h>
+#include <vq/kernels/append_simt/plan.h>
 #include <vq/kernels/attention_channels/plan.h>
-#include <vq/kernels/attention_fragments/plan.h>
-#include <vq/kernels/attention_lanes/plan.h>
-#include <vq/kernels/attention_tables/plan.h>
-#include <vq/kernels/decode_lanes/plan.h>
-#include <vq/kernels/linear_bytegroups/plan.h>
-#include <vq/kernels/linear_bytes/plan.h>
-#include <vq/kernels/linear_fragments/plan.h>
-#include <vq/kernels/linear_lanes/plan.h>
-#include <vq/kernels/linear_rowgroups/plan.h>
-#include <vq/kernels/linear_slices/plan.h>
-#include <vq/kernels/linear_tables/plan.h>
-#include <vq/kernels/linear_warpgroups/plan.h>
-#include <vq/kernels/merge_lanes/plan.h>
+#include <vq/kernels/attention_histogram/plan.h>
+#include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/kernels/attention_lut/plan.h>
+#include <vq/kernels/attention_mma/plan.h>
+#include <vq/kernels/attention_simt/plan.h>
+#include <vq/kernels/dequantize_simt/plan.h>
+#include <vq/kernels/linear_int8_mma/plan.h>
+#include <vq/kernels/linear_int8_wgmma/plan.h>
+#include <vq/kernels/linear_lut/plan.h>
+#include <vq/kernels/linear_mma/plan.h>
+#include <vq/kernels/linear_simt/plan.h>
+#include <vq/kernels/linear_sliced_codebook/plan.h>
+#include <vq/kernels/linear_wgmma/plan.h>
+#include <vq/kernels/linear_wgmma_large_m/plan.h>
+#include <vq/kernels/merge_simt/plan.h>
 #include <vq/kernels/scalar_forms/plan.h>
 
 #include <string>
@@ -53,48 +53,48 @@ inline Placement all_replicated(int entries, int copies) {
 // that are empty are left out, and "s" alone says that all entries are shared.
 std::string short_name(const Placement& placement, int entries);
 
-using vq::AppendFragments;
-using vq::AppendLanes;
-using vq::AppendProducts;
-using vq::AttentionBins;
-using vq::AttentionBytes;
+using vq::AppendGemm;
+using vq::AppendMma;
+using vq::AppendSimt;
 using vq::AttentionChannels;
-using vq::AttentionFragments;
-using vq::AttentionLanes;
-using vq::AttentionTables;
+using vq::AttentionHistogram;
+using vq::AttentionInt8Mma;
+using vq::AttentionLut;
+using vq::AttentionMma;
+using vq::AttentionSimt;
 using vq::Combine;
-using vq::DecodeLanes;
-using vq::LinearBytegroups;
-using vq::LinearBytes;
-using vq::LinearFragments;
+using vq::DequantizeSimt;
 using vq::LinearFusion;
-using vq::LinearLanes;
-using vq::LinearRowgroups;
-using vq::LinearSlices;
-using vq::LinearTables;
-using vq::LinearWarpgroups;
-using vq::MergeLanes;
+using vq::LinearInt8Mma;
+using vq::LinearInt8Wgmma;
+using vq::LinearLut;
+using vq::LinearMma;
+using vq::LinearSimt;
+using vq::LinearSlicedCodebook;
+using vq::LinearWgmma;
+using vq::LinearWgmmaLargeM;
+using vq::MergeSimt;
 using vq::ScalarForm;
 using vq::ScalarForms;
-using vq::SplitsBy;
+using vq::Schedule;
 
-using Plan = std::variant<AttentionLanes, AttentionFragments, AttentionTables, AttentionChannels,
-                          AttentionBytes, AttentionBins, LinearLanes, LinearFragments, LinearTables,
-                          LinearWarpgroups, LinearSlices, LinearBytes, LinearBytegroups,
-                          LinearRowgroups, AppendLanes, AppendFragments, AppendProducts,
-                          DecodeLanes, MergeLanes, ScalarForms>;
+using Plan =
+    std::variant<AttentionSimt, AttentionMma, AttentionLut, AttentionChannels, AttentionInt8Mma,
+                 AttentionHistogram, LinearSimt, LinearMma, LinearLut, LinearWgmma,
+                 LinearSlicedCodebook, LinearInt8Mma, LinearInt8Wgmma, LinearWgmmaLargeM,
+                 AppendSimt, AppendMma, AppendGemm, DequantizeSimt, MergeSimt, ScalarForms>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
-// The op that a dataflow does: AttentionDecode, KvAppend, KvDecode, AttentionMerge; Linear, which
-// Gemv and Gemm both are; or ScalarMatrix, which ScalarQuantize and ScalarDequantize are.
+// The op that a dataflow does: AttentionDecode, KvAppend, KvDequantize, AttentionMerge; Linear,
+// which Gemv and Gemm both are; or ScalarMatrix, which Int8Quantize and ScalarDequantize are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
     std::conditional_t<
         std::string_view(P::kName).starts_with("linear_"), Linear,
         std::conditional_t<std::string_view(P::kName).starts_with("append_"), KvAppend,
-                           std::conditional_t<std::is_same_v<P, DecodeLanes>, KvDecode,
-                                              std::conditional_t<std::is_same_v<P, MergeLanes>,
+                           std::conditional_t<std::is_same_v<P, DequantizeSimt>, KvDequantize,
+                                              std::conditional_t<std::is_same_v<P, MergeSimt>,
                                                                  AttentionMerge, ScalarMatrix>>>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
@@ -116,7 +116,7 @@ using ArgsOf = std::conditional_t<
         std::is_base_of_v<Linear, Op>, vq::LinearArgs,
         std::conditional_t<
             std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
-            std::conditional_t<std::is_same_v<Op, KvDecode>, vq::KvDecodeArgs,
+            std::conditional_t<std::is_same_v<Op, KvDequantize>, vq::KvDequantizeArgs,
                                std::conditional_t<std::is_same_v<Op, AttentionMerge>,
                                                   vq::AttentionMergeArgs, vq::ScalarMatrixArgs>>>>>;
 
@@ -142,7 +142,7 @@ void for_each_dataflow(Visit&& visit) {
   (std::make_index_sequence<kDataflows>{});
 }
 
-// "linear_tables", and "tables".
+// "linear_lut", and "lut".
 std::string_view kernel_name(const Plan& plan);
 std::string_view dataflow_name(const Plan& plan);
 
@@ -154,7 +154,7 @@ const Placement* placement_of(const Plan& plan, Operand operand);
 vq::AttentionProblem facts(const AttentionDecode& op);
 vq::LinearProblem facts(const Linear& op);
 vq::AppendProblem facts(const KvAppend& op);
-vq::DecodeProblem facts(const KvDecode& op);
+vq::DequantizeProblem facts(const KvDequantize& op);
 vq::MergeProblem facts(const AttentionMerge& op);
 vq::ScalarProblem facts(const ScalarMatrix& op);
 
@@ -179,7 +179,7 @@ vq::CallShape call_shape(const P& plan, const KvAppend& op) {
   return call_shape(configured(plan, op), op.shape.batch);
 }
 template <class P>
-vq::CallShape call_shape(const P& plan, const KvDecode& op) {
+vq::CallShape call_shape(const P& plan, const KvDequantize& op) {
   return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
 }
 template <class P>

@@ -3,7 +3,7 @@
 // A plan's name is stable, readable, and the plan again: what journals, tuned tables and reports
 // call a candidate, since an index into a space changes with the space.
 //
-//   attention_fragments/splits=16,key_codebook.copies=4
+//   attention_mma/splits=16,key_codebook.copies=4
 //
 // Fields that have their default are left out, the others stand in the order of visit(); those of a
 // placement are dotted. As JSON a plan is an object of all its fields and "dataflow".

@@ -11,7 +11,7 @@ namespace vqgen {
 namespace {
 
 Problem read_problem(const JsonCursor& cursor) {
-  for (const char* other : {"gpu", "hotness", "plan"}) {
+  for (const char* other : {"gpu", "access_counts", "plan"}) {
     if (cursor.has(other)) cursor.at(other).fail("is no part of a problem; remove it");
   }
   return read_config(cursor.value(), fmt::format("{}: {}", cursor.source(), cursor.path())).problem;

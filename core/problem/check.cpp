@@ -1,7 +1,7 @@
 #include "core/problem/check.h"
 
 #include <fmt/ranges.h>
-#include <vq/kernels/merge_lanes/plan.h>
+#include <vq/kernels/merge_simt/plan.h>
 
 #include <algorithm>
 #include <array>
@@ -28,9 +28,9 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(!format.is_scalar() || (!format.smooth && !format.hadamard),
                 "{}: smooth and hadamard of scalar codes are not built yet; set both to false",
                 operand);
-  judge.require(format.residuals <= kMostStages,
-                "{}: {} residual stages are not built yet; use 1 to {}", operand, format.residuals,
-                kMostStages);
+  judge.require(format.num_codebooks <= kMostStages,
+                "{}: {} residual stages are not built yet; use 1 to {}", operand,
+                format.num_codebooks, kMostStages);
 }
 
 constexpr std::array kAttentionHeadDims{64, 96, 128, 256};
@@ -39,7 +39,7 @@ constexpr std::array kCacheHeadDims{64, 80, 96, 128, 256};
 std::span<const int> head_dims(const Problem& problem) {
   if (std::holds_alternative<AttentionDecode>(problem)) return kAttentionHeadDims;
   const bool cache =
-      std::holds_alternative<KvAppend>(problem) || std::holds_alternative<KvDecode>(problem);
+      std::holds_alternative<KvAppend>(problem) || std::holds_alternative<KvDequantize>(problem);
   return cache ? kCacheHeadDims : std::span<const int>();
 }
 
@@ -82,7 +82,7 @@ void judge_problem(Judge& judge, const AttentionDecode& op) {
 
 void judge_problem(Judge& judge, const KvAppend& op) { judge_cache(judge, op); }
 
-void judge_problem(Judge& judge, const KvDecode& op) { judge_cache(judge, op); }
+void judge_problem(Judge& judge, const KvDequantize& op) { judge_cache(judge, op); }
 
 void judge_problem(Judge& judge, const AttentionMerge& op) {
   judge.require(op.shape.head_dim % vq::kMergedChannels == 0,
@@ -94,8 +94,8 @@ void judge_problem(Judge& judge, const Linear& op) {
   const VqFormat& format = op.weights;
   judge.require(!format.is_wide(), "weights: vector_size {} is not built yet; use 2, 4 or 8",
                 format.vector_size);
-  judge.require(format.residuals <= 4, "weights: {} residual stages are not built yet; use 1 to 4",
-                format.residuals);
+  judge.require(format.num_codebooks <= 4,
+                "weights: {} residual stages are not built yet; use 1 to 4", format.num_codebooks);
   judge_format(judge, format, "weights");
 }
 

@@ -35,7 +35,7 @@ Verdict check(const Problem& problem);
 // The same of one op.
 void judge_problem(Judge& judge, const AttentionDecode& op);
 void judge_problem(Judge& judge, const KvAppend& op);
-void judge_problem(Judge& judge, const KvDecode& op);
+void judge_problem(Judge& judge, const KvDequantize& op);
 void judge_problem(Judge& judge, const AttentionMerge& op);
 inline void judge_problem(Judge&, const ScalarMatrix&) {}  // all that is valid
 void judge_problem(Judge& judge, const Linear& op);

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/hotness/takes_hotness.h"
+#include "core/access/takes_access_counts.h"
 #include "core/problem/head_dims.h"
 #include "core/profiles.h"
 #include "core/suggest.h"
@@ -12,8 +12,8 @@ namespace vqgen {
 namespace {
 
 constexpr std::array kOps{
-    AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,           KvAppend::kOp,
-    KvDecode::kOp,        AttentionMerge::kOp, ScalarQuantize::kOp, ScalarDequantize::kOp};
+    AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,         KvAppend::kOp,
+    KvDequantize::kOp,    AttentionMerge::kOp, Int8Quantize::kOp, ScalarDequantize::kOp};
 
 FormatUse use_of(Operand operand) {
   return operand == Operand::keys     ? FormatUse::keys
@@ -41,7 +41,7 @@ void require_presets_of_operands(const JsonCursor& root) {
 template <class Op>
 Problem read_op(const JsonCursor& root) {
   Op op;
-  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "hotness", "plan"};
+  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "access_counts", "plan"};
   for_each_operand(
       op, [&](Operand operand, const VqFormat&) { known.emplace_back(enum_name(operand)); });
   root.expect_object(known);
@@ -79,25 +79,25 @@ Config read_config(const Json& json, const std::string& source) {
   config.source = source;
   const std::size_t op =
       root.member("op",
-                  ": attention_decode, gemv, gemm, kv_append, kv_decode, attention_merge, "
-                  "scalar_quantize or scalar_dequantize")
+                  ": attention_decode, gemv, gemm, kv_append, kv_dequantize, attention_merge, "
+                  "int8_quantize or scalar_dequantize")
           .choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
                    : op == 2 ? read_op<Gemm>(root)
                    : op == 3 ? read_op<KvAppend>(root)
-                   : op == 4 ? read_op<KvDecode>(root)
+                   : op == 4 ? read_op<KvDequantize>(root)
                    : op == 5 ? read_op<AttentionMerge>(root)
-                   : op == 6 ? read_op<ScalarQuantize>(root)
+                   : op == 6 ? read_op<Int8Quantize>(root)
                              : read_op<ScalarDequantize>(root);
-  if (root.has("hotness")) {
-    const std::string why = why_no_hotness(config.problem);
-    if (!why.empty()) root.at("hotness").fail(why);
+  if (root.has("access_counts")) {
+    const std::string why = why_no_access_counts(config.problem);
+    if (!why.empty()) root.at("access_counts").fail(why);
   }
   if (root.has("gpu")) config.gpu = name_at(root.at("gpu"));
-  if (root.has("hotness")) {
+  if (root.has("access_counts")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();
-    config.hotness = (folder / name_at(root.at("hotness"))).string();
+    config.access_counts = (folder / name_at(root.at("access_counts"))).string();
   }
   if (root.has("plan")) {
     config.plan = root.at("plan").value();

@@ -16,9 +16,9 @@ struct Config {
   Problem problem;
   std::optional<std::string> gpu;  // profile name or file, as written
   Json plan = Json::object();      // fields of the op's plan that the user fixes
-  // A profile file of vqgen profile, as a path from here: a relative one is written from the
+  // A profile file of vqgen count-accesses, as a path from here: a relative one is written from the
   // config's own folder.
-  std::optional<std::string> hotness;
+  std::optional<std::string> access_counts;
   std::string source;  // file name, for messages
 
   // `plan` and where it stands.

@@ -162,7 +162,7 @@ class Validator {
     }
     group(op, op.keys.group_tokens, "/keys/group_tokens");
     group(op, op.values.group_tokens, "/values/group_tokens");
-    window_batch(op);
+    flush_block(op);
     require(!op.values.smooth && !op.values.hadamard, "/values",
             "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
   }
@@ -173,10 +173,10 @@ class Validator {
   void waiting(const Op& op, int tokens, const std::string& path, const char* what) const {
     int least = tokens;
     if constexpr (requires { op.shape.query_tokens; }) least += op.shape.query_tokens - 1;
-    require(op.shape.window >= least, "/shape/window",
+    require(op.shape.recent_tokens >= least, "/shape/recent_tokens",
             fmt::format("{} is too few for {} {}, whose tokens stay raw until the {} is full; "
                         "set it to {} at least",
-                        op.shape.window, path, tokens, what, least));
+                        op.shape.recent_tokens, path, tokens, what, least));
   }
 
   // A page holds whole groups.
@@ -190,18 +190,18 @@ class Validator {
   }
 
   template <class Op>
-  void window_batch(const Op& op) const {
-    const int tokens = op.shape.window_batch;
+  void flush_block(const Op& op) const {
+    const int tokens = op.shape.flush_block;
     if (tokens == 1) return;
     const char* grouped = op.keys.group_tokens > 0     ? "/keys/group_tokens"
                           : op.values.group_tokens > 0 ? "/values/group_tokens"
                                                        : nullptr;
     require(
-        grouped == nullptr, "/shape/window_batch",
+        grouped == nullptr, "/shape/flush_block",
         fmt::format("{} goes with formats whose tokens are encoded one by one, and {} is not 0; "
                     "remove one of the two",
                     tokens, grouped == nullptr ? "" : grouped));
-    waiting(op, tokens, "/shape/window_batch", "batch");
+    waiting(op, tokens, "/shape/flush_block", "batch");
   }
 
   void size(const char* what, double elements) const {
@@ -232,8 +232,8 @@ void validate(const KvAppend& op, const Validator& validator) {
   validator.size("new tokens", token * shape.new_tokens);
 }
 
-void validate(const KvDecode& op, const Validator& validator) {
-  const DecodeShape& shape = op.shape;
+void validate(const KvDequantize& op, const Validator& validator) {
+  const DequantizeShape& shape = op.shape;
   validator.cache(op);
   validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * shape.head_dim *
                                 static_cast<double>(shape.tokens));
@@ -246,7 +246,7 @@ void validate(const AttentionMerge& op, const Validator& validator) {
 
 void validate(const ScalarMatrix& op, const Validator& validator) {
   validator.require(!op.decodes || op.shape.scales == Scales::given, "/shape/scales",
-                    "scalar_dequantize takes the scales that scalar_quantize wrote; use given");
+                    "scalar_dequantize takes the scales that int8_quantize wrote; use given");
   validator.size("a matrix", op.elements());
 }
 
@@ -314,7 +314,7 @@ const Linear* as_linear(const Problem& problem) {
 }
 
 const ScalarMatrix* as_scalar(const Problem& problem) {
-  if (const auto* quantize = std::get_if<ScalarQuantize>(&problem)) return quantize;
+  if (const auto* quantize = std::get_if<Int8Quantize>(&problem)) return quantize;
   return std::get_if<ScalarDequantize>(&problem);
 }
 
@@ -344,7 +344,7 @@ std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head
     of_parts += kv_codebook_elements(part, kv_heads, static_cast<int>(part.channels.size()));
   }
   if (format.in_parts()) return of_parts;
-  return kv_units(format, kv_heads, head_dim) * format.residuals * format.entries() *
+  return kv_units(format, kv_heads, head_dim) * format.num_codebooks * format.entries() *
          format.vector_size;
 }
 

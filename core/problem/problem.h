@@ -17,7 +17,7 @@ inline constexpr const char* kPageTokensDoc =
 
 // Slots of the ring of newest tokens: twice the 1024 of VQKV (sec. 3.3), and room for drafts.
 inline constexpr int kMostWindow = 4096;
-inline constexpr const char* kWindowBatchDoc =
+inline constexpr const char* kFlushBlockDoc =
     "tokens that are encoded together and leave the window together, at most window; until then "
     "they are raw alone";
 
@@ -28,12 +28,12 @@ struct AttentionShape {
   int kv_heads = 0;
   int head_dim = 0;
   std::int64_t tokens = 0;
-  int window = 0;
+  int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
   int query_tokens = 1;
-  bool independent = false;
-  int window_batch = 1;
+  bool batch_invariant = false;
+  int flush_block = 1;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -44,13 +44,14 @@ struct AttentionShape {
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
               "longest sequence of the cache; a tile less than 2^31"),
-        field("window", &S::window, optional_in(0, kMostWindow), "newest tokens kept raw, at most"),
-        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
+        field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
+              "newest tokens kept raw, at most"),
+        field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
               "query tokens of a sequence, at most; each sees the tokens up to its own"),
-        field("independent", &S::independent, silent(),
+        field("batch_invariant", &S::batch_invariant, silent(),
               "no bit of a result depends on other sequences or on other query tokens"));
   }
   bool operator==(const AttentionShape&) const = default;
@@ -64,7 +65,7 @@ struct AttentionDecode {
   VqFormat values;
   int group() const { return shape.query_heads / shape.kv_heads; }
   // Slots of raw storage a head: sinks first, then the window's ring.
-  int raw_slots() const { return shape.sinks + shape.window; }
+  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
   bool operator==(const AttentionDecode&) const = default;
 };
 
@@ -78,7 +79,7 @@ inline int least_window(const VqFormat& keys, const VqFormat& values) {
 // tokens leave the window by whole batches.
 template <class Shape>
 int most_raw(const Shape& shape) {
-  return shape.window - (shape.window_batch - 1);
+  return shape.recent_tokens - (shape.flush_block - 1);
 }
 
 // New tokens of sequences, encoded and written to the rows of a quantized KV cache.
@@ -88,10 +89,10 @@ struct AppendShape {
   int head_dim = 0;
   std::int64_t tokens = 0;
   int new_tokens = 1;
-  int window = 0;
+  int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
-  int window_batch = 1;
+  int flush_block = 1;
 
   static constexpr auto fields() {
     using S = AppendShape;
@@ -103,9 +104,9 @@ struct AppendShape {
               "tokens that a sequence has room for, at most"),
         field("new_tokens", &S::new_tokens, optional_in(1, 65536),
               "tokens that one call appends to a sequence, at most"),
-        field("window", &S::window, optional_in(0, kMostWindow),
+        field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
               "newest tokens kept raw too, at most"),
-        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
+        field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }
@@ -119,46 +120,47 @@ struct KvAppend {
   AppendShape shape;
   VqFormat keys;
   VqFormat values;
-  int raw_slots() const { return shape.sinks + shape.window; }
+  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
   bool operator==(const KvAppend&) const = default;
 };
 
 // The rows of a quantized KV cache as dense tensors.
-struct DecodeShape {
+struct DequantizeShape {
   int batch = 0;
   int kv_heads = 0;
   int head_dim = 0;
   std::int64_t tokens = 0;
-  int window = 0;
+  int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
-  int window_batch = 1;
+  int flush_block = 1;
 
   static constexpr auto fields() {
-    using S = DecodeShape;
+    using S = DequantizeShape;
     return std::make_tuple(
         field("batch", &S::batch, required(1, 65535), "sequences"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
         field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 8192),
               "longest sequence that is decoded; rows of a head of the outputs"),
-        field("window", &S::window, optional_in(0, kMostWindow), "newest tokens kept raw, at most"),
-        field("window_batch", &S::window_batch, silent_in(1, kMostWindow), kWindowBatchDoc),
+        field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
+              "newest tokens kept raw, at most"),
+        field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
   }
-  bool operator==(const DecodeShape&) const = default;
+  bool operator==(const DequantizeShape&) const = default;
 };
 
 // What attention_decode reads, as keys and values that any attention takes.
-struct KvDecode {
-  static constexpr const char* kOp = "kv_decode";
+struct KvDequantize {
+  static constexpr const char* kOp = "kv_dequantize";
   DType dtype = DType::f16;
-  DecodeShape shape;
+  DequantizeShape shape;
   VqFormat keys;
   VqFormat values;
-  int raw_slots() const { return shape.sinks + shape.window; }
-  bool operator==(const KvDecode&) const = default;
+  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
+  bool operator==(const KvDequantize&) const = default;
 };
 
 // Results of attention over disjoint sets of tokens, to be made one.
@@ -208,7 +210,7 @@ struct ScalarShape {
         field("tokens", &S::tokens, required(1, 2147483647), "rows of the matrix, at most"),
         field("channels", &S::channels, required(1, 1 << 24), "columns of the matrix"),
         field("scales", &S::scales, Rule{},
-              "given: an argument; computed: made of the matrix, of scalar_quantize alone"));
+              "given: an argument; computed: made of the matrix, of int8_quantize alone"));
   }
   bool operator==(const ScalarShape&) const = default;
 };
@@ -230,9 +232,9 @@ struct ScalarMatrix {
   bool operator==(const ScalarMatrix&) const = default;
 };
 
-struct ScalarQuantize : ScalarMatrix {
-  static constexpr const char* kOp = "scalar_quantize";
-  bool operator==(const ScalarQuantize&) const = default;
+struct Int8Quantize : ScalarMatrix {
+  static constexpr const char* kOp = "int8_quantize";
+  bool operator==(const Int8Quantize&) const = default;
 };
 
 struct ScalarDequantize : ScalarMatrix {
@@ -267,7 +269,7 @@ struct LinearShape {
     using S = LinearShape;
     return std::make_tuple(
         field(
-            "rows", &S::rows, required(1, 256),
+            "m", &S::rows, required(1, 256),
             "rows of x, of one expert at most: 1..8 for gemv, 2..256 for gemm, ..64 with experts"),
         field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
         field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"),
@@ -303,8 +305,8 @@ struct Gemm : Linear {
   bool operator==(const Gemm&) const = default;
 };
 
-using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDecode, AttentionMerge,
-                             ScalarQuantize, ScalarDequantize>;
+using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDequantize, AttentionMerge,
+                             Int8Quantize, ScalarDequantize>;
 
 enum class Operand { keys, values, weights };
 template <>
@@ -323,7 +325,7 @@ void for_each_operand(Op& op, Visit&& visit) {
 
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);
-// The matrix of scalar_quantize and scalar_dequantize, likewise.
+// The matrix of int8_quantize and scalar_dequantize, likewise.
 const ScalarMatrix* as_scalar(const Problem& problem);
 
 // Whether a table-decoded format is whole in itself and fits the tensor that it is to describe.

@@ -14,7 +14,7 @@ form = {"vector_size": 4, "index_bits": 8}
 codebooks = torch.randn(2, 1, 1, 256, 4, dtype=torch.float16, device=device)  # trained ones, in earnest
 cache = vt.VQCache(batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
                    tokens=64, keys=form, values=form, key_codebooks=codebooks[0],
-                   value_codebooks=codebooks[1], window=16)
+                   value_codebooks=codebooks[1], recent_tokens=16)
 query = torch.zeros(batch, query_heads, head_dim, dtype=torch.float16, device=device)
 key, value = (torch.zeros(batch, 1, kv_heads, head_dim, dtype=torch.float16, device=device)
               for _ in range(2))

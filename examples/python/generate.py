@@ -39,7 +39,7 @@ with tempfile.TemporaryDirectory() as folder:
                        values="vecinfer-d4b8i8")
     batch, prompt = inputs["input_ids"].shape
     cache = vqgen.hf.VQCache(model.config, f"{folder}/codebooks", batch=batch, tokens=prompt + new,
-                             window=16, device=device)
+                             recent_tokens=16, device=device)
 model.set_attn_implementation("vqgen")
 with vqgen.hf.captured(model, cache):
     out = model.generate(**inputs, past_key_values=cache, max_new_tokens=new, do_sample=False)

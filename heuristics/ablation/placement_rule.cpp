@@ -110,7 +110,7 @@ Plan without_cache(Plan plan, const Problem& problem) {
 }
 
 Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, const GpuSpec& gpu,
-         std::span<const HotnessProfile> profiles) {
+         std::span<const AccessCounts> profiles) {
   const std::vector<Book> of = books(problem);
   Laid laid{without_cache(shape, problem), {}};
   bool fine = true;

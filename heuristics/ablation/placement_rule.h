@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "heuristics/check.h"
 
 namespace vqgen {
@@ -42,7 +42,7 @@ struct Laid {
 
 // The shape's own boundaries do not matter. Pure.
 Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, const GpuSpec& gpu,
-         std::span<const HotnessProfile> profiles);
+         std::span<const AccessCounts> profiles);
 
 // Whether boundaries of the plan can come of the rule for some shape: false is certain, and quick.
 bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem);

@@ -29,7 +29,7 @@ std::vector<PlacementRule> joined(std::vector<PlacementRule> a,
 
 // The plan with that fusion, where it has one.
 Plan with_fusion(Plan plan, LinearFusion fusion) {
-  if (auto* fragments = std::get_if<LinearFragments>(&plan)) fragments->fusion = fusion;
+  if (auto* fragments = std::get_if<LinearMma>(&plan)) fragments->fusion = fusion;
   return plan;
 }
 
@@ -47,7 +47,7 @@ struct Kind {
 }  // namespace
 
 AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
-                             std::vector<HotnessProfile> profiles)
+                             std::vector<AccessCounts> profiles)
     : problem_(problem), gpu_(gpu), profiles_(std::move(profiles)) {
   if (std::holds_alternative<KvAppend>(problem)) {
     throw Error(
@@ -55,7 +55,7 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
         "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
         "leave out; use vqgen measure --space");
   }
-  if (std::holds_alternative<KvDecode>(problem) ||
+  if (std::holds_alternative<KvDequantize>(problem) ||
       std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
     throw Error(ErrorKind::infeasible,
                 fmt::format("ablate: {} has one dataflow, so there is nothing to compare it with; "
@@ -134,10 +134,10 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
 
 bool AblationSpace::obeys_dataflow(const AblationRow& row, const Plan& plan) {
   const std::string_view name = dataflow_name(plan);
-  if (row.dataflows == Dataflows::placed) return name != "slices";
-  if (row.dataflows == Dataflows::lanes) return name == "lanes";
-  if (row.dataflows == Dataflows::others) return name != "lanes";
-  return row.dataflows == Dataflows::any || name == "fragments";
+  if (row.dataflows == Dataflows::placed) return name != "sliced_codebook";
+  if (row.dataflows == Dataflows::lanes) return name == "simt";
+  if (row.dataflows == Dataflows::others) return name != "simt";
+  return row.dataflows == Dataflows::any || name == "mma";
 }
 
 void AblationSpace::add_row(AblationRow row) {
@@ -186,7 +186,7 @@ Laid AblationSpace::complete(const Plan& shape, const Variant& variant) const {
 std::optional<Variant> AblationSpace::variant_of(const AblationRow& row, const Plan& plan) const {
   if (!obeys_dataflow(row, plan)) return std::nullopt;
   Variant variant;
-  if (const auto* fragments = std::get_if<LinearFragments>(&plan)) {
+  if (const auto* fragments = std::get_if<LinearMma>(&plan)) {
     variant.fusion = fragments->fusion;
     if (std::find(row.fusions.begin(), row.fusions.end(), variant.fusion) == row.fusions.end()) {
       return std::nullopt;
@@ -204,7 +204,7 @@ std::optional<Variant> AblationSpace::variant_of(const AblationRow& row, const P
 
 std::vector<LinearFusion> AblationSpace::fusions_of(const AblationRow& row,
                                                     const Plan& shape) const {
-  if (!std::holds_alternative<LinearFragments>(shape)) return {LinearFusion::permute};
+  if (!std::holds_alternative<LinearMma>(shape)) return {LinearFusion::permute};
   return row.fusions;
 }
 

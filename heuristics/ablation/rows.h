@@ -42,7 +42,7 @@ using TakePlan = std::function<bool(const Plan&)>;
 class AblationSpace {
  public:
   // `profiles` as place() takes them.
-  AblationSpace(const Problem& problem, const GpuSpec& gpu, std::vector<HotnessProfile> profiles);
+  AblationSpace(const Problem& problem, const GpuSpec& gpu, std::vector<AccessCounts> profiles);
 
   const std::vector<AblationRow>& rows() const { return rows_; }
   // The plans of space() (heuristics/space.h) without cache and fusion, each once: what all rows
@@ -76,7 +76,7 @@ class AblationSpace {
 
   Problem problem_;
   GpuSpec gpu_;
-  std::vector<HotnessProfile> profiles_;
+  std::vector<AccessCounts> profiles_;
   std::vector<Plan> shapes_;
   std::vector<AblationRow> rows_;
 };

@@ -39,20 +39,20 @@ std::string differences_text(const Plan& plan, const Plan& usual) {
 // What blocks that share all sequences would take of equal ones, beside a plan that has others.
 std::optional<std::string> by_length_line(const Plan& plan, const Problem& problem,
                                           const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles) {
+                                          std::span<const AccessCounts> profiles) {
   const auto* op = std::get_if<AttentionDecode>(&problem);
-  if (op == nullptr || op->shape.batch == 1 || op->shape.independent || is_by_length(plan)) {
+  if (op == nullptr || op->shape.batch == 1 || op->shape.batch_invariant || is_by_length(plan)) {
     return std::nullopt;
   }
   Config config;
   config.problem = problem;
-  config.plan = {{"splits_by", "length"}};
+  config.plan = {{"schedule", "balanced"}};
   const Plan other = propose(config, gpu);
   if (!check(other, problem, gpu).ok) return std::nullopt;
   const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(other);
   if (!cost) return std::nullopt;
   return fmt::format(
-      "{:.1f} us expected with splits_by length, at full lengths: for batches in which some "
+      "{:.1f} us expected with schedule length, at full lengths: for batches in which some "
       "sequences are much longer than others",
       cost->us);
 }
@@ -60,7 +60,7 @@ std::optional<std::string> by_length_line(const Plan& plan, const Problem& probl
 }  // namespace
 
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-                                    std::span<const HotnessProfile> profiles) {
+                                    std::span<const AccessCounts> profiles) {
   const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
   if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
   constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
@@ -83,7 +83,7 @@ std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, co
 
 std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& problem,
                                           const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles) {
+                                          std::span<const AccessCounts> profiles) {
   constexpr std::size_t kMost = 5;
   std::set<std::string> seen{kind_of(plan, problem)};
   std::vector<std::string> lines;

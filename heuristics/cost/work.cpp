@@ -98,7 +98,7 @@ BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
 
 // Keys and values in 16 bits are written.
 template <class P>
-BlockWork begun(const P&, const KvDecode& op, const PlanUse& use) {
+BlockWork begun(const P&, const KvDequantize& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
   work.memory_bytes += 4.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
                        static_cast<double>(op.shape.tokens);
@@ -139,7 +139,7 @@ ConflictTable::Levels ConflictTable::of(const OperandUse& use) {
   const double book = static_cast<double>(use.lane_units) *
                       static_cast<double>(vq::unit_codebook_elements(use.format)) * 2;
   // Lines that so many lanes touch of a table of so many, each line as likely.
-  const double all = book / use.format.residuals / kPassBytes;
+  const double all = book / use.format.num_codebooks / kPassBytes;
   const auto touched = [all](double lanes) {
     return all < 1 ? 1 : all * (1 - std::pow(1 - 1 / all, lanes));
   };
@@ -171,7 +171,7 @@ void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTa
   to.global_lookups += a_block * levels.global;
   if (levels.global > 0) {
     to.looked_up_bytes += a_block * levels.global * 32 * use.format.vector_size * 2;
-    to.gathered_bytes += static_cast<double>(use.units * use.format.residuals) *
+    to.gathered_bytes += static_cast<double>(use.units * use.format.num_codebooks) *
                          vq::entries(use.format) * use.format.vector_size * 2;
   }
 }

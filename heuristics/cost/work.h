@@ -106,7 +106,7 @@ struct BlockWork {
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.
 class ConflictTable {
  public:
-  explicit ConflictTable(std::span<const HotnessProfile> profiles) : profiles_(profiles) {}
+  explicit ConflictTable(std::span<const AccessCounts> profiles) : profiles_(profiles) {}
 
   // How lookups of an operand fall on the levels.
   struct Levels {
@@ -119,7 +119,7 @@ class ConflictTable {
 
  private:
   using Key = std::tuple<Operand, int, int, int, int, int, int, int>;
-  std::span<const HotnessProfile> profiles_;
+  std::span<const AccessCounts> profiles_;
   std::map<Operand, Accesses> accesses_;
   std::map<Key, Levels> known_;  // some ten
 };

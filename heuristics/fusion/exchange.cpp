@@ -185,9 +185,9 @@ LinearFusion fusion_by_shuffles(int vector_size, int threshold) {
 }
 
 Plan with_paper_fusion(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  const auto* fragments = std::get_if<LinearMma>(&plan);
   if (fragments == nullptr) return plan;
-  LinearFragments fused = *fragments;
+  LinearMma fused = *fragments;
   for (const LinearFusion fusion :
        {fusion_by_shuffles(as_linear(problem)->weights.vector_size), LinearFusion::shared}) {
     fused.fusion = fusion;

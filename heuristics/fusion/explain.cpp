@@ -7,7 +7,7 @@
 namespace vqgen {
 namespace {
 
-std::string headline(const LinearFragments& plan, const fusion::Exchange& exchange) {
+std::string headline(const LinearMma& plan, const fusion::Exchange& exchange) {
   constexpr const char* kAxes = "(m: outputs, k: columns)";
   const std::size_t shuffles = exchange.shuffles.size();
   const int products = plan.fragment_rows / 4;
@@ -32,55 +32,56 @@ std::string headline(const LinearFragments& plan, const fusion::Exchange& exchan
 }  // namespace
 
 std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) {
-  if (std::holds_alternative<AttentionFragments>(plan)) {
+  if (std::holds_alternative<AttentionMma>(plan)) {
     return {
         "no exchange: entries are operands of mma.m16n8k16 in the lane that looks them up; the "
         "query's channels, the heads and the channels of the output are laid out to match"};
   }
-  if (std::holds_alternative<AttentionBytes>(plan)) {
+  if (std::holds_alternative<AttentionInt8Mma>(plan)) {
     return {
         "no exchange: entries are operands of mma.m16n8k32 in the lane that looks them up, those "
         "of values once four tokens of a channel are a word; the query's channels, the heads and "
         "the channels of the output are laid out to match"};
   }
-  if (std::holds_alternative<AppendLanes>(plan)) {
+  if (std::holds_alternative<AppendSimt>(plan)) {
     return {"no exchange: the lane that loads an entry compares sub-vectors with it, in fp32"};
   }
-  if (std::holds_alternative<AppendFragments>(plan)) {
+  if (std::holds_alternative<AppendMma>(plan)) {
     return {
         "no exchange: entries are operands of mma.m16n8k16 as they are stored, and their "
         "distances to the sub-vectors of a warp are estimated at once; what may be nearest is "
         "compared in fp32"};
   }
-  if (std::holds_alternative<AppendProducts>(plan)) {
+  if (std::holds_alternative<AppendGemm>(plan)) {
     return {
         "no exchange: entries pass through shared memory as they are stored, operands of products "
         "on tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
   }
-  if (std::holds_alternative<DecodeLanes>(plan)) {
+  if (std::holds_alternative<DequantizeSimt>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
   }
-  if (std::holds_alternative<MergeLanes>(plan) || std::holds_alternative<ScalarForms>(plan)) {
+  if (std::holds_alternative<MergeSimt>(plan) || std::holds_alternative<ScalarForms>(plan)) {
     return {"nothing is looked up: the lane that loads numbers weighs or rounds them, in fp32"};
   }
-  if (std::holds_alternative<LinearBytes>(plan) || std::holds_alternative<LinearBytegroups>(plan)) {
+  if (std::holds_alternative<LinearInt8Mma>(plan) ||
+      std::holds_alternative<LinearInt8Wgmma>(plan)) {
     return {
         "no exchange: sums of entries are operands of products of bytes in the lane that looks "
         "them up; "
         "the order of the columns is free, so x is laid out to match the entries"};
   }
-  if (std::holds_alternative<LinearWarpgroups>(plan) ||
-      std::holds_alternative<LinearRowgroups>(plan)) {
+  if (std::holds_alternative<LinearWgmma>(plan) ||
+      std::holds_alternative<LinearWgmmaLargeM>(plan)) {
     return {
         "no exchange: entries are operands of wgmma in the lane that looks them up; the order of "
         "the columns is free, so x is laid out to match the entries"};
   }
-  if (std::holds_alternative<LinearSlices>(plan) &&
+  if (std::holds_alternative<LinearSlicedCodebook>(plan) &&
       as_linear(problem)->weights.entry_type == EntryType::int8) {
     return {
         "no exchange: the thread that looks a slice up multiplies it, two integers an instruction"};
   }
-  const auto* fragments = std::get_if<LinearFragments>(&plan);
+  const auto* fragments = std::get_if<LinearMma>(&plan);
   if (fragments == nullptr) {
     return {"no exchange: the thread that looks an entry up multiplies it, in fp32"};
   }

@@ -14,7 +14,7 @@ void judge_rows(Judge& judge, const P& plan, const KvAppend& op) {
   judge.require(plan.tokens_per_block <= visited_tokens(op),
                 "tokens_per_block {} is more than the {} {} of a sequence", plan.tokens_per_block,
                 visited_tokens(op),
-                op.shape.window_batch > 1 ? "tokens that a call visits" : "new tokens");
+                op.shape.flush_block > 1 ? "tokens that a call visits" : "new tokens");
   judge.require(plan.splits == 1 || !takes_slots(op),
                 "splits {}: a call of {} new tokens may put one into a slot of the ring from which "
                 "it encodes another, so a row takes one block; set splits to 1, or new_tokens to "
@@ -53,7 +53,7 @@ OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& forma
   }
   const std::int64_t rows = std::int64_t{shape.batch} * visited_tokens(op) * shape.kv_heads;
   const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
-  use.lookups = static_cast<double>(rows * runs) * format.residuals * format.entries();
+  use.lookups = static_cast<double>(rows * runs) * format.num_codebooks * format.entries();
   use.code_bytes = stored_code_bytes(rows, shape.head_dim, format);
   return use;
 }

@@ -28,10 +28,10 @@ std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
 
 // Blocks by length of such a plan that stand on a multiprocessor at once: by shared memory, and by
 // the registers that they are compiled for, 128 a thread, or up to 255 of more heads and channels.
-int resident_by_length(const AttentionDecode& op, AttentionFragments plan, const GpuSpec& gpu);
+int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSpec& gpu);
 // As many splits as blocks stand on the GPU at once, so that each loads its codebooks once and all
 // end together.
-int splits_by_length(const AttentionDecode& op, const AttentionFragments& plan, const GpuSpec& gpu);
+int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu);
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
   return format.row_words(op.shape.head_dim);
@@ -142,8 +142,8 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
   judge_combine(judge, plan.combine, plan.splits, shape.counters);
   judge.require(
-      !vq::balanced(config) || (plan.splits > 1 && op.shape.batch > 1 && !op.shape.independent),
-      "splits_by 'length' has blocks share several sequences; it takes splits and batch above 1, "
+      !vq::balanced(config) || (plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant),
+      "schedule 'balanced' has blocks share several sequences; it takes splits and batch above 1, "
       "and results that may depend on each other");
 }
 
@@ -200,7 +200,8 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   }
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
   for_each_part(format, shape.head_dim, [&](const VqFormat& part, int part_channels) {
-    use.lookups += rows * shape.batch * head_blocks * part_channels / part.piece() * part.residuals;
+    use.lookups +=
+        rows * shape.batch * head_blocks * part_channels / part.piece() * part.num_codebooks;
   });
   use.fills = blocks * shape.head_dim / channels;
   use.code_bytes =
@@ -224,9 +225,9 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
                                  head_blocks, blocks)}};
 }
 
-PlanUse use_of(const AttentionTables&, const AttentionDecode&);
-PlanUse use_of(const AttentionFragments&, const AttentionDecode&);
-PlanUse use_of(const AttentionBins&, const AttentionDecode&);
+PlanUse use_of(const AttentionLut&, const AttentionDecode&);
+PlanUse use_of(const AttentionMma&, const AttentionDecode&);
+PlanUse use_of(const AttentionHistogram&, const AttentionDecode&);
 
 // What blocks of fragments and bytes wait for, in turns of one load of the second-level cache:
 // fitted on an H100 but for what says otherwise.
@@ -246,7 +247,7 @@ inline double fetch_turns(const vq::FormatConfig& format, double books, int thre
   }
   const double one_by_one = std::ceil(entries / threads);
   const int of_level = std::max(once.end - once.begin, replicated.end - replicated.begin);
-  if (!vq::fetches_together(format.residuals, of_level, threads)) return one_by_one;
+  if (!vq::fetches_together(format.num_codebooks, of_level, threads)) return one_by_one;
   const double times = std::ceil((one_by_one - 1) * vq::held_bytes(format) / 64);
   return std::min(one_by_one, 1 + kTogether * times);
 }
@@ -257,7 +258,7 @@ inline double fill_turns(const OperandUse& use, std::int64_t blocks, int threads
   constexpr double kPassesOfTurn = 240;
   if (vq::is_scalar(use.format.decoder)) return 0;
   const double fills = use.fills / static_cast<double>(blocks);
-  const double books = fills * static_cast<double>(use.units) * use.format.residuals;
+  const double books = fills * static_cast<double>(use.units) * use.format.num_codebooks;
   return fetch_turns(use.format, books, threads) +
          fills * use.places() * use.entry_bytes() / 128 / kPassesOfTurn;
 }
@@ -322,13 +323,13 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   const double value_turns = std::ceil(tile / slices);
   const double keys = tiles * warps * key_turns;
   const double values = tiles * warps * value_turns;
-  add_lookups(to, use.operands[0], keys * op.keys.residuals, conflicts);
-  add_lookups(to, use.operands[1], values * op.values.residuals, conflicts);
+  add_lookups(to, use.operands[0], keys * op.keys.num_codebooks, conflicts);
+  add_lookups(to, use.operands[1], values * op.values.num_codebooks, conflicts);
   // The query is read from shared memory, the probability of a token once a head.
   to.arithmetic += keys * heads * op.keys.piece() * 1.5;
   to.arithmetic += values * heads * (op.values.piece() + 1);
-  to.passes += keys * (op.keys.residuals + heads * op.keys.piece() / 4.0);
-  to.passes += values * (op.values.residuals + heads);
+  to.passes += keys * (op.keys.num_codebooks + heads * op.keys.piece() / 4.0);
+  to.passes += values * (op.values.num_codebooks + heads);
   const auto words = static_cast<double>(row_words(op, op.keys) + row_words(op, op.values));
   to.arithmetic += tiles * warps * 2 * std::ceil(tile * words / plan.threads);
   to.arithmetic += tiles * heads * (tile / 32 * 8 + 30);  // softmax

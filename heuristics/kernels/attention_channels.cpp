@@ -16,7 +16,7 @@ SplitTraffic split_traffic(const AttentionDecode& op, const VqFormat& format, st
                            double reduction_bytes) {
   const int units =
       format.scope == Scope::channel_group ? op.shape.head_dim / format.channels_per_group() : 1;
-  const double book = 2.0 * format.residuals * format.entries() * format.vector_size;
+  const double book = 2.0 * format.num_codebooks * format.entries() * format.vector_size;
   return {static_cast<double>(blocks) * units * book, reduction_bytes, units};
 }
 
@@ -78,7 +78,7 @@ void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDeco
   if (!judge.ok()) return;
   judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
                 "scalar codes are no entries, which dataflow channels looks up; use fragments or "
-                "lanes");
+                "simt");
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
   judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");

@@ -34,7 +34,7 @@ double scalar_registers(const VqFormat& format) {
 
 }  // namespace
 
-bool looks_up_in_global(const AttentionFragments& plan, const AttentionDecode& op) {
+bool looks_up_in_global(const AttentionMma& plan, const AttentionDecode& op) {
   return reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
 }
 
@@ -45,7 +45,7 @@ double times_of_byte_values(const AttentionDecode& op) {
   return beside && op.values.entry_type == EntryType::int8 ? kBeside : 1;
 }
 
-int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
+int registers_of(const AttentionMma& plan, const AttentionDecode& op) {
   const double tiles = plan.step_tokens / 8.0;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const int dims = op.shape.head_dim;
@@ -76,7 +76,7 @@ int registers_of(const AttentionFragments& plan, const AttentionDecode& op) {
     return format.decoder == Decoder::scalar && has_byte_codes(format);
   };
   const bool limited = plan.threads > 256 || vq::resident(configured(plan, op)) > 1;
-  const bool by_length = plan.splits_by == SplitsBy::length;
+  const bool by_length = plan.schedule == Schedule::balanced;
   if (by_length && limited && (bytes_of(op.keys) || bytes_of(op.values)))
     own += 6.3 * octets * tiles;
   return static_cast<int>(own);

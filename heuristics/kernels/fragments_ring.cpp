@@ -9,7 +9,7 @@ namespace vqgen {
 
 // A ring of stages holds rows as they stand in the cache; of keys in groups a stage is one of them.
 // Where a block goes from piece to piece, what it merges stands where the ring does.
-void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDecode& op,
+void judge_ring(Judge& judge, const AttentionMma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   if (plan.code_stages == 0) return;
   const auto refuse_unless = [&](bool holds, const char* why) {
@@ -21,7 +21,7 @@ void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDec
                 "bulk copies move rows of 4 words each, and code_words is not 4");
   refuse_unless(op.keys.layout.rows == 1 && op.values.layout.rows == 1,
                 "codes stand in groups of rows");
-  refuse_unless(plan.splits_by == SplitsBy::sequence, "splits_by is length");
+  refuse_unless(plan.schedule == Schedule::per_sequence, "schedule is length");
   const int rows = vq::token_tile(configured(plan, op));
   const int group = op.keys.group_tokens;
   refuse_unless(rows <= 32 && group <= 32, "a stage has room for 32 tokens");
@@ -36,14 +36,14 @@ void judge_ring(Judge& judge, const AttentionFragments& plan, const AttentionDec
 // so and 198 by a ring, KIVI 155 and 134; in pages of 16 FP8 275 and 201, d2b8 154 and 115. Not
 // INT4, 108 and 116, nor shorter rows: d4b8 55 and 68. Rows that follow each other come as fast to
 // registers (INT8 180 and 195). Where shared memory is small, it is left to copies of entries.
-void take_ring(AttentionFragments& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+void take_ring(AttentionMma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const bool scalar = op.keys.is_scalar() && op.values.is_scalar();
   const std::int64_t long_row = scalar ? 20 : 16;  // words
   const std::int64_t shorter = std::min(row_words(op, op.keys), row_words(op, op.values));
   constexpr int kRoomy = 160 * 1024;
   if (op.shape.page_tokens == 0 || shorter < long_row) return;
   if (!scalar && gpu.shared_bytes_per_block < kRoomy) return;
-  AttentionFragments ring = plan;
+  AttentionMma ring = plan;
   ring.code_stages = 2;
   ring.step_tokens = 16;
   if (check(ring, op, gpu).ok) plan = ring;

@@ -90,7 +90,7 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
                 "code_words {} is not a power of two", plan.code_words);
   if (!judge.ok()) return;
   const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
-                                         op.weights.residuals, op.weights.index_bits);
+                                         op.weights.num_codebooks, op.weights.index_bits);
   judge.require(row % plan.code_words == 0,
                 "code_words {} does not divide the {} words of a row of codes", plan.code_words,
                 row);
@@ -287,7 +287,7 @@ PlanUse use_of(const P& plan, const Linear& op) {
   const double elements = matrices * static_cast<double>(op.shape.out_features) *
                           static_cast<double>(op.shape.in_features);
   const double reads = static_cast<double>(blocks_of_rows(op, plan)) / matrices;
-  weights.lookups = elements / op.weights.vector_size * op.weights.residuals * reads;
+  weights.lookups = elements / op.weights.vector_size * op.weights.num_codebooks * reads;
   weights.fills = static_cast<double>(use.blocks) * static_cast<double>(fills_a_block(config));
   weights.code_bytes =
       matrices * stored_code_bytes(op.shape.out_features, op.shape.in_features, op.weights);
@@ -296,7 +296,7 @@ PlanUse use_of(const P& plan, const Linear& op) {
   return use;
 }
 
-PlanUse use_of(const LinearSlices&, const Linear&);
+PlanUse use_of(const LinearSlicedCodebook&, const Linear&);
 
 // Of a block: chunks one after the other.
 template <class Config>
@@ -317,9 +317,9 @@ inline double rebuild_instructions(const VqFormat& format) {
 // Instructions that make a 16-bit operand of an entry, a warp: it is rebuilt, and stages are added
 // up in pairs of elements or, where they have scales, in fp32.
 inline double operand_instructions(const VqFormat& format) {
-  const double summed = format.stage_scales    ? 2.0 * format.vector_size
-                        : format.residuals > 1 ? format.vector_size / 2.0
-                                               : 0;
+  const double summed = format.stage_scales        ? 2.0 * format.vector_size
+                        : format.num_codebooks > 1 ? format.vector_size / 2.0
+                                                   : 0;
   return rebuild_instructions(format) + summed;
 }
 
@@ -352,19 +352,19 @@ void add_waits(BlockWork& to, const Config& c, double chunks) {
 // Where the next call begins with a kernel that makes x, that waits for the one that merges: as
 // fitted.
 template <class Config>
-void add_partials(BlockWork& to, const Config& c, bool x_before) {
+void add_partials(BlockWork& to, const Config& c, bool prepack_x) {
   if (!vq::stores_partials(c)) return;
-  const double bytes_a_clock = x_before ? 16 : kL2Bytes;
+  const double bytes_a_clock = prepack_x ? 16 : kL2Bytes;
   const double bytes = 2.0 * 4 * vq::outputs_per_block(c) * vq::block_rows(c);
   to.merge_turns += bytes / (kLatencyCycles * bytes_a_clock);
-  if (x_before) to.merge_launches += 1.5;
+  if (prepack_x) to.merge_launches += 1.5;
 }
 
 // Whether a kernel merges the splits behind which the next call's blocks begin, for no other kernel
 // stands before them: they fill their tables meanwhile.
 template <class Config>
 bool fills_behind_merging(const Config& c) {
-  return vq::stores_partials(c) && c.combine == Combine::kernel && c.x_before == 0;
+  return vq::stores_partials(c) && c.combine == Combine::kernel && c.prepack_x == 0;
 }
 
 // What a multiprocessor is spared of sums of bytes, by which their coefficients were fitted.

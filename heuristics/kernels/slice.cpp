@@ -29,21 +29,21 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                 "{}: copies {} is not a power of two", operand, placement.copies);
   constexpr std::int64_t kMostRegisters = 64;
   const std::int64_t held =
-      units * format.residuals * placement.registers * vq::held_bytes(format) / 4;
+      units * format.num_codebooks * placement.registers * vq::held_bytes(format) / 4;
   judge.require(held <= kMostRegisters,
                 "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
                 "the boundary registers",
-                operand, placement.registers, units * format.residuals, held, kMostRegisters);
+                operand, placement.registers, units * format.num_codebooks, held, kMostRegisters);
 }
 
 void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
                      const GpuSpec& gpu) {
-  const double bytes =
-      2.0 * static_cast<double>(units) * format.residuals * format.entries() * format.vector_size;
+  const double bytes = 2.0 * static_cast<double>(units) * format.num_codebooks * format.entries() *
+                       format.vector_size;
   judge.require(bytes <= static_cast<double>(gpu.memory_bytes),
                 "{}: {} residual stages of {} entries for {} units take {:.3g} bytes, {} has {}; "
                 "use fewer stages, a lower index_bits or a wider scope",
-                operand, format.residuals, format.entries(), units, bytes, gpu.name,
+                operand, format.num_codebooks, format.entries(), units, bytes, gpu.name,
                 gpu.memory_bytes);
 }
 
@@ -53,9 +53,9 @@ void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(!format.is_wide(),
                 "{}: entries of {} elements are more than the 8 of this dataflow; use lanes",
                 operand, format.vector_size);
-  judge.require(format.residuals <= 4,
+  judge.require(format.num_codebooks <= 4,
                 "{}: {} residual stages are more than the 4 of this dataflow; use lanes", operand,
-                format.residuals);
+                format.num_codebooks);
 }
 
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {

@@ -89,32 +89,32 @@ void add_plans(Candidates& to, SpacePlacement allowed);
   P choose_plan(P, const OpOf<P>&, const GpuSpec&);                    \
   void add_candidates(Candidates&, P, const OpOf<P>&, SpacePlacement); \
   void count_work(BlockWork&, const P&, const OpOf<P>&, const PlanUse&, ConflictTable&);
-VQGEN_SLICE(AttentionLanes)
-VQGEN_SLICE(AttentionFragments)
-VQGEN_SLICE(AttentionTables)
+VQGEN_SLICE(AttentionSimt)
+VQGEN_SLICE(AttentionMma)
+VQGEN_SLICE(AttentionLut)
 VQGEN_SLICE(AttentionChannels)
-VQGEN_SLICE(AttentionBytes)
-VQGEN_SLICE(AttentionBins)
-VQGEN_SLICE(LinearLanes)
-VQGEN_SLICE(LinearFragments)
-VQGEN_SLICE(LinearTables)
-VQGEN_SLICE(LinearWarpgroups)
-VQGEN_SLICE(LinearSlices)
-VQGEN_SLICE(LinearBytes)
-VQGEN_SLICE(LinearBytegroups)
-VQGEN_SLICE(LinearRowgroups)
-VQGEN_SLICE(AppendLanes)
-VQGEN_SLICE(AppendFragments)
-VQGEN_SLICE(AppendProducts)
-VQGEN_SLICE(DecodeLanes)
-VQGEN_SLICE(MergeLanes)
+VQGEN_SLICE(AttentionInt8Mma)
+VQGEN_SLICE(AttentionHistogram)
+VQGEN_SLICE(LinearSimt)
+VQGEN_SLICE(LinearMma)
+VQGEN_SLICE(LinearLut)
+VQGEN_SLICE(LinearWgmma)
+VQGEN_SLICE(LinearSlicedCodebook)
+VQGEN_SLICE(LinearInt8Mma)
+VQGEN_SLICE(LinearInt8Wgmma)
+VQGEN_SLICE(LinearWgmmaLargeM)
+VQGEN_SLICE(AppendSimt)
+VQGEN_SLICE(AppendMma)
+VQGEN_SLICE(AppendGemm)
+VQGEN_SLICE(DequantizeSimt)
+VQGEN_SLICE(MergeSimt)
 VQGEN_SLICE(ScalarForms)
 #undef VQGEN_SLICE
-PlanUse use_of(const AppendLanes&, const KvAppend&);
-PlanUse use_of(const AppendFragments&, const KvAppend&);
-PlanUse use_of(const AppendProducts&, const KvAppend&);
-PlanUse use_of(const DecodeLanes&, const KvDecode&);
-PlanUse use_of(const MergeLanes&, const AttentionMerge&);
+PlanUse use_of(const AppendSimt&, const KvAppend&);
+PlanUse use_of(const AppendMma&, const KvAppend&);
+PlanUse use_of(const AppendGemm&, const KvAppend&);
+PlanUse use_of(const DequantizeSimt&, const KvDequantize&);
+PlanUse use_of(const MergeSimt&, const AttentionMerge&);
 PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
 
 // What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
@@ -122,16 +122,16 @@ template <class P>
 std::vector<std::string> explain_plan(const P&, const OpOf<P>&) {
   return {};
 }
-std::vector<std::string> explain_plan(const AttentionTables&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const AttentionLut&, const AttentionDecode&);
 std::vector<std::string> explain_plan(const AttentionChannels&, const AttentionDecode&);
-std::vector<std::string> explain_plan(const AttentionBytes&, const AttentionDecode&);
-std::vector<std::string> explain_plan(const AttentionBins&, const AttentionDecode&);
-std::vector<std::string> explain_plan(const LinearSlices&, const Linear&);
-std::vector<std::string> explain_plan(const AppendLanes&, const KvAppend&);
-std::vector<std::string> explain_plan(const AppendFragments&, const KvAppend&);
-std::vector<std::string> explain_plan(const AppendProducts&, const KvAppend&);
-std::vector<std::string> explain_plan(const DecodeLanes&, const KvDecode&);
-std::vector<std::string> explain_plan(const MergeLanes&, const AttentionMerge&);
+std::vector<std::string> explain_plan(const AttentionInt8Mma&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const AttentionHistogram&, const AttentionDecode&);
+std::vector<std::string> explain_plan(const LinearSlicedCodebook&, const Linear&);
+std::vector<std::string> explain_plan(const AppendSimt&, const KvAppend&);
+std::vector<std::string> explain_plan(const AppendMma&, const KvAppend&);
+std::vector<std::string> explain_plan(const AppendGemm&, const KvAppend&);
+std::vector<std::string> explain_plan(const DequantizeSimt&, const KvDequantize&);
+std::vector<std::string> explain_plan(const MergeSimt&, const AttentionMerge&);
 std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);
 
 // What the judgements of plans have in common: the rules that hold whatever the op.

@@ -85,7 +85,7 @@ double expected_passes(const SharedTable& table, int entries) {
   const auto last = static_cast<std::size_t>(lanes);
   const std::int64_t units = std::max(table.lane_units, 1);
   const std::int64_t rows = units * (table.range.end - table.range.begin);
-  const std::int64_t slots = lanes / std::gcd(lanes, table.residuals);
+  const std::int64_t slots = lanes / std::gcd(lanes, table.num_codebooks);
   const auto all = static_cast<double>(units * entries);
   const std::int64_t fewer = rows / slots;  // rows of a slot; `fuller` slots have one more
   const std::int64_t fuller = rows % slots;
@@ -114,7 +114,7 @@ double expected_passes(const SharedTable& table, int entries) {
 
 Accesses::Accesses(int entries) : entries_(entries) {}
 
-Accesses::Accesses(const HotnessProfile& profile) : entries_(profile.entries) {
+Accesses::Accesses(const AccessCounts& profile) : entries_(profile.entries) {
   double all = 0;
   for (std::size_t i = 0; i < profile.codebooks(); ++i) {
     const auto counts = profile.codebook(i);
@@ -157,14 +157,14 @@ int Accesses::entry(std::size_t codebook, std::uint64_t random) const {
       place_of(std::span(cumulative_).subspan(codebook * size, size), unit_interval(random)));
 }
 
-const HotnessProfile* profile_of(std::span<const HotnessProfile> profiles, Operand operand) {
+const AccessCounts* profile_of(std::span<const AccessCounts> profiles, Operand operand) {
   const auto found = std::find_if(profiles.begin(), profiles.end(),
                                   [&](const auto& each) { return each.operand == operand; });
   return found == profiles.end() ? nullptr : &*found;
 }
 
-Accesses accesses_of(std::span<const HotnessProfile> profiles, const OperandUse& use) {
-  const HotnessProfile* profile = profile_of(profiles, use.operand);
+Accesses accesses_of(std::span<const AccessCounts> profiles, const OperandUse& use) {
+  const AccessCounts* profile = profile_of(profiles, use.operand);
   return profile == nullptr ? Accesses(vq::entries(use.format)) : Accesses(*profile);
 }
 
@@ -189,7 +189,8 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
       const int entry = accesses.entry(codebook, random());
       if (entry < table.range.begin || entry >= table.range.end) continue;
       const std::int64_t row = unit * count + entry - table.range.begin;
-      const std::int64_t place = row * table.residuals * table.copies + (lane & (table.copies - 1));
+      const std::int64_t place =
+          row * table.num_codebooks * table.copies + (lane & (table.copies - 1));
       wanted[count_wanted++] = {static_cast<int>(place & (lanes - 1)), row};
     }
     passes += passes_of(std::span(wanted).first(count_wanted));
@@ -198,7 +199,7 @@ double conflict_factor(const SharedTable& table, const Accesses& accesses, int p
 }
 
 double conflict_factor(const OperandUse& use, const Accesses& accesses, int phases) {
-  SharedTable table{.entry_bytes = use.entry_bytes(), .residuals = use.format.residuals};
+  SharedTable table{.entry_bytes = use.entry_bytes(), .num_codebooks = use.format.num_codebooks};
   table.lane_units = use.lane_units;
   table.range = vq::shared_range(use.format);
   const double once = conflict_factor(table, accesses, phases);

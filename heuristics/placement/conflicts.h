@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "heuristics/placement/plan_use.h"
 
 namespace vqgen {
@@ -24,7 +24,7 @@ class Accesses {
   explicit Accesses(int entries);
   // As counted; uniform where nothing was. A phase reads one codebook, the more accesses it has the
   // more likely it.
-  explicit Accesses(const HotnessProfile& profile);
+  explicit Accesses(const AccessCounts& profile);
 
   int entries() const { return entries_; }
   bool even() const { return codebooks_.empty(); }
@@ -42,16 +42,16 @@ class Accesses {
 };
 
 // The operand's profile; null where there is none.
-const HotnessProfile* profile_of(std::span<const HotnessProfile> profiles, Operand operand);
+const AccessCounts* profile_of(std::span<const AccessCounts> profiles, Operand operand);
 // How its accesses fall by that profile, uniformly where there is none.
-Accesses accesses_of(std::span<const HotnessProfile> profiles, const OperandUse& use);
+Accesses accesses_of(std::span<const AccessCounts> profiles, const OperandUse& use);
 
 // A level of shared memory: entries [range.begin, range.end) of each stage, `copies` times, laid
 // out as templates/vq/codebook/levels.cuh does: the stages of an entry, and the copies of each,
 // side by side. Lane l reads copy l % copies. Powers of two, entry_bytes * copies <= 128.
 struct SharedTable {
   int entry_bytes = 16;
-  int residuals = 1;
+  int num_codebooks = 1;
   int copies = 1;
   vq::EntryRange range{};
   int lane_units = 1;  // whose tables, one after the other, lanes read at the same time

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "core/access/access_counts_summary.h"
 #include "core/ceil_div.h"
-#include "core/hotness/hotness_summary.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/conflicts.h"
 
@@ -18,13 +18,13 @@ constexpr int kMostHeldRegisters = 64;  // of check()
 
 // Numbered hot-first as far as it matters: the first `boundary` entries catch nearly what the
 // hottest would. Orders from other data of the same kind pass (docs/quantizing.md: 43.2 of 44.3 %).
-bool hot_first_below(const HotnessProfile& profile, int boundary) {
+bool hot_first_below(const AccessCounts& profile, int boundary) {
   constexpr double kNearly = 0.9;
   return share_below(profile, boundary, Numbering::current) >=
          kNearly * share_below(profile, boundary, Numbering::hot_first);
 }
 
-std::string numbering_note(const HotnessProfile* profile, int entries, int boundary) {
+std::string numbering_note(const AccessCounts* profile, int entries, int boundary) {
   if (boundary == entries) return "";
   if (profile == nullptr) return " if all are read equally often";
   if (hot_first_below(*profile, boundary)) return "";
@@ -36,7 +36,7 @@ std::string numbering_note(const HotnessProfile* profile, int entries, int bound
 class Placer {
  public:
   Placer(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-         std::span<const HotnessProfile> profiles, const PlaceOptions& options)
+         std::span<const AccessCounts> profiles, const PlaceOptions& options)
       : problem_(problem), gpu_(gpu), options_(options), plan_(plan) {
     for (const OperandUse& use : plan_use(plan, problem).operands) {
       if (placement_of(plan, use.operand) == nullptr)
@@ -80,7 +80,7 @@ class Placer {
  private:
   struct Known : OperandPlacement {
     OperandUse use;
-    const HotnessProfile* profile;
+    const AccessCounts* profile;
     Accesses accesses;
   };
 
@@ -151,7 +151,8 @@ class Placer {
 
   // Entries above mean + 3 sigma that the register slack holds.
   void hold_in_registers(Known& known) {
-    if (known.profile == nullptr) return say(known, "registers: none without a hotness profile");
+    if (known.profile == nullptr)
+      return say(known, "registers: none without a access_counts profile");
     const auto hot = static_cast<int>(summarise(*known.profile).hot_entries);
     if (!options_.registers) {
       return say(known,
@@ -302,7 +303,7 @@ class Placer {
 }  // namespace
 
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-             std::span<const HotnessProfile> profiles, const PlaceOptions& options) {
+             std::span<const AccessCounts> profiles, const PlaceOptions& options) {
   return Placer(plan, problem, gpu, profiles, options).run();
 }
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "heuristics/check.h"
 
 namespace vqgen {
@@ -49,12 +49,12 @@ struct Placed {
 };
 
 // The plan with all boundaries set anew; what they were does not matter. `profiles` holds one of
-// each operand at most, of its format and units (core/hotness/hotness_profile.h); accesses of
+// each operand at most, of its format and units (core/access/access_counts.h); accesses of
 // others are taken as uniform. A plan that check() refuses with all entries in global memory comes
 // back as it was, and so does one whose dataflow places none; else check() accepts the result.
 // Pure: equal arguments give equal results.
 Placed place(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
-             std::span<const HotnessProfile> profiles, const PlaceOptions& options = {});
+             std::span<const AccessCounts> profiles, const PlaceOptions& options = {});
 
 // Of the passes through shared memory, what copies may leave: a win that no small error of the
 // model undoes; and one that pays where passes are the limit, as in attention by fragments (two

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "core/plan/plan.h"
 
 namespace vqgen {
@@ -29,18 +29,18 @@ struct OperandUse {
   int entry_bytes() const { return vq::held_bytes(format) / slices; }
   // What blocks fetch of one entry of each unit and stage, and its shared memory, held once.
   std::int64_t stored_row_bytes() const {
-    return units * format.residuals * format.vector_size * 2;
+    return units * format.num_codebooks * format.vector_size * 2;
   }
-  std::int64_t row_bytes() const { return units * format.residuals * entry_bytes(); }
+  std::int64_t row_bytes() const { return units * format.num_codebooks * entry_bytes(); }
   // Registers a thread of one entry of each unit and stage.
-  std::int64_t row_registers() const { return units * format.residuals * entry_bytes() / 4; }
+  std::int64_t row_registers() const { return units * format.num_codebooks * entry_bytes() / 4; }
   // Entries that a block keeps in shared memory, copies counted.
   double places() const {
     const vq::EntryRange replicated = vq::replicated_range(format);
     const vq::EntryRange once = vq::shared_range(format);
     const double rows =
         (replicated.end - replicated.begin) * format.placement.copies + (once.end - once.begin);
-    return static_cast<double>(units) * format.residuals * rows;
+    return static_cast<double>(units) * format.num_codebooks * rows;
   }
   std::int64_t codebook_bytes() const {
     return parts_bytes > 0 ? parts_bytes : tensor_units * vq::unit_codebook_elements(format) * 2;

@@ -31,7 +31,7 @@ std::vector<Size> sizes_of(const Problem& problem) {
             {"kv_heads", op->shape.kv_heads},
             {"tokens", op->shape.tokens, false}};
   }
-  if (const auto* op = std::get_if<KvDecode>(&problem)) {
+  if (const auto* op = std::get_if<KvDequantize>(&problem)) {
     return {
         {"tokens", op->shape.tokens}, {"batch", op->shape.batch}, {"kv_heads", op->shape.kv_heads}};
   }
@@ -73,8 +73,8 @@ bool same_kind(const Problem& a, const Problem& b) {
   if (const auto* append = std::get_if<KvAppend>(&a)) {
     return same_but_sizes(*append, std::get<KvAppend>(b));
   }
-  if (const auto* decode = std::get_if<KvDecode>(&a)) {
-    return same_but_sizes(*decode, std::get<KvDecode>(b));
+  if (const auto* decode = std::get_if<KvDequantize>(&a)) {
+    return same_but_sizes(*decode, std::get<KvDequantize>(b));
   }
   if (const auto* merge = std::get_if<AttentionMerge>(&a)) {
     AttentionMerge other = std::get<AttentionMerge>(b);
@@ -98,9 +98,10 @@ bool same_kind(const Problem& a, const Problem& b) {
   const AttentionShape& s = one->shape;
   const AttentionShape& t = other.shape;
   return one->dtype == other.dtype && one->keys == other.keys && one->values == other.values &&
-         s.head_dim == t.head_dim && one->group() == other.group() && s.window == t.window &&
-         s.window_batch == t.window_batch && s.sinks == t.sinks &&
-         s.query_tokens == t.query_tokens && s.independent == t.independent;
+         s.head_dim == t.head_dim && one->group() == other.group() &&
+         s.recent_tokens == t.recent_tokens && s.flush_block == t.flush_block &&
+         s.sinks == t.sinks && s.query_tokens == t.query_tokens &&
+         s.batch_invariant == t.batch_invariant;
 }
 
 // Doublings between two sizes. Of a division, which rounds equal ratios alike: half and twice are
@@ -246,7 +247,7 @@ std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& pro
 // only if a neighbour gets as far as that.
 class Borrowing {
  public:
-  Borrowing(const Config& config, const GpuSpec& gpu, std::span<const HotnessProfile> profiles)
+  Borrowing(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles)
       : config_(config), gpu_(gpu), profiles_(profiles), model_(config.problem, gpu, profiles) {}
 
   // Why it is not borrowed; empty where it is.
@@ -305,7 +306,7 @@ class Borrowing {
 
   const Config& config_;
   const GpuSpec& gpu_;
-  std::span<const HotnessProfile> profiles_;
+  std::span<const AccessCounts> profiles_;
   CostModel model_;
   std::optional<double> own_us_;
 };

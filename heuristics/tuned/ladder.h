@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "core/access/access_counts.h"
 #include "core/gpu/gpu_spec.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/problem/config.h"
 #include "heuristics/tuned/tables.h"
 
@@ -31,7 +31,7 @@ namespace vqgen {
 //   dtype    the other element type of 16 bits, whose kernels move the same bytes as fast
 //   bucket   another number of tokens (attention) or rows (products), up to twice or half as many
 //   nearest  other sizes: kMostSteps doublings in all; equal are op, element type, formats,
-//            head_dim, query heads of a KV head, window, window_batch, sinks,
+//            head_dim, query heads of a KV head, window, flush_block, sinks,
 //            query_tokens, independent, experts and total_rows
 //   family   this problem on another device class of the same architecture
 // model and rules: the chooser.
@@ -62,9 +62,9 @@ inline constexpr double kBorrowMargin = 1.12;
 inline constexpr std::size_t kMostTried = 8;
 
 struct LadderOptions {
-  std::string codes = "uniform";                  // MeasurePolicy::codes
-  std::span<const HotnessProfile> profiles = {};  // of match_hotness(), for the cost model
-  bool all = false;                               // look at all neighbours, not until one serves
+  std::string codes = "uniform";                // MeasurePolicy::codes
+  std::span<const AccessCounts> profiles = {};  // of match_access_counts(), for the cost model
+  bool all = false;                             // look at all neighbours, not until one serves
 };
 
 struct LadderAnswer {

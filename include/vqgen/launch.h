@@ -61,11 +61,11 @@ typedef struct vqgen_attention_args {
   /* Of these too, and of lengths with new_keys, the host backend alone finds those out of range.
    * On a device they make results meaningless, but nothing is written outside of out, lse and the
    * workspace. */
-  const int32_t* lengths; /* [batch], each 0..tokens */
-  const int32_t* windows; /* [batch], each 0..the config's, less window_batch - 1; null without a
-                             window */
-  const int32_t* sinks;   /* [batch], each 0..the config's; null without sinks */
-  float softmax_scale;    /* 0: 1 / sqrt(head_dim) */
+  const int32_t* lengths;       /* [batch], each 0..tokens */
+  const int32_t* recent_counts; /* [batch], each 0..the config's, less flush_block - 1; null without
+                             a window */
+  const int32_t* sinks;         /* [batch], each 0..the config's; null without sinks */
+  float softmax_scale;          /* 0: 1 / sqrt(head_dim) */
   /* Where the config's query_tokens is more than 1, else null. [batch + 1]: rows query_start[b] ..
    * query_start[b + 1] - 1 of query, out and lse are the newest tokens of sequence b, in their
    * order; those past query_tokens are left out, and so are rows of no sequence. Each sees the
@@ -76,7 +76,7 @@ typedef struct vqgen_attention_args {
   /* Their keys and values, raw, [row][kv_heads][head_dim], aligned as raw_keys: then `lengths` does
    * not count them, and lengths[b] with them is at most `tokens`. Both null: they have been
    * appended, and `lengths` counts them; of n query tokens, windows[b] + n - 1 is at most the
-   * config's window, less window_batch - 1, or windows[b] is 0. */
+   * config's window, less flush_block - 1, or windows[b] is 0. */
   const void* new_keys;
   const void* new_values;
   vqgen_pages pages; /* of a cache in pages */
@@ -103,9 +103,9 @@ typedef struct vqgen_append_args {
   vqgen_pages pages;        /* of a cache in pages */
 } vqgen_append_args;
 
-/* Arguments of kv_decode, which writes cached tokens as dense keys and values: what an attention
- * with the same formats reads, raw tokens by the same rule. */
-typedef struct vqgen_kv_decode_args {
+/* Arguments of kv_dequantize, which writes cached tokens as dense keys and values: what an
+ * attention with the same formats reads, raw tokens by the same rule. */
+typedef struct vqgen_kv_dequantize_args {
   size_t struct_bytes;
   int64_t tokens;   /* rows of a head of the outputs, 0 to the config's; picks the kernel */
   void* out_keys;   /* [batch][kv_heads][tokens][head_dim], 16-byte aligned; transforms undone. Rows
@@ -115,13 +115,13 @@ typedef struct vqgen_kv_decode_args {
   const float* key_smooth; /* [kv_heads][head_dim]; null where the keys are not smoothed */
   const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
   const void* raw_values;
-  int64_t raw_batch_stride; /* elements */
-  int64_t raw_head_stride;  /* elements */
-  const int32_t* lengths;   /* [batch] tokens of a sequence; of more than `tokens` the first */
-  const int32_t* windows;   /* [batch], of the whole length; null without a window */
-  const int32_t* sinks;     /* [batch], null without sinks */
-  vqgen_pages pages;        /* of a cache in pages */
-} vqgen_kv_decode_args;
+  int64_t raw_batch_stride;     /* elements */
+  int64_t raw_head_stride;      /* elements */
+  const int32_t* lengths;       /* [batch] tokens of a sequence; of more than `tokens` the first */
+  const int32_t* recent_counts; /* [batch], of the whole length; null without a window */
+  const int32_t* sinks;         /* [batch], null without sinks */
+  vqgen_pages pages;            /* of a cache in pages */
+} vqgen_kv_dequantize_args;
 
 /* Arguments of attention_merge, which makes one of `parts` results of attention over disjoint sets
  * of tokens: out = sum w_i out_i / sum w_i with w_i = exp(lse_i - max lse), lse = log sum exp
@@ -140,15 +140,15 @@ typedef struct vqgen_merge_args {
   /* out may be one of outs, lse one of lses; otherwise none that is written overlaps another. */
 } vqgen_merge_args;
 
-/* Arguments of scalar_quantize and scalar_dequantize, a matrix [tokens][channels] to and from int8
+/* Arguments of int8_quantize and scalar_dequantize, a matrix [tokens][channels] to and from int8
  * with a scale for each channel: code = x / scale, rounded to nearest even, within -127..127, of
  * NaN -127; x' = code * scale in fp32, rounded to the config's dtype. With "scales": "computed"
- * scalar_quantize writes max |x| / 127 over the channel's finite elements, 1 where that is no
+ * int8_quantize writes max |x| / 127 over the channel's finite elements, 1 where that is no
  * normal number. */
 typedef struct vqgen_scalar_args {
   size_t struct_bytes;
   int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */
-  const void* from; /* dense [tokens][channels]: of scalar_quantize f32, f16 or bf16, as the
+  const void* from; /* dense [tokens][channels]: of int8_quantize f32, f16 or bf16, as the
                        config's dtype, of scalar_dequantize int8. Aligned as the op's description
                        says, int8 by "codes_alignment", else by "elements_alignment" */
   void* to;         /* likewise the other; overlaps none */
@@ -196,8 +196,9 @@ VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_at
                                               void* stream);
 VQGEN_API vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args,
                                            void* stream); /* needs no workspace */
-VQGEN_API vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
-                                              void* stream); /* needs no workspace */
+VQGEN_API vqgen_status vqgen_kv_dequantize_launch(const vqgen_op* op,
+                                                  const vqgen_kv_dequantize_args* args,
+                                                  void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_attention_merge_launch(const vqgen_op* op,
                                                     const vqgen_merge_args* args,
                                                     void* stream); /* needs no workspace */

@@ -111,8 +111,8 @@ typedef enum vqgen_provenance {
 } vqgen_provenance;
 
 /* An op from a config (docs/config.md), with `tokens` or `rows` as the largest that will come. The
- * text is JSON; hotness and format files in it are looked for from the working folder, and read
- * when the text is new. Two configs of the same problem and plan are one op; concurrent calls
+ * text is JSON; access_counts and format files in it are looked for from the working folder, and
+ * read when the text is new. Two configs of the same problem and plan are one op; concurrent calls
  * compile it once.
  *
  * Never call this while the calling thread captures a stream: loading a kernel breaks the capture.
@@ -230,9 +230,9 @@ VQGEN_API vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime,
                                              const vqgen_training_args* args);
 
 /* Device memory for tests and small programs, 256-byte aligned. On the host backend kernels may
- * touch no other, but for what vqgen_lend() was told of. Copies wait until they are done, but are
- * ordered with no stream: synchronize a launch before its results are copied or its arguments
- * overwritten. */
+ * touch no other, but for what vqgen_register_host_memory() was told of. Copies wait until they are
+ * done, but are ordered with no stream: synchronize a launch before its results are copied or its
+ * arguments overwritten. */
 VQGEN_API vqgen_status vqgen_alloc(vqgen_runtime* runtime, size_t bytes, void** pointer);
 VQGEN_API void vqgen_free(vqgen_runtime* runtime, void* pointer);
 VQGEN_API vqgen_status vqgen_upload(vqgen_runtime* runtime, void* device, const void* host,
@@ -243,8 +243,10 @@ VQGEN_API vqgen_status vqgen_download(vqgen_runtime* runtime, void* host, const 
 /* Memory of the caller's that kernels of the host backend may touch too, from `lend` to a
  * `give_back` of the same bytes; each lend needs its own. It may overlap with other memory. On a
  * device this does nothing: kernels touch what the device reaches. */
-VQGEN_API vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes);
-VQGEN_API void vqgen_give_back(vqgen_runtime* runtime, const void* memory, size_t bytes);
+VQGEN_API vqgen_status vqgen_register_host_memory(vqgen_runtime* runtime, const void* memory,
+                                                  size_t bytes);
+VQGEN_API void vqgen_unregister_host_memory(vqgen_runtime* runtime, const void* memory,
+                                            size_t bytes);
 
 /* Waits for all work on the stream. */
 VQGEN_API vqgen_status vqgen_synchronize(vqgen_runtime* runtime, void* stream);

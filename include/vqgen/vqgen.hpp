@@ -64,9 +64,9 @@ class Op {
     args.struct_bytes = sizeof(args);
     require(vqgen_append_launch(op_.get(), &args, stream));
   }
-  void launch(vqgen_kv_decode_args args, void* stream = nullptr) const {
+  void launch(vqgen_kv_dequantize_args args, void* stream = nullptr) const {
     args.struct_bytes = sizeof(args);
-    require(vqgen_kv_decode_launch(op_.get(), &args, stream));
+    require(vqgen_kv_dequantize_launch(op_.get(), &args, stream));
   }
   void launch(vqgen_merge_args args, void* stream = nullptr) const {
     args.struct_bytes = sizeof(args);
@@ -174,20 +174,20 @@ class DeviceArray {
   void* pointer_ = nullptr;
 };
 
-// Memory that kernels of the host backend may touch while this lives (vqgen_lend()). Must not
-// outlive its runtime.
+// Memory that kernels of the host backend may touch while this lives
+// (vqgen_register_host_memory()). Must not outlive its runtime.
 class Lent {
  public:
   Lent(const Runtime& runtime, const void* memory, std::size_t bytes)
       : runtime_(runtime.get()), memory_(memory), bytes_(bytes) {
-    require(vqgen_lend(runtime_, memory_, bytes_));
+    require(vqgen_register_host_memory(runtime_, memory_, bytes_));
   }
   Lent(Lent&& other) noexcept
       : runtime_(other.runtime_),
         memory_(std::exchange(other.memory_, nullptr)),
         bytes_(other.bytes_) {}
   Lent& operator=(Lent&&) = delete;
-  ~Lent() { vqgen_give_back(runtime_, memory_, bytes_); }
+  ~Lent() { vqgen_unregister_host_memory(runtime_, memory_, bytes_); }
 
  private:
   vqgen_runtime* runtime_;

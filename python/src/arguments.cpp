@@ -34,7 +34,7 @@ constexpr Slot kAttention[] = {
     raw("raw_keys", false),
     raw("raw_values", false),
     {"lengths"},
-    {"windows"},
+    {"recent_counts"},
     {"sinks"},
     {"query_start"},
     {.name = "new_keys", .optional = true},
@@ -71,7 +71,7 @@ constexpr Slot kDecode[] = {
     raw("raw_keys", false),
     raw("raw_values", false),
     {"lengths"},
-    {"windows"},
+    {"recent_counts"},
     {"sinks"},
     {"block_table"},
 };
@@ -188,7 +188,7 @@ Signature read_signature(const char* description, DLDevice device) {
   signature.op = json.at("problem").at("op").get<std::string>();
   signature.kind = signature.op == "attention_decode"   ? Kind::attention
                    : signature.op == "kv_append"        ? Kind::append
-                   : signature.op == "kv_decode"        ? Kind::decode
+                   : signature.op == "kv_dequantize"    ? Kind::decode
                    : signature.op == "attention_merge"  ? Kind::merge
                    : signature.op.starts_with("scalar") ? Kind::scalar
                                                         : Kind::linear;

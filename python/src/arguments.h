@@ -45,7 +45,7 @@ struct Signature {
   std::vector<std::optional<Expected>> expected;  // a slot each
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
-  bool writes_scales = false;                     // scalar_quantize, where it computes them
+  bool writes_scales = false;                     // int8_quantize, where it computes them
   bool writes(std::size_t slot) const {
     return slots_of(kind)[slot].written || (writes_scales && slot == 2);
   }

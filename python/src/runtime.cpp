@@ -63,7 +63,7 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
     raw_keys,
     raw_values,
     lengths,
-    windows,
+    recent_counts,
     sinks,
     query_start,
     new_keys,
@@ -86,7 +86,7 @@ vqgen_attention_args attention_args(const Signature& signature, const Arguments&
           .raw_batch_stride = given.stride(raw_keys, 0),
           .raw_head_stride = given.stride(raw_keys, 1),
           .lengths = given.data<std::int32_t>(lengths),
-          .windows = given.data<std::int32_t>(windows),
+          .recent_counts = given.data<std::int32_t>(recent_counts),
           .sinks = given.data<std::int32_t>(sinks),
           .softmax_scale = softmax_scale,
           .query_start = given.data<std::int32_t>(query_start),
@@ -127,7 +127,7 @@ vqgen_append_args append_args(const Signature& signature, const Arguments& given
           .pages = pages_of(signature, given, kCache)};
 }
 
-vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& given) {
+vqgen_kv_dequantize_args decode_args(const Signature& signature, const Arguments& given) {
   enum {
     out_keys,
     out_values,
@@ -137,7 +137,7 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
     raw_keys,
     raw_values,
     lengths,
-    windows,
+    recent_counts,
     sinks,
     block_table
   };
@@ -148,7 +148,7 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
     throw bad_input("'out_keys' has " + std::to_string(tokens) + " tokens, and 'out_values' " +
                     std::to_string(given.size(out_values, 2)) + "; make them equal");
   }
-  return {.struct_bytes = sizeof(vqgen_kv_decode_args),
+  return {.struct_bytes = sizeof(vqgen_kv_dequantize_args),
           .tokens = tokens_of(signature, given, kCache, tokens),
           .out_keys = given.data(out_keys),
           .out_values = given.data(out_values),
@@ -160,7 +160,7 @@ vqgen_kv_decode_args decode_args(const Signature& signature, const Arguments& gi
           .raw_batch_stride = given.stride(raw_keys, 0),
           .raw_head_stride = given.stride(raw_keys, 1),
           .lengths = given.data<std::int32_t>(lengths),
-          .windows = given.data<std::int32_t>(windows),
+          .recent_counts = given.data<std::int32_t>(recent_counts),
           .sinks = given.data<std::int32_t>(sinks),
           .pages = pages_of(signature, given, kCache)};
 }

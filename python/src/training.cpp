@@ -69,7 +69,7 @@ Training::Training(const DLDevice& device, PyObject* vectors, PyObject* codebook
     throw bad_input("keys in parts are trained part by part; give the format of one");
   }
   const DLTensor& view = vectors_.view();
-  const Shape stages{view.shape[0], fields.at("residuals").get<std::int64_t>()};
+  const Shape stages{view.shape[0], fields.at("num_codebooks").get<std::int64_t>()};
   Shape entries = stages;
   entries.push_back(std::int64_t{1} << fields.at("index_bits").get<int>());
   entries.push_back(fields.at("vector_size").get<std::int64_t>());

@@ -96,12 +96,12 @@ class Codebooks:
         by_channel = self.errors(run._replace(parts=None), tokens, tokens)["keys"]["by_channel"]
         low = rope_split(by_channel)
         high = [each for each in range(len(by_channel)) if each not in low]
-        stages = run.keys[1]["residuals"] * len(by_channel) // run.keys[1]["vector_size"]
+        stages = run.keys[1]["num_codebooks"] * len(by_channel) // run.keys[1]["vector_size"]
         of_low = round(stages * len(low) / len(by_channel)) + run.parts
         of_low = min(max(of_low, stages - _MOST_STAGES, 1), stages - 1, _MOST_STAGES)
         print(f"keys in parts of {len(low)} channels of low frequency and {len(high)} of high",
               file=sys.stderr, flush=True)
-        return [{**run.keys[1], "channels": channels, "vector_size": len(channels), "residuals": of_part}
+        return [{**run.keys[1], "channels": channels, "vector_size": len(channels), "num_codebooks": of_part}
                 for channels, of_part in ((low, of_low), (high, stages - of_low))]
 
     def say(self, run, tokens):

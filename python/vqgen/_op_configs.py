@@ -13,7 +13,7 @@ SCHEMAS = (
     "attention(str config, Tensor query, Tensor key_codes, Tensor key_codebooks,"
     " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
     " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
+    " Tensor? recent_counts=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
     " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None,"
     " Tensor? block_table=None)"
     " -> (Tensor, Tensor)",
@@ -25,7 +25,7 @@ SCHEMAS = (
     "decode(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
     " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
     " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? windows=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"
+    " Tensor? recent_counts=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"
     " -> (Tensor, Tensor)",
     "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)",
     "linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"

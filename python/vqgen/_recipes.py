@@ -13,7 +13,7 @@ def _named(size, bits, name=None, **transforms):
 
 class Run(typing.NamedTuple):
     """What is evaluated: formats of keys and of values, each with its name. window, sinks,
-    window_batch: as of vqgen.hf.VQCache; a recipe's window may be VQKV's, which runs_of() puts in.
+    flush_block: as of vqgen.hf.VQCache; a recipe's window may be VQKV's, which runs_of() puts in.
     calibration: a text and how many of its sequences; None for the command's. rotated_first: of the
     keys, as simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
@@ -23,9 +23,9 @@ class Run(typing.NamedTuple):
 
     keys: tuple
     values: tuple
-    window: int | str = 0
+    recent_tokens: int | str = 0
     sinks: int = 0
-    window_batch: int = 1
+    flush_block: int = 1
     calibration: tuple | None = None
     rotated_first: bool = False
     rsimvq: bool = False
@@ -46,13 +46,13 @@ def local_of(length: int) -> int:
 
 
 def _wide(size, stages):
-    return f"d{size}b8x{stages}", {"vector_size": size, "index_bits": 8, "residuals": stages,
+    return f"d{size}b8x{stages}", {"vector_size": size, "index_bits": 8, "num_codebooks": stages,
                                    "scope": "tensor"}
 
 
 D4B8 = ("vecinfer-d4b8",) * 2
 _INT4 = ("int4-channel", {"preset": "int8-channel", "vector_size": 4})
-_D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "residuals": 2})
+_D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "num_codebooks": 2})
 # What the papers' tables compare.
 RECIPES = {
     "transforms": [  # of the keys, VecInfer's table 4
@@ -78,15 +78,15 @@ RECIPES = {
         *(Run((name,) * 2, (name,) * 2)
           for name in ("vecinfer-d2b8", "vecinfer-d4b8", "vecinfer-d8b8"))],
     "vqkv": [  # wide vectors at 2, 2.75 and 4 bits, keys in one part and in two, without raw tokens and with
-        Run(_wide(64, stages), _wide(64, stages), window, rsimvq=rsimvq, parts=parts)
+        Run(_wide(64, stages), _wide(64, stages), recent_tokens, rsimvq=rsimvq, parts=parts)
         for stages in (16, 22, 32) for parts in (None, -4) for rsimvq in (False, True)
-        for window in (0, VQKV)],
+        for recent_tokens in (0, VQKV)],
     "vqkv-parts": [  # keys of one vector, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
         *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
     "raw": [  # tokens that stay raw
-        Run(D4B8, D4B8, window, sinks)
-        for window in (0, 32, 128, 512) for sinks in (0, 4)],
+        Run(D4B8, D4B8, recent_tokens, sinks)
+        for recent_tokens in (0, 32, 128, 512) for sinks in (0, 4)],
 }
 
 
@@ -95,5 +95,5 @@ def runs_of(recipe: str, length: int, local: int | None = None):
     many tokens are raw at least, and leave the window together."""
     local = local_of(length) if local is None else local
     for run in RECIPES[recipe]:
-        yield run if run.window != VQKV else run._replace(
-            window=2 * local - 1, window_batch=local, sinks=_INITIAL)
+        yield run if run.recent_tokens != VQKV else run._replace(
+            recent_tokens=2 * local - 1, flush_block=local, sinks=_INITIAL)

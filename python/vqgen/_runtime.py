@@ -13,7 +13,7 @@ from vqgen._paths import nvrtc_folder, path_of
 if TYPE_CHECKING:
     from vqgen import configs
     Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
-              | configs.DecodeConfig | configs.MergeConfig | configs.LinearConfig
+              | configs.DequantizeConfig | configs.MergeConfig | configs.LinearConfig
               | configs.ScalarConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
@@ -97,7 +97,7 @@ class Attention(Op):
     """Attention of the newest tokens of each sequence, usually one, over a quantized cache."""
 
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
-                 key_smooth=None, raw_keys=None, raw_values=None, windows=None, sinks=None,
+                 key_smooth=None, raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
                  query_start=None, new_keys=None, new_values=None, block_table=None,
                  tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
@@ -129,7 +129,7 @@ class Attention(Op):
         if lse is None:
             lse = _arrays.empty(query, shape[:2], "f32")
         self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
-                      key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
+                      key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, query_start,
                       new_keys, new_values, block_table), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 
@@ -160,7 +160,7 @@ class Decode(Op):
     """Cached tokens as dense keys and values: what an attention of the same formats reads."""
 
     def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
-                 out_values=None, key_smooth=None, raw_keys=None, raw_values=None, windows=None,
+                 out_values=None, key_smooth=None, raw_keys=None, raw_values=None, recent_counts=None,
                  sinks=None, block_table=None, tokens: int | None = None,
                  stream: int | None = None):
         """out_keys, out_values: [batch, kv_heads, tokens, head_dim] in the op's dtype, aligned to 16
@@ -188,7 +188,7 @@ class Decode(Op):
         out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
                                 for out in (out_keys, out_values))
         self._launch((out_keys, out_values, *keys, *values, key_smooth, raw_keys, raw_values,
-                      lengths, windows, sinks, block_table), tokens, 0.0, stream)
+                      lengths, recent_counts, sinks, block_table), tokens, 0.0, stream)
         return out_keys, out_values
 
     def _room(self, keys, values, block_table):
@@ -273,10 +273,10 @@ class Scalar(Op):
             the op's dtype, of scalar_dequantize int8.
         scales: float32 [channels]; written, or made here, where the config computes them.
 
-        Returns (codes, scales) of scalar_quantize, the elements of scalar_dequantize.
+        Returns (codes, scales) of int8_quantize, the elements of scalar_dequantize.
         """
         size = _arrays.shape_of("matrix", matrix, 2)
-        quantizes = self.name == "scalar_quantize"
+        quantizes = self.name == "int8_quantize"
         shape = self._problem["shape"]
         if scales is None and shape.get("scales") == "computed":
             scales = _arrays.empty(matrix, (shape["channels"],), "f32")
@@ -286,9 +286,9 @@ class Scalar(Op):
         return (out, scales) if quantizes else out
 
 
-_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_decode": Decode,
+_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_dequantize": Decode,
             "attention_merge": Merge, "gemv": Linear, "gemm": Linear,
-            "scalar_quantize": Scalar, "scalar_dequantize": Scalar}
+            "int8_quantize": Scalar, "scalar_dequantize": Scalar}
 
 
 class Runtime:
@@ -329,16 +329,16 @@ class Runtime:
         return self._prepare(config, ("kv_append",), stream)
 
     def decode(self, config: Config, *, stream: int = 0) -> Decode:
-        """Likewise, of a config of op kv_decode."""
-        return self._prepare(config, ("kv_decode",), stream)
+        """Likewise, of a config of op kv_dequantize."""
+        return self._prepare(config, ("kv_dequantize",), stream)
 
     def merge(self, config: Config, *, stream: int = 0) -> Merge:
         """Likewise, of a config of op attention_merge."""
         return self._prepare(config, ("attention_merge",), stream)
 
     def scalar(self, config: Config, *, stream: int = 0) -> Scalar:
-        """Likewise, of a config of op scalar_quantize or scalar_dequantize."""
-        return self._prepare(config, ("scalar_quantize", "scalar_dequantize"), stream)
+        """Likewise, of a config of op int8_quantize or scalar_dequantize."""
+        return self._prepare(config, ("int8_quantize", "scalar_dequantize"), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
         """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""

@@ -71,8 +71,8 @@ def speeds(model, arguments):
         return PlainCache(model.config, dtype=model.dtype, **sizes)
 
     def make_ours(**sizes):
-        window, batch = arguments.window[0]
-        return _random_cache(model, arguments.forms[0], window=window, window_batch=batch,
+        recent_tokens, batch = arguments.recent_tokens[0]
+        return _random_cache(model, arguments.forms[0], recent_tokens=recent_tokens, flush_block=batch,
                              sinks=arguments.sinks[0], **sizes)
 
     def measure(kind, weights):
@@ -127,7 +127,7 @@ def _most(make, model, context):
     return int((before - 2e9) // each)
 
 
-def _random_cache(model, form, *, window, window_batch, sinks, batch, tokens, device):
+def _random_cache(model, form, *, recent_tokens, flush_block, sinks, batch, tokens, device):
     """A cache whose codes and codebooks are drawn at random, and which has room for `tokens`."""
     config = model.config.get_text_config(decoder=True)
     _, kv_heads, head_dim = heads_of(config)
@@ -143,8 +143,8 @@ def _random_cache(model, form, *, window, window_batch, sinks, batch, tokens, de
     for _ in range(config.num_hidden_layers):
         tensors = random_tensors(op, item, model.dtype, device)
         layers.append((item, {names.get(name, name): tensors[name] for name in tensors}))
-    cache = vqgen.hf.VQCache(model.config, layers, batch=batch, tokens=tokens, window=window,
-                             window_batch=window_batch, sinks=sinks, device=device)
+    cache = vqgen.hf.VQCache(model.config, layers, batch=batch, tokens=tokens, recent_tokens=recent_tokens,
+                             flush_block=flush_block, sinks=sinks, device=device)
     for layer in cache.layers:
         for held in (layer.cache.keys, layer.cache.values):
             held.codes.view(torch.uint8).random_(0, 256)
@@ -175,7 +175,7 @@ def _quantize_randomly(model, form):
             for name, linear in list(parent.named_children()):
                 if not isinstance(linear, torch.nn.Linear):
                     continue
-                shape = {"rows": 256, "out_features": linear.out_features,
+                shape = {"m": 256, "out_features": linear.out_features,
                          "in_features": linear.in_features}
                 op = vqgen.torch.prepare(vqgen.torch.config_text(
                     {"op": "gemm", "dtype": vqgen.torch.DTYPES[model.dtype], "shape": shape,

@@ -72,7 +72,7 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     if "parts" in fields:
         raise BadInput("keys in parts are trained part by part; give the format of one")
     refuse_transforms(fields)
-    units, stages = shape[0], fields["residuals"]
+    units, stages = shape[0], fields["num_codebooks"]
     codebooks = _arrays.empty_on_cpu(
         vectors, (units, stages, 1 << fields["index_bits"], fields["vector_size"]), dtype)
     scales = None
@@ -196,7 +196,7 @@ def tables_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
                        "rows or take fewer index_bits")
     if not torch.isfinite(vectors).all():
         raise BadInput("'vectors' must be finite, and holds NaN or infinity")
-    return units, fields["residuals"], entries, size
+    return units, fields["num_codebooks"], entries, size
 
 
 def _rsimvq_judges(judges, vectors):

@@ -13,7 +13,7 @@ class Format:
     vector_size: Optional[int] = None
     index_bits: Optional[int] = None
     preset: Optional[str] = None
-    residuals: Optional[int] = None
+    num_codebooks: Optional[int] = None
     scope: Optional[str] = None
     group_channels: Optional[int] = None
     tile_rows: Optional[int] = None
@@ -46,9 +46,9 @@ class _Config:
 
 @dataclass
 class AttentionShape:
-    """`tokens` is the longest sequence that will come; `window` and `sinks` are raw tokens,
-    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `window_batch`
-    those that leave the window together. With `independent` no bit of a result depends on the rest
+    """`tokens` is the longest sequence that will come; `recent_tokens` and `sinks` are raw tokens,
+    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `flush_block`
+    those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
     of the call."""
 
     batch: int
@@ -56,12 +56,12 @@ class AttentionShape:
     kv_heads: int
     head_dim: int
     tokens: int
-    window: Optional[int] = None
+    recent_tokens: Optional[int] = None
     sinks: Optional[int] = None
     query_tokens: Optional[int] = None
     page_tokens: Optional[int] = None
-    independent: Optional[bool] = None
-    window_batch: Optional[int] = None
+    batch_invariant: Optional[bool] = None
+    flush_block: Optional[int] = None
 
 
 @dataclass
@@ -70,7 +70,7 @@ class AttentionConfig(_Config):
     keys: AnyFormat
     values: AnyFormat
     op: str = "attention_decode"
-    hotness: Optional[str] = None
+    access_counts: Optional[str] = None
 
 
 @dataclass
@@ -82,10 +82,10 @@ class AppendShape:
     head_dim: int
     tokens: int
     new_tokens: Optional[int] = None
-    window: Optional[int] = None
+    recent_tokens: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
-    window_batch: Optional[int] = None
+    flush_block: Optional[int] = None
 
 
 @dataclass
@@ -97,26 +97,26 @@ class AppendConfig(_Config):
 
 
 @dataclass
-class DecodeShape:
+class DequantizeShape:
     """`tokens` is the most that will be decoded of a sequence."""
 
     batch: int
     kv_heads: int
     head_dim: int
     tokens: int
-    window: Optional[int] = None
+    recent_tokens: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
-    window_batch: Optional[int] = None
+    flush_block: Optional[int] = None
 
 
 @dataclass
-class DecodeConfig(_Config):
-    shape: DecodeShape
+class DequantizeConfig(_Config):
+    shape: DequantizeShape
     keys: AnyFormat
     values: AnyFormat
-    op: str = "kv_decode"
-    hotness: Optional[str] = None
+    op: str = "kv_dequantize"
+    access_counts: Optional[str] = None
 
 
 @dataclass
@@ -151,7 +151,7 @@ class LinearConfig(_Config):
     shape: LinearShape
     weights: AnyFormat
     op: Optional[str] = None  # "gemv" or "gemm", by the rows
-    hotness: Optional[str] = None
+    access_counts: Optional[str] = None
 
 
 @dataclass
@@ -166,7 +166,7 @@ class ScalarShape:
 @dataclass
 class ScalarConfig(_Config):
     shape: ScalarShape
-    op: str = "scalar_quantize"  # or "scalar_dequantize"
+    op: str = "int8_quantize"  # or "scalar_dequantize"
 
 
 def as_json(config: Any) -> Any:

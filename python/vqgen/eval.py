@@ -1,6 +1,6 @@
 """What a quantized cache costs a model in accuracy, and what it gains in memory and speed:
 
-    python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8i8 --window 0 128
+    python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8i8 --recent-tokens 0 128
     python -m vqgen.eval MODEL --random-weights --contexts 32768 --batches 1 8 --format vecinfer-d4b8i8
 
 MODEL is a folder that transformers loads, or a config.json for --random-weights. With --text, loss
@@ -78,14 +78,14 @@ def loss_through_kernels(model, tokens, cache) -> float:
     return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
 
 
-def accuracy(model, tokens, codebooks, *, window: int = 0, sinks: int = 0, window_batch: int = 1,
+def accuracy(model, tokens, codebooks, *, recent_tokens: int = 0, sinks: int = 0, flush_block: int = 1,
              rotated_first: bool = False, kernels: bool = True) -> dict:
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
-    layers_of() reads of it. window, sinks, window_batch: as of vqgen.hf.VQCache. With `rotated_first`
+    layers_of() reads of it. window, sinks, flush_block: as of vqgen.hf.VQCache. With `rotated_first`
     these are as of simulation.simulated(), and the loss through kernels is None, as it is without
     `kernels`."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
-    raw = {"window": window, "sinks": sinks, "window_batch": window_batch}
+    raw = {"recent_tokens": recent_tokens, "sinks": sinks, "flush_block": flush_block}
     with simulation.simulated(model, layers, **raw, rotated_first=rotated_first):
         simulated = loss(model, tokens)
     row = {**raw, "loss": None, "simulated": simulated}
@@ -125,8 +125,8 @@ def _arguments(arguments):
                         metavar="KEYS[:VALUES]", help="presets or files; the first is timed")
     parser.add_argument("--recipe", nargs="+", choices=[*RECIPES, "calibration"], default=[],
                         help="a table of the papers, evaluated on the text")
-    parser.add_argument("--window", nargs="+", type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
-                        help="raw slots of the newest; BATCH tokens leave them together (window_batch)")
+    parser.add_argument("--recent-tokens", nargs="+", type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
+                        help="raw slots of the newest; BATCH tokens leave them together (flush_block)")
     parser.add_argument("--sinks", nargs="+", type=int, default=[0])
     parser.add_argument("--local", type=int, metavar="TOKENS",
                         help="of the rows of recipe vqkv with a window, which this many leave together: by "
@@ -212,7 +212,7 @@ def _accuracies(model, arguments, folder):
     codebooks = Codebooks(model, folder, dict(arguments.rsimvq), judges)
     unquantized = loss(model, tokens)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
-    print(f"{'keys':30}{'values':18}{'window':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
+    print(f"{'keys':30}{'values':18}{'recent_tokens':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
     for run in _runs(arguments):
@@ -221,13 +221,13 @@ def _accuracies(model, arguments, folder):
         row = {"keys": run.keys[0], "values": run.values[0],
                "calibration": {"text": text.name, "sequences": count}}
         if run.parts is not None:
-            row["keys"] = "+".join(f"d{part['vector_size']}b{part['index_bits']}x{part['residuals']}"
+            row["keys"] = "+".join(f"d{part['vector_size']}b{part['index_bits']}x{part['num_codebooks']}"
                                    for part in layers[0][0]["keys"]["parts"])
         row["keys"] += " rsimvq" * run.rsimvq
         if arguments.errors:
             row["errors"] = {name: codebooks.errors(run, calibration(text, count), each)
                              for name, each in (("calibration", calibration(text, count)), ("evaluated", tokens))}
-        row |= accuracy(model, tokens, layers, window=run.window, sinks=run.sinks, window_batch=run.window_batch,
+        row |= accuracy(model, tokens, layers, recent_tokens=run.recent_tokens, sinks=run.sinks, flush_block=run.flush_block,
                         rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
         rows.append(row)
         keys, through_kernels, perplexity = row["keys"], "-", "-"
@@ -235,8 +235,8 @@ def _accuracies(model, arguments, folder):
             keys += " (simulated)"
         if row["loss"] is not None:
             perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"
-        window = f"{run.window}:{run.window_batch}" if run.window_batch > 1 else run.window
-        print(f"{keys:30}{row['values']:18}{window:>10}{run.sinks:6}{row['bits']:7.2f}"
+        recent_tokens = f"{run.recent_tokens}:{run.flush_block}" if run.flush_block > 1 else run.recent_tokens
+        print(f"{keys:30}{row['values']:18}{recent_tokens:>10}{run.sinks:6}{row['bits']:7.2f}"
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
         for name, errors in row.get("errors", {}).items():
@@ -248,8 +248,8 @@ def _accuracies(model, arguments, folder):
 
 def _runs(arguments):
     for keys, values in arguments.forms:
-        for (window, batch), sinks in itertools.product(arguments.window, arguments.sinks):
-            yield Run((keys, keys), (values, values), window, sinks, batch)
+        for (recent_tokens, batch), sinks in itertools.product(arguments.recent_tokens, arguments.sinks):
+            yield Run((keys, keys), (values, values), recent_tokens, sinks, batch)
     for recipe in arguments.recipe:
         yield from (runs_of(recipe, arguments.length, arguments.local) if recipe in RECIPES
                     else _by_calibration(arguments))

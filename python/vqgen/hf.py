@@ -2,7 +2,7 @@
 
     calibrate(model, batches, "codebooks", keys="vecinfer-d4b8i8", values="vecinfer-d4b8i8")
     model.set_attn_implementation("vqgen")
-    cache = VQCache(model.config, "codebooks", batch=2, tokens=4096, window=128)
+    cache = VQCache(model.config, "codebooks", batch=2, tokens=4096, recent_tokens=128)
     model.generate(**inputs, past_key_values=cache)
 
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
@@ -114,8 +114,8 @@ class VQCache(Cache):
 
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
     for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
-    `batch` sequences with room for `tokens` each; `window` and `sinks` tokens are kept raw too, and
-    those of the window leave it `window_batch` at a time (docs/embedding.md). On `device`, with
+    `batch` sequences with room for `tokens` each; `recent_tokens` and `sinks` tokens are kept raw too, and
+    those of the window leave it `flush_block` at a time (docs/embedding.md). On `device`, with
     elements of the bundle's dtype, which has to be the model's.
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
@@ -130,8 +130,8 @@ class VQCache(Cache):
 
     @torch.inference_mode(False)
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
-                 window: int = 0, sinks: int = 0, drafts: int = 0, window_batch: int = 1,
-                 independent: bool = False, device: torch.device | str = "cpu"):
+                 recent_tokens: int = 0, sinks: int = 0, drafts: int = 0, flush_block: int = 1,
+                 batch_invariant: bool = False, device: torch.device | str = "cpu"):
         query_heads, kv_heads, head_dim = require_served(config)
         config = config.get_text_config(decoder=True)
         room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
@@ -152,8 +152,8 @@ class VQCache(Cache):
             on_device = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
             layers.append(_Layer(vqgen.torch.VQCache(
                 batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
-                tokens=room, window=window, sinks=sinks, query_tokens=drafts + 1,
-                window_batch=window_batch, independent=independent, keys=item["keys"],
+                tokens=room, recent_tokens=recent_tokens, sinks=sinks, query_tokens=drafts + 1,
+                flush_block=flush_block, batch_invariant=batch_invariant, keys=item["keys"],
                 values=item["values"],
                 key_codebooks=on_device["keys.codebooks"],
                 value_codebooks=on_device["values.codebooks"],

@@ -116,10 +116,10 @@ def hot_tensors(document):
 
 
 @styled
-def hotness(*documents):
-    """Of `vqgen profile --out`: how uneven the accesses of entries are in each tensor's most read
+def access_counts(*documents):
+    """Of `vqgen count-accesses --out`: how uneven the accesses of entries are in each tensor's most read
     codebook, and how steady those of its hottest over parts of the rows (VQ-LLM, figures 8 and 9)."""
-    tensors = read(documents, "vqgen profile --out", hot_tensors)
+    tensors = read(documents, "vqgen count-accesses --out", hot_tensors)
     figure, grid = panels(len(tensors), 2, 5.5, 3.2)
     for (title, counts, cells, operand), (left, right) in zip(tensors, grid):
         mean = statistics.fmean(counts)
@@ -287,9 +287,9 @@ def losses(document):
     rows = [each for each in found["rows"] if each["loss"] is not None]
     several = len({str(each.get("calibration")) for each in rows}) > 1
     for each in rows:
-        raw = "".join(f", {name} {each[name]}" for name in ("window", "sinks") if each[name])
-        if each.get("window_batch", 1) > 1:
-            raw += f", {each['window_batch']} leave it together"
+        raw = "".join(f", {name} {each[name]}" for name in ("recent_tokens", "sinks") if each[name])
+        if each.get("flush_block", 1) > 1:
+            raw += f", {each['flush_block']} leave it together"
         if several:
             raw += f", {each['calibration']['sequences']} of {each['calibration']['text']}"
         yield (number(each["bits"]), number(each["loss"]),
@@ -366,7 +366,7 @@ def study(*documents):
 
 
 KINDS = {each.__name__: each
-         for each in (hotness, landscape, ablation, context, rows, roofline, accuracy, channels, study)}
+         for each in (access_counts, landscape, ablation, context, rows, roofline, accuracy, channels, study)}
 
 
 @styled

@@ -85,7 +85,7 @@ def books_of_parts(parts: list, codebooks, heads: int):
         channels, size = part["channels"], part["vector_size"]
         groups = len(channels) // (part.get("group_channels") or size)
         units = {"tensor": 1, "head": heads, "channel_group": heads * groups}
-        shape = (units[part.get("scope", "tensor")], part.get("residuals", 1), 1 << part["index_bits"], size)
+        shape = (units[part.get("scope", "tensor")], part.get("num_codebooks", 1), 1 << part["index_bits"], size)
         count = shape[0] * shape[1] * shape[2] * shape[3]
         yield part, codebooks.flatten()[first:first + count].view(shape)
         first += count
@@ -144,15 +144,15 @@ def _rounded(numbers: torch.Tensor, form: dict):
     return (numbers.abs() + 0.5).floor() * numbers.sign()  # ties away from zero
 
 
-def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int, scaling: float,
-              together: int = 1, window_batch: int = 1):
+def attention(query, keys, values, raw_keys, raw_values, recent_tokens: int, sinks: int, scaling: float,
+              together: int = 1, flush_block: int = 1):
     """Causal attention, float32: each token sees quantized keys and values, but raw ones of the first
     `sinks`, of those that at its time fill no group of `together`, and of the window: itself and the
-    window - window_batch tokens before it, with the whole of a batch of `window_batch` of which one is
+    window - flush_block tokens before it, with the whole of a batch of `flush_block` of which one is
     among these (docs/embedding.md). query: [batch, query_heads, tokens, head_dim]; the others
     [batch, kv_heads, tokens, head_dim]."""
-    if window_batch > max(window, 1):
-        raise vqgen.BadInput(f"window_batch is {window_batch}; it is at most the window, which is {window}")
+    if flush_block > max(recent_tokens, 1):
+        raise vqgen.BadInput(f"flush_block is {flush_block}; it is at most the window, which is {recent_tokens}")
     batch, heads, tokens, _ = query.shape
     group = heads // keys.shape[1]
     keys, values, raw_keys, raw_values = (each.float().repeat_interleave(group, 1)
@@ -163,7 +163,7 @@ def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int
         asking = query[:, :, now].float() * scaling
         seen = now[:, None] + 1
         coded = torch.minimum(seen // together * together,
-                              (seen - (window - window_batch + 1)) // window_batch * window_batch if window else seen)
+                              (seen - (recent_tokens - flush_block + 1)) // flush_block * flush_block if recent_tokens else seen)
         raw = (past >= coded) | (past < sinks)
         scores = torch.where(raw, asking @ raw_keys.transpose(2, 3), asking @ keys.transpose(2, 3))
         weights = scores.masked_fill(past >= seen, -torch.inf).softmax(-1)
@@ -172,12 +172,12 @@ def attention(query, keys, values, raw_keys, raw_values, window: int, sinks: int
 
 
 @contextlib.contextmanager
-def simulated(model, layers, *, window: int = 0, sinks: int = 0, window_batch: int = 1,
+def simulated(model, layers, *, recent_tokens: int = 0, sinks: int = 0, flush_block: int = 1,
               rotated_first: bool = False):
     """Inside it, the model's forward passes over whole sequences quantize their keys and values.
     layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle; with
     `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them. window, sinks,
-    window_batch: as of vqgen.hf.VQCache."""
+    flush_block: as of vqgen.hf.VQCache."""
     device = model.device
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
               for item, tensors in layers]
@@ -190,9 +190,9 @@ def simulated(model, layers, *, window: int = 0, sinks: int = 0, window_batch: i
         held = [held_of(rows, item, tensors, name, rotated_first and name == "keys")
                 for name, rows in (("keys", key), ("values", value))]
         together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
-        out = attention(query, *held, key, value, window, sinks,
+        out = attention(query, *held, key, value, recent_tokens, sinks,
                         query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1),
-                        window_batch)
+                        flush_block)
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register("vqgen_simulated", function)

@@ -105,13 +105,13 @@ for _schema in SCHEMAS:
 
 def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
                value_scales, lengths, *, key_smooth=None, raw_keys=None, raw_values=None,
-               windows=None, sinks=None, tokens=None, softmax_scale=0.0, query_start=None,
+               recent_counts=None, sinks=None, tokens=None, softmax_scale=0.0, query_start=None,
                new_keys=None, new_values=None, block_table=None):
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = query.new_empty(query.shape[:2], dtype=torch.float32)
     _op(config, query)._launch(
         (query, out, lse, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks, query_start,
+         value_scales, key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, query_start,
          new_keys, new_values, block_table), tokens, softmax_scale, None)
     return out, lse
 
@@ -127,11 +127,11 @@ def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, k
 
 def _decode(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
             value_scales, lengths, *, tokens, key_smooth=None, raw_keys=None, raw_values=None,
-            windows=None, sinks=None, zeroed=True, block_table=None):
+            recent_counts=None, sinks=None, zeroed=True, block_table=None):
     out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
     _op(config, lengths)._launch(
         (out_keys, out_values, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, windows, sinks, block_table), tokens,
+         value_scales, key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, block_table), tokens,
         0.0, None)
     return out_keys, out_values
 
@@ -210,7 +210,7 @@ class VQLinear(torch.nn.Module):
                  output_scales=None, bias=None, dtype=torch.float16):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        shape = {"rows": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
+        shape = {"m": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": form})
         for name, tensor in (*weights._asdict().items(), ("output_scales", output_scales)):
@@ -271,31 +271,31 @@ class VQCache:
     has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     independent: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
-    window_batch: tokens that leave the window together (docs/embedding.md). attention_plan: fields of
-    its plan, {"splits_by": "length"} for long sequences beside short ones (docs/serving.md). A cache
+    flush_block: tokens that leave the window together (docs/embedding.md). attention_plan: fields of
+    its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/serving.md). A cache
     can be copied and saved. It passes no gradients on: backward() raises.
     """
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written outside of it
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
-                 key_smooth=None, window: int = 0, sinks: int = 0, query_tokens: int = 1,
-                 independent: bool = False, lengths=None, window_batch: int = 1,
+                 key_smooth=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
+                 batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
         shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
-                 "window": window, "window_batch": window_batch, "sinks": sinks}
+                 "recent_tokens": recent_tokens, "flush_block": flush_block, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": vqgen.format_fields(keys),
                 "values": vqgen.format_fields(values)}
         self.attention_config = config_text(
             {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
-                query_heads=query_heads, query_tokens=query_tokens, independent=independent)})
+                query_heads=query_heads, query_tokens=query_tokens, batch_invariant=batch_invariant)})
         self._shape, self._formats, self._append_configs = shape, both, {}
-        self._decode_config = config_text({"op": "kv_decode", "shape": shape, **both})
-        self.tokens, self.independent = tokens, independent
+        self._decode_config = config_text({"op": "kv_dequantize", "shape": shape, **both})
+        self.tokens, self.batch_invariant = tokens, batch_invariant
         self._written_with_gradient = False
         attention = prepare(self.attention_config, device)
         prepare(self._append_config(1), device)
@@ -311,7 +311,7 @@ class VQCache:
         self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
         self.lengths = (torch.zeros(batch, dtype=torch.int32, device=device) if lengths is None
                         else lengths)
-        self._windows = torch.full_like(self.lengths, window - window_batch + 1) if window else None
+        self._windows = torch.full_like(self.lengths, recent_tokens - flush_block + 1) if recent_tokens else None
         self._sinks = torch.full_like(self.lengths, sinks) if sinks > 0 else None
 
     def _append_config(self, new_tokens: int) -> str:
@@ -346,18 +346,18 @@ class VQCache:
     def bucket(self, tokens: int) -> int:
         """The tokens of the kernel that attend() takes for `tokens`."""
         attention = prepare(self.attention_config, self.lengths.device)
-        return attention.bucket(self.tokens if self.independent else tokens)
+        return attention.bucket(self.tokens if self.batch_invariant else tokens)
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
                query_start=None, new_keys=None, new_values=None):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
-        sequence's, and picks the kernel, unless `independent`. With query_tokens above 1, query has a
+        sequence's, and picks the kernel, unless `batch_invariant`. With query_tokens above 1, query has a
         row per query token; query_start, new_keys and new_values are those of vqgen.Attention."""
         return self._read(lambda: torch.ops.vqgen.attention(
             self.attention_config, query, *self.keys, *self.values, self.lengths,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
-            windows=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
-            tokens=None if self.independent else tokens, query_start=query_start,
+            recent_counts=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
+            tokens=None if self.batch_invariant else tokens, query_start=query_start,
             new_keys=new_keys, new_values=new_values))
 
     def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
@@ -369,7 +369,7 @@ class VQCache:
             self._decode_config, *self.keys, *self.values,
             self.lengths if lengths is None else lengths, tokens=tokens,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
-            windows=self._windows, sinks=self._sinks, zeroed=zeroed))
+            recent_counts=self._windows, sinks=self._sinks, zeroed=zeroed))
 
     def _read(self, call):
         """Tokens that were written with a gradient have none here: backward() raises, and drops nothing."""

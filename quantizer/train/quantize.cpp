@@ -174,7 +174,7 @@ class KvQuantizer {
     problem.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1};
     problem.shape.head_dim = static_cast<int>(keys.columns);
     problem.shape.tokens = keys.rows;
-    problem.shape.window = least_window(problem.keys, problem.values);
+    problem.shape.recent_tokens = least_window(problem.keys, problem.values);
     validate(problem, "the format to split by");
     const std::string source = fmt::format("{}: {}", trained_on().source(), match.tensor);
     require_sizes(*request_.split_by, keys, source, keys, source);
@@ -252,7 +252,7 @@ class KvQuantizer {
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
     problem.shape.head_dim = static_cast<int>(keys.columns);
     problem.shape.tokens = keys.rows;
-    problem.shape.window = least_window(problem.keys, problem.values);
+    problem.shape.recent_tokens = least_window(problem.keys, problem.values);
     require_problem(problem, fmt::format("{}: {}", file_.source(), match.item),
                     request_.any_format);
   }

@@ -77,7 +77,7 @@ class TableTrainer {
         units_(static_cast<std::size_t>(books.shape().books())),
         together_(together),
         stage_size_(static_cast<std::size_t>(format_.entries() * format_.vector_size)),
-        stages_(static_cast<std::size_t>(format_.residuals)) {}
+        stages_(static_cast<std::size_t>(format_.num_codebooks)) {}
 
   Codebooks train() {
     Codebooks result{format_, request_.dtype, books_.shape().books(), {}, {}, {}};
@@ -310,37 +310,37 @@ class Trainer {
   Codebooks train_lattice() const {
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     for (std::int64_t unit = 0; unit < map_.units(); ++unit) {
-      std::vector<float> residuals;
-      sample(unit, residuals);
-      for (int stage = 0; stage < format_.residuals; ++stage) {
-        const double done = static_cast<double>(unit * format_.residuals + stage);
-        report(request_, done / static_cast<double>(map_.units() * format_.residuals),
+      std::vector<float> num_codebooks;
+      sample(unit, num_codebooks);
+      for (int stage = 0; stage < format_.num_codebooks; ++stage) {
+        const double done = static_cast<double>(unit * format_.num_codebooks + stage);
+        report(request_, done / static_cast<double>(map_.units() * format_.num_codebooks),
                fmt::format(": codebook {} of {}, stage {} of {}", unit + 1, map_.units(), stage + 1,
-                           format_.residuals));
-        fit_lattice(stage, residuals, result);
+                           format_.num_codebooks));
+        fit_lattice(stage, num_codebooks, result);
       }
     }
     report(request_, 1.0, "");
     return result;
   }
 
-  // The scale of a stage, and in `residuals` what its points miss.
-  void fit_lattice(int stage, std::vector<float>& residuals, Codebooks& result) const {
+  // The scale of a stage, and in `num_codebooks` what its points miss.
+  void fit_lattice(int stage, std::vector<float>& num_codebooks, Codebooks& result) const {
     const std::vector<float> table = e8p_table();
     for (const float value : table) {
       result.entries.push_back(element_from_float(request_.dtype, value));
     }
-    const float scale = format_.stage_scales ? lattice_scale(table, residuals) : 1.0f;
+    const float scale = format_.stage_scales ? lattice_scale(table, num_codebooks) : 1.0f;
     if (format_.stage_scales) result.stage_scales.push_back(scale);
-    if (stage + 1 == format_.residuals) return;
+    if (stage + 1 == format_.num_codebooks) return;
 
-    std::vector<std::uint32_t> nearest(residuals.size() / size_);
-    NearestPoint(table, scale).find(residuals, nearest);
+    std::vector<std::uint32_t> nearest(num_codebooks.size() / size_);
+    NearestPoint(table, scale).find(num_codebooks, nearest);
     std::vector<float> point(size_);
     for (std::size_t i = 0; i < nearest.size(); ++i) {
       const std::size_t entry = format_.entry_of(nearest[i]);
       lattice_point(std::span(table).subspan(entry * size_, size_), nearest[i], point);
-      for (std::size_t d = 0; d < size_; ++d) residuals[i * size_ + d] -= scale * point[d];
+      for (std::size_t d = 0; d < size_; ++d) num_codebooks[i * size_ + d] -= scale * point[d];
     }
   }
 

@@ -130,7 +130,7 @@ Lookup ArtifactCache::search(const ArtifactKey& key, bool keeps_order) {
   for (const auto& layer : layers_) {
     const auto entry = layer->read(digest);
     if (!entry || entry->unreadable) continue;
-    if (auto artifact = decode_artifact(entry->bytes, key)) {
+    if (auto artifact = dequantize_artifact(entry->bytes, key)) {
       if (keeps_order && layer.get() == folder_) folder_->touch(digest);
       return {std::move(artifact), layer->path().string(), damaged};
     }

@@ -116,7 +116,7 @@ std::vector<std::byte> encode_artifact(const ArtifactKey& key, const Artifact& a
   return {bytes.begin(), bytes.end()};
 }
 
-std::optional<StoredArtifact> decode_artifact(std::span<const std::byte> bytes) {
+std::optional<StoredArtifact> dequantize_artifact(std::span<const std::byte> bytes) {
   if (bytes.size() < kTrailerBytes) return std::nullopt;
   const auto body = bytes.first(bytes.size() - kTrailerBytes);
   if (as_text(bytes.last(kTrailerBytes)) != sha256_hex(body)) return std::nullopt;
@@ -131,14 +131,15 @@ std::optional<StoredArtifact> decode_artifact(std::span<const std::byte> bytes) 
       {{binary.begin(), binary.end()}, std::move(manifest->kernels), manifest->compile_ms}};
 }
 
-std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key) {
-  auto stored = decode_artifact(bytes);
+std::optional<Artifact> dequantize_artifact(std::span<const std::byte> bytes,
+                                            const ArtifactKey& key) {
+  auto stored = dequantize_artifact(bytes);
   if (!stored || stored->key != key) return std::nullopt;
   return std::move(stored->artifact);
 }
 
 bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest) {
-  const auto stored = decode_artifact(bytes);
+  const auto stored = dequantize_artifact(bytes);
   return stored && stored->key.hex() == digest;
 }
 

@@ -56,10 +56,11 @@ struct StoredArtifact {
 };
 
 // nullopt unless the bytes are whole and undamaged. They say themselves of what key they are.
-std::optional<StoredArtifact> decode_artifact(std::span<const std::byte> bytes);
+std::optional<StoredArtifact> dequantize_artifact(std::span<const std::byte> bytes);
 
 // nullopt unless the bytes are whole, undamaged, and say themselves that they are of `key`.
-std::optional<Artifact> decode_artifact(std::span<const std::byte> bytes, const ArtifactKey& key);
+std::optional<Artifact> dequantize_artifact(std::span<const std::byte> bytes,
+                                            const ArtifactKey& key);
 
 // Whether the bytes are whole, undamaged, and of the key with that digest.
 bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest);

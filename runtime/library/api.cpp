@@ -156,7 +156,7 @@ void vqgen_free(vqgen_runtime* runtime, void* pointer) {
   runtime->registry->backend().release(pointer);
 }
 
-vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes) {
+vqgen_status vqgen_register_host_memory(vqgen_runtime* runtime, const void* memory, size_t bytes) {
   if (bytes == 0) return VQGEN_OK;
   return guarded({runtime, memory}, [&] {
     runtime->registry->backend().lend(memory, bytes);
@@ -164,7 +164,7 @@ vqgen_status vqgen_lend(vqgen_runtime* runtime, const void* memory, size_t bytes
   });
 }
 
-void vqgen_give_back(vqgen_runtime* runtime, const void* memory, size_t bytes) {
+void vqgen_unregister_host_memory(vqgen_runtime* runtime, const void* memory, size_t bytes) {
   if (runtime == nullptr || memory == nullptr || bytes == 0) return;
   runtime->registry->backend().give_back(memory, bytes);
 }

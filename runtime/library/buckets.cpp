@@ -9,8 +9,8 @@ constexpr std::int64_t kLeastTokens = 1024;  // below, a plan is not worth a ker
 
 // Descending, the problem's own first.
 std::vector<std::int64_t> sizes_of(const Problem& problem) {
-  const bool tokens =
-      std::holds_alternative<AttentionDecode>(problem) || std::holds_alternative<KvDecode>(problem);
+  const bool tokens = std::holds_alternative<AttentionDecode>(problem) ||
+                      std::holds_alternative<KvDequantize>(problem);
   const std::int64_t own = size_of(problem);
   const Linear* const product = as_linear(problem);
   const bool grouped = product != nullptr && product->shape.grouped();
@@ -70,7 +70,7 @@ std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, i
     BucketPlan bucket{.most = size, .config = config, .plan = {}};
     bucket.config.problem = resized(config.problem, size);
     try {
-      Planned planned = plan_with(bucket.config, gpu, hotness_of(bucket.config), options);
+      Planned planned = plan_with(bucket.config, gpu, access_counts_of(bucket.config), options);
       bucket.plan = std::move(planned.plan);
       bucket.from = std::move(planned.from);
     } catch (const Error& error) {

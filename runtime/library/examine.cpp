@@ -59,7 +59,7 @@ void examine_pages(FirstFault& fault, std::int64_t kv_heads, const Demands& dema
 template <class Shape, class Args>
 void examine_cache(FirstFault& fault, const Shape& shape, const Demands& demands,
                    const Args& args) {
-  const bool raw = demands.window || demands.sinks;
+  const bool raw = demands.recent_tokens || demands.sinks;
   fault.quantized("keys", args.keys, demands.codes_mask, demands.scales);
   fault.quantized("values", args.values, demands.codes_mask, demands.value_scales);
   fault.present("key_smooth", args.key_smooth, kWordAlignment - 1, demands.key_smooth);
@@ -118,10 +118,10 @@ void examine_written_cache(FirstFault& fault, const AppendShape& shape, const De
           "values.batch_stride or values.head_stride is less than the `tokens` rows that it spans; "
           "lay sequences and heads apart, or lower `tokens`");
   }
-  if (demands.window || demands.sinks) {
+  if (demands.recent_tokens || demands.sinks) {
     examine_written(fault, {args.raw_batch_stride, shape.batch},
                     {args.raw_head_stride, shape.kv_heads},
-                    std::int64_t{shape.sinks + shape.window} * shape.head_dim,
+                    std::int64_t{shape.sinks + shape.recent_tokens} * shape.head_dim,
                     "raw_batch_stride or raw_head_stride is less than the raw tokens that it "
                     "spans; lay sequences and heads apart");
   }
@@ -130,7 +130,7 @@ void examine_written_cache(FirstFault& fault, const AppendShape& shape, const De
 template <class Args>
 void examine_counts(FirstFault& fault, const Demands& demands, const Args& args) {
   fault.present("lengths", args.lengths, kWordAlignment - 1);
-  fault.present("windows", args.windows, kWordAlignment - 1, demands.window);
+  fault.present("recent_counts", args.recent_counts, kWordAlignment - 1, demands.recent_tokens);
   fault.present("sinks", args.sinks, kWordAlignment - 1, demands.sinks);
 }
 
@@ -166,8 +166,8 @@ void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands
   examine_written_cache(fault, shape, demands, args);
 }
 
-void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
-             const vqgen_kv_decode_args& args) {
+void examine(FirstFault& fault, const DequantizeShape& shape, const Demands& demands,
+             const vqgen_kv_dequantize_args& args) {
   fault.present("out_keys", args.out_keys, demands.elements_mask, args.tokens > 0);
   fault.present("out_values", args.out_values, demands.elements_mask, args.tokens > 0);
   examine_cache(fault, shape, demands, args);

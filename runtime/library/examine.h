@@ -77,8 +77,8 @@ void examine(FirstFault& fault, const AttentionShape& shape, const Demands& dema
              const vqgen_attention_args& args);
 void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
              const vqgen_append_args& args);
-void examine(FirstFault& fault, const DecodeShape& shape, const Demands& demands,
-             const vqgen_kv_decode_args& args);
+void examine(FirstFault& fault, const DequantizeShape& shape, const Demands& demands,
+             const vqgen_kv_dequantize_args& args);
 void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
              const vqgen_merge_args& args);
 

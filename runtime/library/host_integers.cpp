@@ -24,16 +24,18 @@ vqgen_status judge_array(const Backend& backend, const char* name, const std::in
   const auto why = backend.out_of_reach(reinterpret_cast<const void*>(begin),
                                         4 * static_cast<std::size_t>(count));
   if (!why) return VQGEN_OK;
-  return refuse("{}[{}] to [{}] are {}; give all of it as memory of vqgen_alloc() or vqgen_lend()",
-                name, first, first + count - 1, *why);
+  return refuse(
+      "{}[{}] to [{}] are {}; give all of it as memory of vqgen_alloc() or "
+      "vqgen_register_host_memory()",
+      name, first, first + count - 1, *why);
 }
 
 // Those of a cache that is read.
 template <class Shape, class Args>
 vqgen_status judge_counts(const Backend& backend, const Shape& shape, const Args& args) {
   auto status = judge_array(backend, "lengths", args.lengths, 0, shape.batch);
-  if (status == VQGEN_OK && shape.window > 0) {
-    status = judge_array(backend, "windows", args.windows, 0, shape.batch);
+  if (status == VQGEN_OK && shape.recent_tokens > 0) {
+    status = judge_array(backend, "recent_counts", args.recent_counts, 0, shape.batch);
   }
   if (status == VQGEN_OK && shape.sinks > 0) {
     status = judge_array(backend, "sinks", args.sinks, 0, shape.batch);
@@ -82,20 +84,19 @@ vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int
   }
   if (args.lengths[b] == 0) return VQGEN_OK;
   const int most = std::max(most_raw(shape) - std::max(queries - 1, 0), 0);
-  if (shape.window > 0 && args.windows[b] < 0) {
-    return refuse("windows[{}] is {}; a sequence without a window has 0", b, args.windows[b]);
+  if (shape.recent_tokens > 0 && args.recent_counts[b] < 0) {
+    return refuse("windows[{}] is {}; a sequence without a window has 0", b, args.recent_counts[b]);
   }
   if (shape.sinks > 0 && args.sinks[b] < 0) {
     return refuse("sinks[{}] is {}; a sequence without sinks has 0", b, args.sinks[b]);
   }
-  if (shape.window > 0 && args.windows[b] > most) {
+  if (shape.recent_tokens > 0 && args.recent_counts[b] > most) {
     return refuse(
         "windows[{}] is {}, and a window of {} in the config{} serves {} with at most {}; lower "
         "it, or prepare with a larger window",
-        b, args.windows[b], shape.window,
-        shape.window_batch > 1
-            ? fmt::format(", which tokens leave {} at a time,", shape.window_batch)
-            : "",
+        b, args.recent_counts[b], shape.recent_tokens,
+        shape.flush_block > 1 ? fmt::format(", which tokens leave {} at a time,", shape.flush_block)
+                              : "",
         queries > 1 ? fmt::format("{} query tokens", queries) : "a sequence", most);
   }
   if (shape.sinks > 0 && args.sinks[b] > shape.sinks) {
@@ -144,8 +145,8 @@ vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
   return VQGEN_OK;
 }
 
-vqgen_status judge_integers(const Backend& backend, const DecodeShape& shape,
-                            const vqgen_kv_decode_args& args) {
+vqgen_status judge_integers(const Backend& backend, const DequantizeShape& shape,
+                            const vqgen_kv_dequantize_args& args) {
   if (const auto status = judge_counts(backend, shape, args)) return status;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     if (const auto status = judge_raw(shape, args, b, 1)) return status;
@@ -193,9 +194,9 @@ vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
     };
     // Of batches those that the call fills.
     const std::int64_t end = std::min(position + count, args.tokens);
-    const auto status = each_page(backend, args.pages, shape.page_tokens, b,
-                                  position - position % shape.window_batch,
-                                  end - end % shape.window_batch, written);
+    const auto status =
+        each_page(backend, args.pages, shape.page_tokens, b,
+                  position - position % shape.flush_block, end - end % shape.flush_block, written);
     if (status != VQGEN_OK) return status;
   }
   return VQGEN_OK;

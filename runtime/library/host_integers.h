@@ -23,8 +23,8 @@ namespace vqgen::library {
 //     more rows than the config's.
 vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
                             const vqgen_attention_args& args);
-vqgen_status judge_integers(const Backend& backend, const DecodeShape& shape,
-                            const vqgen_kv_decode_args& args);
+vqgen_status judge_integers(const Backend& backend, const DequantizeShape& shape,
+                            const vqgen_kv_dequantize_args& args);
 vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
                             const vqgen_append_args& args);
 vqgen_status judge_integers(const Backend& backend, const LinearShape& shape,

@@ -4,7 +4,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/args/attention_merge.h>
 #include <vq/args/kv_append.h>
-#include <vq/args/kv_decode.h>
+#include <vq/args/kv_dequantize.h>
 #include <vq/args/linear.h>
 #include <vq/args/scalar_matrix.h>
 
@@ -58,7 +58,7 @@ void set_cache(Call& call, const Args& args) {
   call.raw_head_stride = args.raw_head_stride;
   if constexpr (requires { call.lengths; }) {
     call.lengths = args.lengths;
-    call.windows = args.windows;
+    call.recent_counts = args.recent_counts;
     call.sinks = args.sinks;
   }
 }
@@ -91,9 +91,9 @@ vqgen_status wrong_op(const Record& record) {
       "the op is a product; launch it with vqgen_linear_launch()",
       "the op is a product; launch it with vqgen_linear_launch()",
       "the op is a kv_append; launch it with vqgen_append_launch()",
-      "the op is a kv_decode; launch it with vqgen_kv_decode_launch()",
+      "the op is a kv_dequantize; launch it with vqgen_kv_dequantize_launch()",
       "the op is an attention_merge; launch it with vqgen_attention_merge_launch()",
-      "the op is a scalar_quantize; launch it with vqgen_scalar_launch()",
+      "the op is a int8_quantize; launch it with vqgen_scalar_launch()",
       "the op is a scalar_dequantize; launch it with vqgen_scalar_launch()"};
   static_assert(kOwn.size() == std::variant_size_v<Problem>);
   return fail(VQGEN_BAD_INPUT, kOwn[record.buckets.back().config.problem.index()]);
@@ -161,10 +161,10 @@ vqgen_status launch(const Record& record, const vqgen_append_args& args, Workspa
   return VQGEN_OK;
 }
 
-vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Workspace,
+vqgen_status launch(const Record& record, const vqgen_kv_dequantize_args& args, Workspace,
                     void* stream) {
   const auto& buckets = record.buckets;
-  const auto* op = std::get_if<KvDecode>(&buckets.back().config.problem);
+  const auto* op = std::get_if<KvDequantize>(&buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
   if (args.tokens < 0 || args.tokens > buckets.back().most) {
     return fail_range("tokens", args.tokens, 0, buckets.back().most);
@@ -174,7 +174,7 @@ vqgen_status launch(const Record& record, const vqgen_kv_decode_args& args, Work
   if (const auto status = judged(fault, record, op->shape, bucket.demands, args)) return status;
   if (args.tokens == 0) return VQGEN_OK;
 
-  vq::KvDecodeArgs call{};
+  vq::KvDequantizeArgs call{};
   call.out_keys = static_cast<vq::u16*>(args.out_keys);
   call.out_values = static_cast<vq::u16*>(args.out_values);
   set_cache(call, args);
@@ -336,8 +336,8 @@ vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* ar
   return guarded_launch(op, args, {}, stream);
 }
 
-vqgen_status vqgen_kv_decode_launch(const vqgen_op* op, const vqgen_kv_decode_args* args,
-                                    void* stream) {
+vqgen_status vqgen_kv_dequantize_launch(const vqgen_op* op, const vqgen_kv_dequantize_args* args,
+                                        void* stream) {
   return guarded_launch(op, args, {}, stream);
 }
 

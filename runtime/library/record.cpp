@@ -33,7 +33,7 @@ Demands demands_of(const Problem& problem, const vq::CallShape& shape) {
       demands.key_smooth = op.keys.smooth;
       demands.scales = op.keys.stage_scales;
       demands.value_scales = op.values.stage_scales;
-      demands.window = op.shape.window > 0;
+      demands.recent_tokens = op.shape.recent_tokens > 0;
       demands.sinks = op.shape.sinks > 0;
       demands.page_tokens = op.shape.page_tokens;
       demands.keys = rows_of(op.keys, op.shape.head_dim);
@@ -53,9 +53,9 @@ bool merges_by_last_block(const Plan& plan) {
       plan);
 }
 
-// As prepare() makes it, but that a plan which no hotness can change is not looked for again.
+// As prepare() makes it, but that a plan which no access_counts can change is not looked for again.
 Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
-  if (wanted.config.hotness) {
+  if (wanted.config.access_counts) {
     return prepare(wanted.config, maker.gpu, compiler, maker.cache, maker.plan);
   }
   KernelSource source = source_for(wanted.config, wanted.plan, maker.gpu, compiler.machine());
@@ -113,9 +113,9 @@ void add_quantized(Json& list, const std::string& name, const VqFormat& format,
   add(list, name + ".codes", "u32", rows);
   add(list, name + ".codebooks", dtype,
       format.in_parts() ? Shape{codebook_elements}
-                        : Shape{units, format.residuals, format.entries(), format.vector_size});
+                        : Shape{units, format.num_codebooks, format.entries(), format.vector_size});
   if (format.stage_scales) {
-    add(list, name + ".scales", "f32", {units, format.residuals});
+    add(list, name + ".scales", "f32", {units, format.num_codebooks});
   }
 }
 
@@ -144,7 +144,7 @@ void add_cache(Json& list, const Op& op, const std::string& dtype) {
 template <class Shape>
 void add_counts(Json& list, const Shape& s) {
   add(list, "lengths", "i32", {s.batch});
-  if (s.window > 0) add(list, "windows", "i32", {s.batch});
+  if (s.recent_tokens > 0) add(list, "recent_counts", "i32", {s.batch});
   if (s.sinks > 0) add(list, "sinks", "i32", {s.batch});
 }
 
@@ -179,8 +179,8 @@ Json arguments(const KvAppend& op) {
   return list;
 }
 
-Json arguments(const KvDecode& op) {
-  const DecodeShape& s = op.shape;
+Json arguments(const KvDequantize& op) {
+  const DequantizeShape& s = op.shape;
   const std::string dtype(enum_name(op.dtype));
   Json list = Json::array();
   for (const char* name : {"out_keys", "out_values"}) {

@@ -17,13 +17,13 @@ namespace vqgen::library {
 
 // Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
 // launch finds its own by a scan. Tokens only change the plan, never what it does: sizes grow
-// fourfold, and of an attention those with one plan are one; the grid of a kv_decode grows with
+// fourfold, and of an attention those with one plan are one; the grid of a kv_dequantize grows with
 // them. Rows are part of the text: powers of two. How many an expert has is the device's to know,
 // so that grouped products have one size.
 
-// Tokens of an attention or a kv_decode, rows of a product, of all experts together, tokens that
-// the cache of a kv_append has room for: which change neither its plan nor its text, so that it has
-// one bucket; rows of an attention_merge, which has one likewise.
+// Tokens of an attention or a kv_dequantize, rows of a product, of all experts together, tokens
+// that the cache of a kv_append has room for: which change neither its plan nor its text, so that
+// it has one bucket; rows of an attention_merge, which has one likewise.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
@@ -63,12 +63,13 @@ struct Demands {
   bool output_scales = false;                 // the products' format has them
   bool key_smooth = false;                    // the cache's keys have it
   bool scales = false, value_scales = false;  // of the stages: weights or keys; values
-  bool window = false, sinks = false;
+  bool recent_tokens = false, sinks = false;
   bool readable = false;  // device memory is the host's
   int page_tokens = 0;    // of a cache in pages
   PagedRows keys = {}, values = {};
   std::uintptr_t codes_mask = 3;  // of codes, and of their strides in bytes
-  // Of raw tokens, of x, of what kv_decode writes, and of what attention_merge reads and writes.
+  // Of raw tokens, of x, of what kv_dequantize writes, and of what attention_merge reads and
+  // writes.
   std::uintptr_t elements_mask = 1;
 };
 

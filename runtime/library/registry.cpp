@@ -49,7 +49,7 @@ std::string spec_key(const Config& config, const GpuSpec& gpu, std::string_view 
   return Digest()
       .add(to_json(config.problem).dump())
       .add(config.plan.dump())
-      .add(config.hotness.value_or(""))
+      .add(config.access_counts.value_or(""))
       .add(to_json(gpu).dump())
       .add(backend)
       .hex();
@@ -161,8 +161,8 @@ Outcome Registry::make(const Config& config, const std::string& key, int threads
 Outcome Registry::make_baseline(const Config& config, Maker maker, const std::string& key,
                                 std::vector<BucketPlan> wanted) {
   Config plain = config;
-  plain.plan = Json{{"dataflow", as_scalar(config.problem) != nullptr ? "forms" : "lanes"}};
-  plain.hotness.reset();
+  plain.plan = Json{{"dataflow", as_scalar(config.problem) != nullptr ? "forms" : "simt"}};
+  plain.access_counts.reset();
   Maker by_rules = maker;
   by_rules.plan = {.chooser = Chooser::rules};
   std::vector<BucketPlan> plans =

@@ -36,7 +36,7 @@ struct RegistryOptions {
   std::shared_ptr<const TunedTables> tables = {};  // null: none are asked
 };
 
-// Canonical problem, fixed fields of the plan, hotness file, GPU and backend.
+// Canonical problem, fixed fields of the plan, access_counts file, GPU and backend.
 std::string spec_key(const Config& config, const GpuSpec& gpu, std::string_view backend);
 
 // Thread-safe.

@@ -79,8 +79,8 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   data.page_order = input.page_order;
   data.batch = problem.shape.batch;
   data.new_tokens = problem.shape.new_tokens;
-  data.max_window = problem.shape.window;
-  data.window_batch = problem.shape.window_batch;
+  data.max_recent_tokens = problem.shape.recent_tokens;
+  data.flush_block = problem.shape.flush_block;
   data.max_sinks = problem.shape.sinks;
   data.keys = make_cache(problem, problem.keys, Random(input.seed, kAppendKeys));
   data.values = make_cache(problem, problem.values, Random(input.seed, kAppendValues));

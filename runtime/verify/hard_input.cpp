@@ -73,7 +73,7 @@ std::vector<std::int32_t> rows_of_experts(const LinearShape& shape, const HardIn
     }
   } else {
     const int most = shape.most_touched();
-    const int touched = input.touched_experts > 0 ? std::min(input.touched_experts, most) : most;
+    const int touched = input.active_experts > 0 ? std::min(input.active_experts, most) : most;
     for (int i = 0; i < touched; ++i) {
       rows[static_cast<std::size_t>(i)] = std::min(shape.rows, left / (touched - i));
       left -= rows[static_cast<std::size_t>(i)];
@@ -109,10 +109,10 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
     data.query_start.push_back(data.query_start.back() + counts[b]);
     if (input.fresh) {
       data.lengths[b] = std::min(data.lengths[b], room - counts[b]);
-    } else if (!data.windows.empty()) {
+    } else if (!data.recent_counts.empty()) {
       const std::int32_t others = std::max(counts[b] - 1, 0);
-      const std::int32_t held = data.max_window - (data.window_batch - 1);
-      data.windows[b] = std::max(std::min(data.windows[b], held - others), 0);
+      const std::int32_t held = data.max_recent_tokens - (data.flush_block - 1);
+      data.recent_counts[b] = std::max(std::min(data.recent_counts[b], held - others), 0);
     }
   }
   const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
@@ -213,7 +213,7 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
   }
   const double queries = static_cast<double>(std::max<std::int64_t>(last - first, 1) * group);
   const double key_gain = std::min(kScoreSpread / std::sqrt(raw_variance / queries), kMaxGain);
-  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_window;
+  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_recent_tokens;
   const auto fill = [&](std::vector<std::uint16_t>& keys, std::vector<std::uint16_t>& values,
                         std::int64_t row) {
     for (std::size_t i = 0; i < query.size(); ++i) {
@@ -241,13 +241,13 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.page_order = input.page_order;
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
-  data.max_window = shape.window;
-  data.window_batch = shape.window_batch;
+  data.max_recent_tokens = shape.recent_tokens;
+  data.flush_block = shape.flush_block;
   data.max_sinks = shape.sinks;
   Random extents(input.seed, kExtents);
   data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
   if (!input.given_lengths.empty()) data.lengths = input.given_lengths;
-  data.windows = make_extents(shape.batch, most_raw(shape), extents);
+  data.recent_counts = make_extents(shape.batch, most_raw(shape), extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 
   TensorShape tensor{.batch = shape.batch,
@@ -305,18 +305,18 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   return data;
 }
 
-AttentionData make_decode_data(const KvDecode& problem, const HardInput& input) {
-  const DecodeShape& s = problem.shape;
+AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput& input) {
+  const DequantizeShape& s = problem.shape;
   const AttentionDecode reader{problem.dtype,
                                {.batch = s.batch,
                                 .query_heads = s.kv_heads,
                                 .kv_heads = s.kv_heads,
                                 .head_dim = s.head_dim,
                                 .tokens = s.tokens,
-                                .window = s.window,
+                                .recent_tokens = s.recent_tokens,
                                 .sinks = s.sinks,
                                 .page_tokens = s.page_tokens,
-                                .window_batch = s.window_batch},
+                                .flush_block = s.flush_block},
                                problem.keys,
                                problem.values};
   return make_attention_data(reader, input);

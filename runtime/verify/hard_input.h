@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/access/access_counts.h"
 #include "core/format/quantized_tensor.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/problem/problem.h"
 #include "runtime/verify/hard_tensor.h"
 #include "runtime/verify/reference_merge.h"
@@ -28,7 +28,8 @@ struct HardInput {
   LengthPattern lengths = LengthPattern::full;
   std::vector<std::int32_t> given_lengths = {};  // of each sequence, in place of a pattern's
   double skew = 1;                               // of CodePattern::zipf
-  std::vector<HotnessProfile> captured = {};  // of CodePattern::captured, as match_hotness() has it
+  std::vector<AccessCounts> captured =
+      {};  // of CodePattern::captured, as match_access_counts() has it
   // Query tokens of a sequence: query_tokens each, or 0, query_tokens and numbers between.
   LengthPattern counts = LengthPattern::full;
   bool fresh = false;  // their keys and values come with them, not in the cache
@@ -36,7 +37,7 @@ struct HardInput {
   // Keys whose channels have scales get dead, biased and outlying ones (uneven_channels.h). Queries
   // are then as without them, so that scores may spread by hundreds.
   bool uneven = false;
-  int touched_experts = 0;  // that have rows, of lengths full; 0: as many as can have
+  int active_experts = 0;  // that have rows, of lengths full; 0: as many as can have
 };
 
 // Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by
@@ -56,7 +57,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
 AppendData make_append_data(const KvAppend& problem, const HardInput& input);
 
 // What make_attention_data() makes for one query a KV head: the cache is the same.
-AttentionData make_decode_data(const KvDecode& problem, const HardInput& input);
+AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput& input);
 
 // lengths full: all parts count in all rows, log-sum-exps are within a few of each other, and the
 // result stands apart. ragged: log-sum-exps of a row spread by up to hundreds or are equal; in a

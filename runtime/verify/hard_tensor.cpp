@@ -38,9 +38,9 @@ double int8_entry(const VqFormat& format, double value) {
 // where the format has them.
 std::vector<float> carrying_scales(const QuantizedTensor& t, double magnitude, Random& random) {
   const double unit = t.format.entry_type == EntryType::int8 ? int8_unit(t.format) : 1;
-  std::vector<float> scales = factors(t.units * t.format.residuals, random);
+  std::vector<float> scales = factors(t.units * t.format.num_codebooks, random);
   for (std::size_t book = 0; book < scales.size(); ++book) {
-    const int stage = static_cast<int>(book) % t.format.residuals;
+    const int stage = static_cast<int>(book) % t.format.num_codebooks;
     const double share = t.format.common_scale ? 1 : stage_share(stage);
     scales[book] *= static_cast<float>(magnitude * share / unit);
     if (t.format.common_scale && stage > 0) scales[book] = scales[book - 1];
@@ -54,7 +54,7 @@ std::vector<std::uint16_t> make_lattice(const QuantizedTensor& t, Random& random
   std::vector<std::int64_t> order(kE8pEntries);
   std::iota(order.begin(), order.end(), 0);
   std::vector<std::uint16_t> result;
-  for (std::int64_t book = 0; book < t.units * t.format.residuals; ++book) {
+  for (std::int64_t book = 0; book < t.units * t.format.num_codebooks; ++book) {
     random.shuffle(order);
     for (const std::int64_t entry : order) {
       for (std::int64_t i = 0; i < kE8pVectorSize; ++i) {
@@ -70,10 +70,10 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
                                           Random& random) {
   const VqFormat& f = t.format;
   std::vector<std::uint16_t> result;
-  result.reserve(static_cast<std::size_t>(t.units * f.residuals * f.entries() * f.vector_size));
+  result.reserve(static_cast<std::size_t>(t.units * f.num_codebooks * f.entries() * f.vector_size));
   for (std::int64_t unit = 0; unit < t.units; ++unit) {
     const std::int64_t column = random.chance(kOutlierUnits) ? random.below(f.vector_size) : -1;
-    for (int stage = 0; stage < f.residuals; ++stage) {
+    for (int stage = 0; stage < f.num_codebooks; ++stage) {
       const double stage_magnitude = magnitude * stage_share(stage);
       for (int entry = 0; entry < f.entries(); ++entry) {
         const std::int64_t element =
@@ -131,7 +131,7 @@ std::vector<std::uint32_t> zipf_slices(int count, double skew, Random& random) {
 // there are.
 std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& law) {
   const std::int64_t entries = tensor.format.entries();
-  const std::int64_t unit_counts = tensor.format.residuals * entries;
+  const std::int64_t unit_counts = tensor.format.num_codebooks * entries;
   const std::int64_t items = std::ssize(law.counts) / (tensor.units * unit_counts);
   require(items > 0 && std::ssize(law.counts) == items * tensor.units * unit_counts,
           "captured codes: counts are not [item][unit][stage][entry] of the tensor");
@@ -139,7 +139,7 @@ std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& 
   sums.reserve(static_cast<std::size_t>(tensor.units * unit_counts));
   for (std::int64_t unit = 0; unit < tensor.units; ++unit) {
     auto from = law.counts.begin() + (unit % items * tensor.units + unit) * unit_counts;
-    for (int stage = 0; stage < tensor.format.residuals; ++stage, from += entries) {
+    for (int stage = 0; stage < tensor.format.num_codebooks; ++stage, from += entries) {
       std::partial_sum(from, from + entries, std::back_inserter(sums));
     }
   }
@@ -181,9 +181,9 @@ class CodeSource {
 
   std::uint32_t captured(std::int64_t head, std::int64_t row, std::int64_t number) {
     const VqFormat& format = tensor_.format;
-    const std::int64_t column = number / format.residuals * format.vector_size;
+    const std::int64_t column = number / format.num_codebooks * format.vector_size;
     const std::int64_t book =
-        unit_of(tensor_, head, row, column) * format.residuals + number % format.residuals;
+        unit_of(tensor_, head, row, column) * format.num_codebooks + number % format.num_codebooks;
     const auto first = sums_.begin() + book * format.entries();
     const auto last = first + format.entries();
     const std::int64_t all = *(last - 1);
@@ -245,7 +245,7 @@ void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
       random);
   if (law.pattern == CodePattern::uniform) return;  // random bits are that already
   const VqFormat& format = tensor.format;
-  const std::int64_t row_codes = tensor.columns / format.vector_size * format.residuals;
+  const std::int64_t row_codes = tensor.columns / format.vector_size * format.num_codebooks;
   CodeSource source(tensor, law, random);
   for (std::int64_t b = 0; b < tensor.batch; ++b) {
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
@@ -312,7 +312,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.columns = shape.columns;
   t.units = shape.units;
   t.expert_units = shape.expert_units;
-  const std::int64_t row_codes = t.columns / format.vector_size * format.residuals;
+  const std::int64_t row_codes = t.columns / format.vector_size * format.num_codebooks;
   t.row_words = (row_codes * format.index_bits + 31) / 32 + format.scale_words(t.columns);
   const bool lattice = format.decoder == Decoder::e8p;
   t.codebooks = lattice              ? make_lattice(t, random)
@@ -321,7 +321,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   if (format.stage_scales) {
     const bool carried = lattice || format.entry_type == EntryType::int8;
     t.stage_scales = carried ? carrying_scales(t, magnitude, random)
-                             : factors(t.units * format.residuals, random);
+                             : factors(t.units * format.num_codebooks, random);
   }
   if (format.output_scales) t.output_scales = factors(t.heads * t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);

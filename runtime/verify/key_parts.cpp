@@ -36,7 +36,7 @@ std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
     require(format.vector_size > 0 && part.columns > 0 && part.columns % format.vector_size == 0,
             "keys in parts: vector_size does not divide the channels of a part");
     const std::int64_t bits =
-        part.columns / format.vector_size * format.residuals * format.index_bits;
+        part.columns / format.vector_size * format.num_codebooks * format.index_bits;
     part.row_words = (bits + 31) / 32;
     part.units = unit_of(part, part.heads - 1, part.rows - 1, part.columns - 1) + 1;
     require(first_word + part.row_words <= keys.row_words,
@@ -47,7 +47,7 @@ std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
       }
     });
     const std::int64_t elements =
-        part.units * format.residuals * format.entries() * format.vector_size;
+        part.units * format.num_codebooks * format.entries() * format.vector_size;
     for (std::int64_t i = 0; i < elements; ++i) {
       require(element < keys.codebooks.size(), "keys in parts: codebooks are missing");
       part.codebooks.push_back(keys.codebooks[element++]);

@@ -91,7 +91,7 @@ class HeadJudge {
 
   // Does the call encode the token? Of a group or batch all of them, with its last.
   bool written(std::int64_t token) const {
-    const std::int64_t together = std::max(t_.format.group_tokens, data_.window_batch);
+    const std::int64_t together = std::max(t_.format.group_tokens, data_.flush_block);
     const std::int64_t last = token - token % together + together - 1;
     return last >= first_ && last < first_ + count_;
   }
@@ -99,8 +99,8 @@ class HeadJudge {
   // The elements of a token: of an appended one as they came, of one before from the ring.
   const std::uint16_t* elements_of(std::int64_t token) const {
     if (token >= first_) return operand_.elements.data() + new_elements(token);
-    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_window;
-    const std::int64_t slot = data_.max_sinks + token % data_.max_window;
+    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_recent_tokens;
+    const std::int64_t slot = data_.max_sinks + token % data_.max_recent_tokens;
     return operand_.raw_before.data() +
            ((sequence_ * t_.heads + head_) * slots + slot) * t_.columns;
   }
@@ -131,8 +131,8 @@ class HeadJudge {
     for (std::int64_t column = 0; column < t_.columns; column += f.vector_size) {
       const auto original = std::span(x).subspan(static_cast<std::size_t>(column), size);
       std::vector<double> left(original.begin(), original.end());
-      for (int stage = 0; stage < f.residuals; ++stage, bit += f.index_bits) {
-        const std::int64_t book = unit_of(t_, head_, token, column) * f.residuals + stage;
+      for (int stage = 0; stage < f.num_codebooks; ++stage, bit += f.index_bits) {
+        const std::int64_t book = unit_of(t_, head_, token, column) * f.num_codebooks + stage;
         const std::uint32_t code = read_code(words, bit, f.index_bits);
         const std::vector<double> point = books_.point(book, code);
         const double least = books_.least_distance(book, left);
@@ -212,7 +212,7 @@ class HeadJudge {
   }
 
   void judge_raw() {
-    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_window;
+    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_recent_tokens;
     const auto begin = (sequence_ * t_.heads + head_) * slots * t_.columns;
     std::vector<std::uint16_t> expected(operand_.raw_before.begin() + begin,
                                         operand_.raw_before.begin() + begin + slots * t_.columns);
@@ -222,7 +222,7 @@ class HeadJudge {
                     expected.begin() + slot * t_.columns);
       };
       if (token < data_.max_sinks) put(token);
-      if (data_.max_window > 0) put(data_.max_sinks + token % data_.max_window);
+      if (data_.max_recent_tokens > 0) put(data_.max_sinks + token % data_.max_recent_tokens);
     }
     const auto wrong =
         std::mismatch(expected.begin(), expected.end(), operand_.raw.begin() + begin).first;
@@ -248,14 +248,15 @@ void check(const AppendData& data, const Operand& operand) {
           "append data: the result has another size than the cache");
   require(std::ssize(operand.elements) == data.batch * data.new_tokens * t.heads * t.columns,
           "append data: new elements are not [batch][new_tokens][kv_heads][head_dim]");
-  require(std::ssize(operand.raw) ==
-              data.batch * t.heads * (data.max_sinks + data.max_window) * t.columns,
-          "append data: raw slots are not [batch][kv_heads][max_sinks + max_window][head_dim]");
+  require(
+      std::ssize(operand.raw) ==
+          data.batch * t.heads * (data.max_sinks + data.max_recent_tokens) * t.columns,
+      "append data: raw slots are not [batch][kv_heads][max_sinks + max_recent_tokens][head_dim]");
   require(std::ssize(data.positions) == data.batch &&
               (data.counts.empty() || std::ssize(data.counts) == data.batch),
           "append data: positions or counts are not [batch]");
-  require(t.format.group_tokens <= data.max_window &&
-              (data.window_batch == 1 || data.window_batch <= data.max_window),
+  require(t.format.group_tokens <= data.max_recent_tokens &&
+              (data.flush_block == 1 || data.flush_block <= data.max_recent_tokens),
           "append data: the window holds no group or batch of tokens");
 }
 
@@ -289,7 +290,7 @@ AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
   const std::int64_t heads = data.batch * t.heads;
   std::vector<AppendVerdict> verdicts(static_cast<std::size_t>(heads));
   const int threads = reference_threads(heads * data.new_tokens * t.columns * t.format.entries() *
-                                        t.format.residuals * 8);
+                                        t.format.num_codebooks * 8);
   in_parallel(verdicts.size(), threads, [&](std::size_t i) {
     const auto number = static_cast<std::int64_t>(i);
     verdicts[i] = HeadJudge(data, operand, books, number / t.heads, number % t.heads).judge();

@@ -15,7 +15,7 @@ namespace vqgen {
 namespace {
 
 std::int64_t raw_slots(const AttentionData& data) {
-  return std::int64_t{data.max_sinks} + data.max_window;
+  return std::int64_t{data.max_sinks} + data.max_recent_tokens;
 }
 
 void check(const AttentionData& d) {
@@ -44,15 +44,16 @@ void check(const AttentionData& d) {
     return std::all_of(values.begin(), values.end(), [=](auto v) { return v >= 0 && v <= max; });
   };
   require(all_within(d.lengths, k.rows), "attention data: a length outside 0..rows");
-  require((d.windows.empty() || std::ssize(d.windows) == d.batch) &&
-              all_within(d.windows, d.max_window),
-          "attention data: windows are not [batch] within 0..max_window");
+  require((d.recent_counts.empty() || std::ssize(d.recent_counts) == d.batch) &&
+              all_within(d.recent_counts, d.max_recent_tokens),
+          "attention data: windows are not [batch] within 0..max_recent_tokens");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
   const std::int64_t raw = d.batch * k.heads * raw_slots(d) * k.columns;
-  require(std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
-          "attention data: raw keys or values are not [batch][kv_heads][max_sinks + max_window]"
-          "[head_dim]");
+  require(
+      std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
+      "attention data: raw keys or values are not [batch][kv_heads][max_sinks + max_recent_tokens]"
+      "[head_dim]");
 }
 
 // The rows of one tensor, sequence and head as doubles, each converted once in a row.
@@ -84,7 +85,7 @@ class HeadRows {
       bits = fresh_ + (token * data_.keys.heads + head_) * data_.keys.columns;
     } else {
       const std::int64_t slot =
-          place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_window;
+          place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_recent_tokens;
       bits = raw_ + slot * data_.keys.columns;
     }
     for (double& value : row) value = element_value(data_.dtype, *bits++);
@@ -208,8 +209,8 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
   const std::int64_t held =
       data.new_keys.empty() ? seen : std::min<std::int64_t>(seen, data.lengths[b]);
   std::int64_t end = held - held % together;
-  if (!data.windows.empty()) end = std::min(end, seen - data.windows[b]);
-  return token < end - end % data.window_batch ? TokenPlace::codes : TokenPlace::window;
+  if (!data.recent_counts.empty()) end = std::min(end, seen - data.recent_counts[b]);
+  return token < end - end % data.flush_block ? TokenPlace::codes : TokenPlace::recent_tokens;
 }
 
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token) {

@@ -25,11 +25,11 @@ AttentionResult reference_attention(const AttentionData& data, double softmax_sc
 AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale);
 
 // Where a token of a sequence is read by a query token that sees `seen` tokens: from its codes,
-// from slot `token` of the raw storage, from slot max_sinks + token % max_window, or, behind the
-// cache, from new_keys and new_values. A token that is both is a sink. Tokens of a group that is
-// not full yet (group_tokens) are read from the window's slots, and those of a batch of which one
-// is in the window (window_batch).
-enum class TokenPlace { codes, sink, window, fresh };
+// from slot `token` of the raw storage, from slot max_sinks + token % max_recent_tokens, or, behind
+// the cache, from new_keys and new_values. A token that is both is a sink. Tokens of a group that
+// is not full yet (group_tokens) are read from the window's slots, and those of a batch of which
+// one is in the window (flush_block).
+enum class TokenPlace { codes, sink, recent_tokens, fresh };
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token,
                        std::int64_t seen);
 // By the sequence's last query token: where others read a token from its codes, so does this one.

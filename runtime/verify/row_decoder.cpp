@@ -17,12 +17,12 @@ std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + 
 
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
-  require(f.vector_size > 0 && f.residuals > 0 && f.index_bits >= 2 && f.index_bits <= 16,
+  require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 && f.index_bits <= 16,
           "quantized tensor: vector_size, residuals or index_bits out of range");
   require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");
   require(!f.is_scalar() ||
-              (f.index_bits == 16 && f.residuals == 1 && !f.stage_scales &&
+              (f.index_bits == 16 && f.num_codebooks == 1 && !f.stage_scales &&
                (f.vector_size == 2 || (f.vector_size == 4 && f.decoder != Decoder::e4m3))),
           "quantized tensor: scalar codes are 2 elements, or 4 integers, of 16 bits in one stage");
   require(f.scope != Scope::tile || (f.tile_rows > 0 && f.tile_columns > 0),
@@ -30,7 +30,7 @@ void check_sizes(const QuantizedTensor& t) {
   require(t.batch > 0 && t.heads > 0 && t.rows > 0 && t.columns > 0,
           "quantized tensor: an empty axis");
   require(t.columns % f.vector_size == 0, "quantized tensor: vector_size does not divide columns");
-  const std::int64_t row_bits = t.columns / f.vector_size * f.residuals * f.index_bits;
+  const std::int64_t row_bits = t.columns / f.vector_size * f.num_codebooks * f.index_bits;
   require(!f.token_scales || f.is_scalar(), "quantized tensor: token scales go with scalar codes");
   require(!f.has_zeros() || f.scale_words(t.columns) > 0,
           "quantized tensor: zeros stand beside scales");
@@ -46,7 +46,7 @@ void check_sizes(const QuantizedTensor& t) {
           "asks for");
   require(t.units == unit_of(t, t.heads - 1, t.rows - 1, t.columns - 1) + 1,
           "quantized tensor: units do not match the scope");
-  const std::int64_t stages = t.units * f.residuals;
+  const std::int64_t stages = t.units * f.num_codebooks;
   require(std::ssize(t.codebooks) == stages * f.entries() * f.vector_size,
           "quantized tensor: codebooks are not [units][residuals][entries][vector_size]");
   require(std::ssize(t.stage_scales) == (f.stage_scales ? stages : 0),
@@ -259,9 +259,9 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
   const auto size = static_cast<std::size_t>(f.vector_size);
   for (std::int64_t column = 0; column < t.columns; column += f.vector_size) {
     const std::int64_t unit = unit_of(t, head, row, column);
-    for (int stage = 0; stage < f.residuals; ++stage, ++code_number) {
+    for (int stage = 0; stage < f.num_codebooks; ++stage, ++code_number) {
       const std::uint32_t code = read_code(words, code_number * f.index_bits, f.index_bits);
-      add_entry(unit * f.residuals + stage, code,
+      add_entry(unit * f.num_codebooks + stage, code,
                 out.subspan(static_cast<std::size_t>(column), size));
     }
   }

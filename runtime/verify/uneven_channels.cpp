@@ -42,8 +42,8 @@ class Uneven {
       for (std::int64_t c = first; c < first + channels; ++c) put_numbers(head, c, kind);
       return;
     }
-    for (std::int64_t stage = 0; stage < f_.residuals; ++stage) {
-      const std::int64_t book = unit * f_.residuals + stage;
+    for (std::int64_t stage = 0; stage < f_.num_codebooks; ++stage) {
+      const std::int64_t book = unit * f_.num_codebooks + stage;
       const bool integers = f_.entry_type == EntryType::int8;
       const double by = kind == Kind::biased && integers ? kUneven / 8 : kUneven;
       t_.stage_scales[static_cast<std::size_t>(book)] *= static_cast<float>(by);

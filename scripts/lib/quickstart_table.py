@@ -15,7 +15,7 @@ import sys
 
 def bits(formats, preset):
     fields = json.loads((formats / f"{preset}.json").read_text())
-    return fields["index_bits"] * fields.get("residuals", 1) / fields["vector_size"]
+    return fields["index_bits"] * fields.get("num_codebooks", 1) / fields["vector_size"]
 
 
 def number(value):

@@ -45,7 +45,7 @@ struct Doc {
   static constexpr const char* kSumsBlocks =
       "what sums up the blocks of an output: a second kernel, or the last block to end, by "
       "counters in the workspace";
-  static constexpr const char* kSplitsBy =
+  static constexpr const char* kSchedule =
       "whose tokens blocks share: each sequence has as many blocks, or all sequences share them by "
       "length";
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
@@ -64,13 +64,13 @@ struct EnumNames<Combine> {
   static constexpr const char* kNames[] = {"kernel", "last_block", "cluster"};
 };
 
-// Whose tokens the blocks of a batch share. sequence: each has as many blocks. length: all
+// Whose tokens the blocks of a batch share. per_sequence: each has as many blocks. balanced: all
 // sequences have them together, each by its length (ops/attention_pieces.cuh).
-enum class SplitsBy : int { sequence, length };
+enum class Schedule : int { per_sequence, balanced };
 template <>
-struct EnumNames<SplitsBy> {
-  static constexpr const char* kType = "vq::SplitsBy";
-  static constexpr const char* kNames[] = {"sequence", "length"};
+struct EnumNames<Schedule> {
+  static constexpr const char* kType = "vq::Schedule";
+  static constexpr const char* kNames[] = {"per_sequence", "balanced"};
 };
 
 // Which entries of each codebook stand at which level, hot entries first (VQ-LLM, section V), by

@@ -21,7 +21,7 @@ import runner
 
 TOOL = sys.argv.pop()
 GEMV = {"op": "gemv", "dtype": "f16", "weights": "aqlm-1x8",
-        "shape": {"rows": 1, "out_features": 32, "in_features": 64}}
+        "shape": {"m": 1, "out_features": 32, "in_features": 64}}
 
 
 def tiny(name, codes="uniform", config=None, **more):

@@ -332,7 +332,7 @@ class Missing(MadeUp):
 
 class Figures(unittest.TestCase):
     def test_medians_and_ratios_by_hand(self):
-        config = {"shape": {"rows": 1, "out_features": 4, "in_features": 8}}
+        config = {"shape": {"m": 1, "out_features": 4, "in_features": 8}}
         problem = {"name": "p", "part": "products", "config": config, "sides": {
             "a": {"outcome": "timed", "bits": 2, "rel_err": 1e-3, "tolerance": 1e-2},
             "b": {"outcome": "wrong", "why": "rel_err 1"}}, "rounds": [

@@ -132,13 +132,13 @@ TEST_F(Cache, EmptyBinaryAndNoEntriesSurvive) {
 
 TEST_F(Cache, TruncatedFilesAreMisses) {
   const auto bytes = encode_artifact(key_, artifact_);
-  ASSERT_TRUE(decode_artifact(bytes, key_).has_value());
+  ASSERT_TRUE(dequantize_artifact(bytes, key_).has_value());
   for (std::size_t quarter = 0; quarter < 4; ++quarter) {
     expect_miss_on(std::span(bytes).first(bytes.size() * quarter / 4),
                    "quarter " + std::to_string(quarter));
   }
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_FALSE(decode_artifact(std::span(bytes).first(size), key_).has_value()) << size;
+    EXPECT_FALSE(dequantize_artifact(std::span(bytes).first(size), key_).has_value()) << size;
   }
   auto longer = bytes;
   longer.push_back(std::byte{0});
@@ -150,7 +150,7 @@ TEST_F(Cache, FlippedBitsAreMisses) {
   for (std::size_t bit = 0; bit < bytes.size() * 8; bit += 5) {
     auto flipped = bytes;
     flipped[bit / 8] ^= static_cast<std::byte>(1u << (bit % 8));
-    EXPECT_FALSE(decode_artifact(flipped, key_).has_value()) << bit;
+    EXPECT_FALSE(dequantize_artifact(flipped, key_).has_value()) << bit;
   }
   auto flipped = bytes;
   flipped[bytes.size() / 2] ^= std::byte{16};
@@ -174,7 +174,7 @@ TEST_F(Cache, LyingFilesAreMisses) {
   for (std::size_t at = 0; at < 28; ++at) {  // magic, schema, manifest size, the manifest's start
     for (const std::byte value : {std::byte{0}, std::byte{0x7f}, std::byte{0xff}}) {
       const auto lie = forged(bytes, [&](auto& body) { body[at] = value; });
-      EXPECT_EQ(decode_artifact(lie, key_).has_value(), lie == bytes) << at;
+      EXPECT_EQ(dequantize_artifact(lie, key_).has_value(), lie == bytes) << at;
     }
   }
   expect_miss_on(forged(bytes, [](auto& body) { body[12] = std::byte{0xff}; }), "manifest size");

@@ -5,7 +5,7 @@ tool="${VQGEN:-vqgen}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 2
-echo '{"op": "gemv", "shape": {"rows": 1, "out_features": 64, "in_features": 128}, "weights": "gptvq-2"}' >c.json
+echo '{"op": "gemv", "shape": {"m": 1, "out_features": 64, "in_features": 128}, "weights": "gptvq-2"}' >c.json
 verdict=RIGHT
 for gpu in "NVIDIA H200" "NVIDIA H100 80GB HBM3" "NVIDIA A100-SXM4-40GB" "Tesla T4" "NVIDIA GH200 480GB"; do
   said="$("$tool" explain c.json --gpu "$gpu" 2>&1)" || verdict=FAIL

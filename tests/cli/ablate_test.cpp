@@ -8,7 +8,7 @@ namespace vqgen {
 namespace {
 
 constexpr const char* kGemv =
-    R"({"op": "gemv", "shape": {"rows": 1, "out_features": 16, "in_features": 64},
+    R"({"op": "gemv", "shape": {"m": 1, "out_features": 16, "in_features": 64},
         "weights": {"vector_size": 8, "index_bits": 4}})";
 
 TEST(Ablate, ReportsRowsRatiosAndMeansOfConfigs) {
@@ -83,7 +83,7 @@ TEST(Ablate, RefusesWhatItCannotAblate) {
   odd["weights"]["vector_size"] = 16;
   expect_failure({"ablate", folder.file("o.json", odd.dump()), "--backend", "host"}, 3,
                  {"o.json", "vector_size 16"});
-  expect_failure({"ablate", folder.file("a.json", kGemv), "--backend", "host", "--hotness",
+  expect_failure({"ablate", folder.file("a.json", kGemv), "--backend", "host", "--access_counts",
                   folder.path("none.json")},
                  2, {"none.json"});
 }

@@ -15,7 +15,7 @@ class AppendTool : public OpTool {
                   {"head_dim", 64},
                   {"tokens", 20},
                   {"new_tokens", 3},
-                  {"window", 2}}},
+                  {"recent_tokens", 2}}},
                 {"keys", "vecinfer-d4b8"},
                 {"values", "vecinfer-d4b8"}}) {}
 };
@@ -24,7 +24,7 @@ TEST_F(AppendTool, IsRunVerifiedAndMeasuredOnTheHost) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   EXPECT_LT(verified()["tolerance"].get<double>(), 1e-5);
   verified(in_shape({{"page_tokens", 16}}));
-  verified(in_shape({{"window", 12}, {"window_batch", 5}, {"page_tokens", 16}}));
+  verified(in_shape({{"recent_tokens", 12}, {"flush_block", 5}, {"page_tokens", 16}}));
   EXPECT_EQ(measured()["code_bytes"], 2 * 3 * 2 * 16);  // rows of 4 words, of keys and of values
 }
 
@@ -33,8 +33,8 @@ TEST_F(AppendTool, IsExplainedAndExported) {
                     "compared with an entry once it is loaded", "not modelled yet"});
   expect_explained({"2 sequences in pages of 16"}, in_shape({{"page_tokens", 16}}));
   expect_explained({"2 sequences, which leave the window 2 at a time"},
-                   in_shape({{"window_batch", 2}}));
-  expect_exported("kv_append_lanes_d4b8_d4b8_f16_");
+                   in_shape({{"flush_block", 2}}));
+  expect_exported("kv_append_simt_d4b8_d4b8_f16_");
 }
 
 TEST_F(AppendTool, RefusesWhatItHasNoUseFor) {
@@ -47,8 +47,8 @@ TEST_F(AppendTool, RefusesWhatItHasNoUseFor) {
                  {"/plan", "tokens_per_block 4", "3 new tokens"});
   expect_failure({"run", config(in_shape({{"page_tokens", 17}})), "--backend", "host"}, 2,
                  {"/shape/page_tokens: 17 is none of 16, 32, 64, 128 and 256"});
-  expect_failure({"run", config(in_shape({{"window_batch", 3}})), "--backend", "host"}, 2,
-                 {"/shape/window: 2 is too few for /shape/window_batch 3"});
+  expect_failure({"run", config(in_shape({{"flush_block", 3}})), "--backend", "host"}, 2,
+                 {"/shape/recent_tokens: 2 is too few for /shape/flush_block 3"});
   expect_failure({"run", config(in_shape({{"query_tokens", 2}})), "--backend", "host"}, 2,
                  {"/shape", "unknown field 'query_tokens'"});
 }

@@ -22,9 +22,9 @@ void expect_verified(const Arguments& arguments) {
   EXPECT_EQ(document["items"].size(), 1u);
 }
 
-Json tiny_decode() {
+Json tiny_dequantize() {
   Json json = tiny_attention();
-  json["op"] = "kv_decode";
+  json["op"] = "kv_dequantize";
   json["shape"] = {{"batch", 1}, {"kv_heads", 2}, {"head_dim", 64}, {"tokens", 128}};
   return json;
 }
@@ -35,17 +35,17 @@ TEST_F(TinyBundle, ThatFitIsRunAndVerified) {
   paged["shape"]["page_tokens"] = 16;
   expect_verified(run_arguments(paged, cache_bundle()));
   expect_verified(run_arguments(tiny_gemv(), matrix_bundle()));
-  Json decoded = tiny_decode();
+  Json decoded = tiny_dequantize();
   expect_verified(run_arguments(decoded, cache_bundle()));
   decoded["shape"]["page_tokens"] = 32;
   expect_verified(run_arguments(decoded, cache_bundle()));
   Json several = tiny_attention();
-  several["shape"].update({{"query_tokens", 3}, {"window", 16}});
+  several["shape"].update({{"query_tokens", 3}, {"recent_tokens", 16}});
   expect_verified(run_arguments(several, cache_bundle()));
 }
 
 TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
-  Json low = {{"vector_size", 16}, {"index_bits", 5}, {"residuals", 3}};
+  Json low = {{"vector_size", 16}, {"index_bits", 5}, {"num_codebooks", 3}};
   Json high = {{"vector_size", 4}, {"index_bits", 4}};
   for (int channel = 0; channel < 64; ++channel) {
     (channel % 4 == 1 ? high : low)["channels"].push_back(channel);
@@ -54,7 +54,7 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
   Arguments arguments = quantize_tiny_cache(tensors(), folder.path("parts"));
   *(std::find(arguments.begin(), arguments.end(), "--key-format") + 1) = keys.dump();
   expect_success(vqgen(arguments));
-  for (Json config : {tiny_attention(), tiny_decode()}) {
+  for (Json config : {tiny_attention(), tiny_dequantize()}) {
     config["keys"] = keys;
     expect_verified(run_arguments(config, folder.path("parts")));
   }
@@ -149,11 +149,11 @@ TEST_F(TinyBundle, WithoutQueriesOrOriginalsIsRefusedWhereTheyAreNeeded) {
   expect_success(vqgen(arguments));
   expect_failure(run_arguments(tiny_attention(), folder.path("bare")), 2,
                  {"holds no queries; quantize with --queries"});
-  expect_success(vqgen(run_arguments(tiny_decode(), folder.path("bare"))));
+  expect_success(vqgen(run_arguments(tiny_dequantize(), folder.path("bare"))));
   arguments.insert(arguments.end(), {"--queries", "layer0.q"});
   expect_success(vqgen(arguments));
   Json windowed = tiny_attention();
-  windowed["shape"]["window"] = 16;
+  windowed["shape"]["recent_tokens"] = 16;
   expect_failure(run_arguments(windowed, folder.path("bare")), 2,
                  {"holds no originals", "quantize with --keep-original"});
   expect_verified(run_arguments(windowed, cache_bundle()));
@@ -228,7 +228,7 @@ TEST_F(TinyBundle, OfElementsBecomesOneOfIntegers) {
   Json gemv = tiny_gemv();
   gemv["weights"]["entry_type"] = "int8";
   gemv["weights"]["stage_scales"] = true;
-  if (gemv["weights"].value("residuals", 1) > 1) gemv["weights"]["common_scale"] = true;
+  if (gemv["weights"].value("num_codebooks", 1) > 1) gemv["weights"]["common_scale"] = true;
   expect_success(vqgen(run_arguments(gemv, out)));
   expect_failure({"repack", out, "--entries", "int8", "--out", out}, 3,
                  {"weights: the entries are integers already"});

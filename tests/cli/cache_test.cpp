@@ -215,7 +215,7 @@ TEST_F(CacheExplain, SaysWhatIsLookedUpAndWhatIsNearest) {
 // The plan of so small a product by fragments is the same for both, and with it the kernel's name.
 TEST_F(CacheExplain, AnotherArchitectureIsNamed) {
   Json gemv = tiny_gemv();
-  gemv["plan"] = {{"dataflow", "fragments"}};
+  gemv["plan"] = {{"dataflow", "mma"}};
   config_ = folder_.file("fragments.json", gemv.dump());
   compiled("h100");
   const Json other = explained("a100");

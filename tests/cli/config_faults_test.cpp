@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"vector_size", "/keys/vector_size", "80", 2, {"80 does not divide head_dim 64"}},
         Fault{"vector_size_3", "/keys/vector_size", "3", 2, {"one of 2, 4, 8, 16", "integer 3"}},
         Fault{"vector_size_word", "/keys/vector_size", R"("4")", 2, {"one of 2, 4", "string"}},
-        Fault{"residuals_37", "/keys/residuals", "37", 2, {"from 1 to 36", "integer 37"}},
+        Fault{"residuals_37", "/keys/num_codebooks", "37", 2, {"from 1 to 36", "integer 37"}},
         Fault{"decoder", "/keys/decoder", R"("e8p")", 2, {"8 elements of 16 bits", "table"}},
         Fault{"preset", "/keys", R"("vq-9")", 2, {"'vq-9' is unknown", "vecinfer-d4b8"}},
         Fault{"page_tokens", "/shape/page_tokens", "48", 2, {"48 is none of 16, 32, 64, 128"}},
@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"plan_null", "/plan", "null", 2, {"must be an object of the plan's fields"}},
         Fault{"gpu_null", "/gpu", "null", 2, {"must be a string"}},
         Fault{"gpu_empty", "/gpu", R"("")", 2, {"must not be empty", "leave the field out"}},
-        Fault{"hotness_empty", "/hotness", R"("")", 2, {"must not be empty"}}),
+        Fault{"access_counts_empty", "/access_counts", R"("")", 2, {"must not be empty"}}),
     [](const auto& test) { return test.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(

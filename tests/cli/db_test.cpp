@@ -11,12 +11,12 @@ constexpr const char* kH200 = "NVIDIA H200";
 
 Json small_gemv() {
   return {{"op", "gemv"},
-          {"shape", {{"rows", 1}, {"out_features", 1024}, {"in_features", 1024}}},
+          {"shape", {{"m", 1}, {"out_features", 1024}, {"in_features", 1024}}},
           {"weights", "aqlm-2x8"}};
 }
 
 // Plans of small_gemv() that an H200 can run.
-LinearLanes plan_of(int threads) {
+LinearSimt plan_of(int threads) {
   return {.threads = threads, .chunk_columns = 512, .codebook = all_shared(256)};
 }
 
@@ -115,9 +115,9 @@ TEST_F(Db, LintAndDiffSayWhatTheyFind) {
 }
 
 TEST_F(Db, ListingsSayThePages) {
-  const std::pair<Json, Plan> each_op[] = {{attention_json(), AttentionLanes{}},
-                                           {append_json(), AppendLanes{}},
-                                           {decode_json(), DecodeLanes{}}};
+  const std::pair<Json, Plan> each_op[] = {{attention_json(), AttentionSimt{}},
+                                           {append_json(), AppendSimt{}},
+                                           {dequantize_json(), DequantizeSimt{}}};
   for (const auto& [like, plan] : each_op) {
     const Json paged = edited(like, {{"/shape/page_tokens", "64"}});
     const std::string path = table("a.jsonl", row_line("uniform", plan, 5.0, paged));
@@ -142,7 +142,7 @@ TEST_F(Db, BrokenTablesAreErrorsThatNameTheirLine) {
   expect_failure({"explain", config}, 2, {"cut.jsonl:2"}, using_table(cut));
   expect_failure({"db", "query", config}, 2, {"none.jsonl"},
                  using_table(folder.path("none.jsonl")));
-  expect_success(vqgen({"explain", config, "--chooser", "model"}, using_table(cut)));
+  expect_success(vqgen({"explain", config, "--planner", "model"}, using_table(cut)));
 }
 
 TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
@@ -191,12 +191,12 @@ TEST_F(Db, RowsAreFoundHoweverTheyAreWritten) {
 }
 
 TEST_F(Db, PlansComeFromTheTableUnlessAChooserIsNamed) {
-  const LinearLanes plan = plan_of(128);
+  const LinearSimt plan = plan_of(128);
   const Variables tuned = using_table(table("t.jsonl", row_line("uniform", plan, 5.0)));
   const Json explained = run({"explain", config, "--gpu", "h200"}, tuned);
   EXPECT_EQ(explained["plan_from"]["rung"], "exact");
   EXPECT_EQ(explained["plan"], to_json(Plan(plan)));
-  const Json chosen = run({"explain", config, "--gpu", "h200", "--chooser", "model"}, tuned);
+  const Json chosen = run({"explain", config, "--gpu", "h200", "--planner", "model"}, tuned);
   EXPECT_EQ(chosen["plan_from"]["rung"], "model");
   EXPECT_NE(chosen["plan"], explained["plan"]);
   const Json other = run({"explain", config, "--gpu", "a100"}, tuned);

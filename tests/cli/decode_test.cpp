@@ -1,36 +1,40 @@
-// kv_decode through the tool: run on drawn data, measured, explained and exported as other ops are,
-// and what it has no use for refused.
+// kv_dequantize through the tool: run on drawn data, measured, explained and exported as other ops
+// are, and what it has no use for refused.
 #include "tests/cli/op_tool.h"
 
 namespace vqgen {
 namespace {
 
-class DecodeTool : public OpTool {
+class DequantizeTool : public OpTool {
  protected:
-  DecodeTool()
-      : OpTool({{"op", "kv_decode"},
+  DequantizeTool()
+      : OpTool({{"op", "kv_dequantize"},
                 {"shape",
-                 {{"batch", 2}, {"kv_heads", 1}, {"head_dim", 64}, {"tokens", 20}, {"window", 2}}},
+                 {{"batch", 2},
+                  {"kv_heads", 1},
+                  {"head_dim", 64},
+                  {"tokens", 20},
+                  {"recent_tokens", 2}}},
                 {"keys", "vecinfer-d4b8"},
                 {"values", "vecinfer-d4b8"}}) {}
 };
 
-TEST_F(DecodeTool, IsRunVerifiedAndMeasuredOnTheHost) {
+TEST_F(DequantizeTool, IsRunVerifiedAndMeasuredOnTheHost) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   verified();
   verified(in_shape({{"page_tokens", 16}}));
   EXPECT_EQ(measured()["code_bytes"], 2 * 20 * 2 * 16);  // rows of 4 words, of keys and of values
 }
 
-TEST_F(DecodeTool, IsExplainedAndExported) {
-  expect_explained({"kv_decode in f16: up to 20 tokens of each of 2 sequences",
+TEST_F(DequantizeTool, IsExplainedAndExported) {
+  expect_explained({"kv_dequantize in f16: up to 20 tokens of each of 2 sequences",
                     "10.2 kB of dense rows written", "in a step"});
   expect_explained({"2 sequences in pages of 64"}, in_shape({{"page_tokens", 64}}));
-  expect_exported("kv_decode_lanes_d4b8_d4b8_f16_");
+  expect_exported("kv_dequantize_simt_d4b8_d4b8_f16_");
 }
 
-TEST_F(DecodeTool, RefusesWhatItHasNoUseFor) {
-  expect_failure({"ablate", config(), "--backend", "host"}, 3, {"ablate", "kv_decode"});
+TEST_F(DequantizeTool, RefusesWhatItHasNoUseFor) {
+  expect_failure({"ablate", config(), "--backend", "host"}, 3, {"ablate", "kv_dequantize"});
   expect_failure({"compile", config({{"plan", {{"splits", 2}}}}), "--gpu", "h200"}, 2,
                  {"/plan", "splits"});
   expect_failure({"compile", config({{"plan", {{"threads", 40}}}}), "--gpu", "h200"}, 3,

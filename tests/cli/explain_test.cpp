@@ -1,7 +1,7 @@
-// explain, and compile and run with a hotness profile: what they say, and what they refuse.
+// explain, and compile and run with a access_counts profile: what they say, and what they refuse.
 
+#include "core/access/access_counts.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {
@@ -48,7 +48,7 @@ TEST(Explain, SaysTheSameInTextAndJson) {
 TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
   const Folder folder;
   Json json = tiny_attention();
-  json["shape"]["window"] = 64;
+  json["shape"]["recent_tokens"] = 64;
   json["shape"]["head_dim"] = 128;
   for (const auto& [keys, values, key_bits, value_bits] :
        {std::tuple("int4-kivi-keys", "int4-kivi-values", "5 bits", "5 bits"),
@@ -83,7 +83,7 @@ TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   expect_in(text_of(document), std::to_string(registers) + " a thread, as compiled");
 }
 
-std::string scalar_report(const std::string& keys, const std::string& values, int window) {
+std::string scalar_report(const std::string& keys, const std::string& values, int recent_tokens) {
   const Folder folder;
   const Json config{{"op", "attention_decode"},
                     {"shape",
@@ -92,7 +92,7 @@ std::string scalar_report(const std::string& keys, const std::string& values, in
                       {"kv_heads", 2},
                       {"head_dim", 128},
                       {"tokens", 1024},
-                      {"window", window}}},
+                      {"recent_tokens", recent_tokens}}},
                     {"keys", keys},
                     {"values", values}};
   const Outcome outcome =
@@ -105,14 +105,14 @@ std::string scalar_report(const std::string& keys, const std::string& values, in
 TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
   struct Case {
     const char *keys, *values, *bits, *code;
-    int window;
+    int recent_tokens;
   };
   for (const Case& each :
        {Case{"int8-channel", "int8-channel", "8 bits a number", "numbers of 8 bits", 0},
         Case{"int8-token", "int8-token", "8.25 bits a number", "numbers of 8 bits", 0},
         Case{"int4-kivi-keys", "int4-kivi-values", "5 bits a number", "numbers of 4 bits", 32},
         Case{"fp8-e4m3", "fp8-e4m3", "8 bits a number", "numbers of 8 bits", 0}}) {
-    const std::string text = scalar_report(each.keys, each.values, each.window);
+    const std::string text = scalar_report(each.keys, each.values, each.recent_tokens);
     for (const char* operand : {"keys: ", "values: "}) {
       const std::string line = text.substr(text.find(std::string(operand)));
       expect_in(line.substr(0, line.find('\n')), each.bits);
@@ -132,15 +132,15 @@ TEST(Explain, HasATimeForWhatIsRecommended) {
   Json attention = configs.front();
   attention["shape"].update(Json{{"batch", 16}, {"tokens", 16384}});
   for (const char* values : {"vecinfer-d4b8i8", "vecinfer-d4b8"}) {
-    for (const int window : {0, 128}) {
+    for (const int recent_tokens : {0, 128}) {
       attention["values"] = values;
-      attention["shape"]["window"] = window;
+      attention["shape"]["recent_tokens"] = recent_tokens;
       configs.push_back(attention);
     }
   }
   for (const int rows : {1, 8, 64, 200}) {
     configs.push_back({{"op", rows > 8 ? "gemm" : "gemv"},
-                       {"shape", {{"rows", rows}, {"out_features", 11008}, {"in_features", 4096}}},
+                       {"shape", {{"m", rows}, {"out_features", 11008}, {"in_features", 4096}}},
                        {"weights", "aqlm-2x8i8"}});
   }
   const Folder folder;
@@ -152,8 +152,7 @@ TEST(Explain, HasATimeForWhatIsRecommended) {
     EXPECT_TRUE(document["expected_us"].is_number()) << config;
     EXPECT_EQ(text_of(document).find("not modelled"), std::string::npos) << config;
     const bool batch = config["shape"].value("batch", 1) > 1;
-    EXPECT_EQ(text_of(document).find("with splits_by length") != std::string::npos, batch)
-        << config;
+    EXPECT_EQ(text_of(document).find("with schedule length") != std::string::npos, batch) << config;
   }
 }
 
@@ -173,7 +172,7 @@ TEST(Explain, PrintsWhatTheDocsShow) {
   const std::string second = folder.file("c.json", block_of_docs("{\"op\"", 0));
   const std::array configs{example("llama3-8b-attention-2bit"), second};
   for (std::size_t i = 0; i < configs.size(); ++i) {
-    const Outcome outcome = vqgen({"explain", configs[i], "--gpu", "h200", "--chooser", "model"});
+    const Outcome outcome = vqgen({"explain", configs[i], "--gpu", "h200", "--planner", "model"});
     expect_success(outcome);
     const auto actual = lines_of(outcome.out);
     const auto shown = lines_of(block_of_docs("gpu NVIDIA H200", static_cast<int>(i)));
@@ -187,25 +186,25 @@ TEST(Explain, PrintsWhatTheDocsShow) {
   }
 }
 
-class ByHotness : public TinyBundle {
+class ByAccessCounts : public TinyBundle {
  protected:
   // The config beside its profile, in a folder of its own; what `edit` does to the profiles.
   std::string config_with(Json config, const std::string& bundle,
-                          const std::function<void(std::vector<HotnessProfile>&)>& edit = {}) {
+                          const std::function<void(std::vector<AccessCounts>&)>& edit = {}) {
     const std::string profile = folder.path("p.json");
     expect_success(vqgen({"profile", "--data", bundle, "--out", profile}));
     if (edit) {
-      auto profiles = read_hotness(std::filesystem::path(profile));
+      auto profiles = read_access_counts(std::filesystem::path(profile));
       edit(profiles);
-      publish_text(profile, hotness_text(profiles));
+      publish_text(profile, access_counts_text(profiles));
     }
-    config["hotness"] = "p.json";
+    config["access_counts"] = "p.json";
     return folder.file("placed.json", config.dump());
   }
 
   // The first `hot` entries of each codebook are read 1000 times, the others once.
-  static void heat(std::vector<HotnessProfile>& profiles, int hot) {
-    for (HotnessProfile& each : profiles) {
+  static void heat(std::vector<AccessCounts>& profiles, int hot) {
+    for (AccessCounts& each : profiles) {
       std::vector<std::int64_t> accesses(each.codebooks(), 0);
       for (std::size_t i = 0; i < each.counts.size(); ++i) {
         const auto entry = static_cast<int>(i % static_cast<std::size_t>(each.entries));
@@ -219,19 +218,19 @@ class ByHotness : public TinyBundle {
   }
 };
 
-TEST_F(ByHotness, RunsToTheSameBits) {
+TEST_F(ByAccessCounts, RunsToTheSameBits) {
   for (const std::string& bundle : {cache_bundle(), matrix_bundle()}) {
     const Json config = bundle == cache_bundle() ? tiny_attention() : tiny_gemv();
     const std::string placed = config_with(config, bundle);
     const Outcome plain = vqgen(run_arguments(config, bundle));
-    const Outcome by_hotness = vqgen({"run", placed, "--data", bundle, "--backend", "host"});
+    const Outcome by_access_counts = vqgen({"run", placed, "--data", bundle, "--backend", "host"});
     expect_success(plain);
-    expect_success(by_hotness);
-    EXPECT_EQ(by_hotness.out, plain.out);
+    expect_success(by_access_counts);
+    EXPECT_EQ(by_access_counts.out, plain.out);
   }
 }
 
-TEST_F(ByHotness, ExplainAndCompileGiveTheReasons) {
+TEST_F(ByAccessCounts, ExplainAndCompileGiveTheReasons) {
   const std::string config = config_with(tiny_gemv(), matrix_bundle());
   const Outcome outcome = vqgen({"explain", config, "--gpu", "h200", "--json"});
   expect_success(outcome);
@@ -240,7 +239,7 @@ TEST_F(ByHotness, ExplainAndCompileGiveTheReasons) {
   EXPECT_EQ(document["placement"][0]["operand"], "weights");
   EXPECT_EQ(document["placement"][0]["placement"], document["plan"]["codebook"]);
   const std::string text = text_of(document);
-  expect_in(text, "by the hotness profile");
+  expect_in(text, "by the access_counts profile");
   for (const std::string reason : document["placement"][0]["reasons"]) expect_in(text, reason);
   expect_in(text, "known once the kernel is compiled");
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
@@ -250,10 +249,10 @@ TEST_F(ByHotness, ExplainAndCompileGiveTheReasons) {
   expect_in(compiled.out, "\nweights: registers: ");
 }
 
-TEST_F(ByHotness, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
+TEST_F(ByAccessCounts, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
   Json lanes = tiny_attention();  // whose kernel leaves registers
-  lanes["plan"] = {{"dataflow", "lanes"}};
+  lanes["plan"] = {{"dataflow", "simt"}};
   const std::string config =
       config_with(lanes, cache_bundle(), [](auto& profiles) { heat(profiles, 1); });
   const Outcome outcome =
@@ -264,7 +263,7 @@ TEST_F(ByHotness, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
   EXPECT_EQ(document["kernels"][0]["plan"]["key_codebook"]["registers"], 1);
 }
 
-TEST_F(ByHotness, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
+TEST_F(ByAccessCounts, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
   Json config = tiny_gemv();
   config["plan"] = {{"codebook", {{"shared", 3}, {"replicated", 0}}}};
   const std::string placed = config_with(config, matrix_bundle());
@@ -272,30 +271,32 @@ TEST_F(ByHotness, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
   expect_success(outcome);
   EXPECT_EQ(document_of(outcome)["plan"]["codebook"]["shared"], 3);
   expect_in(text_of(document_of(outcome)), "the config's own plan fixes boundaries");
-  expect_failure({"explain", placed, "--hotness", folder.path("none.json")}, 2, {"none.json"});
-  expect_failure({"compile", placed, "--hotness", folder.path("none.json")}, 2, {"none.json"});
+  expect_failure({"explain", placed, "--access_counts", folder.path("none.json")}, 2,
+                 {"none.json"});
+  expect_failure({"compile", placed, "--access_counts", folder.path("none.json")}, 2,
+                 {"none.json"});
   // From where the tool runs, not from the config's folder.
   const std::string plain = folder.file("plain.json", tiny_gemv().dump());
-  expect_success(vqgen({"explain", plain, "--hotness", folder.path("p.json")}));
+  expect_success(vqgen({"explain", plain, "--access_counts", folder.path("p.json")}));
 }
 
-TEST_F(ByHotness, WhatDoesNotFitIsRefused) {
+TEST_F(ByAccessCounts, WhatDoesNotFitIsRefused) {
   const std::string config = config_with(tiny_gemv(), matrix_bundle());
   Json other = tiny_gemv();
   other["weights"]["index_bits"] = 6;
-  other["hotness"] = "p.json";
+  other["access_counts"] = "p.json";
   const std::vector<std::string> words{"p.json: the profile of w.weights is of format"};
   const std::string wrong = folder.file("wrong.json", other.dump());
   for (const char* command : {"explain", "compile"}) {
     expect_failure({command, wrong}, 2, words);
     expect_failure({command, config, "--strategy", "fastest"}, 2, {"--strategy"});
     expect_failure({command, folder.file("plain.json", tiny_gemv().dump()), "--strategy", "paper"},
-                   2, {"--strategy places entries by a hotness profile", "--hotness"});
+                   2, {"--strategy places entries by a access_counts profile", "--access_counts"});
   }
   expect_failure({"run", wrong, "--backend", "host"}, 2, words);
   expect_failure({"export", wrong, "--out", folder.path("out.cu")}, 2, words);
   Json cache = tiny_attention();
-  cache["hotness"] = "p.json";
+  cache["access_counts"] = "p.json";
   expect_failure({"explain", folder.file("cache.json", cache.dump())}, 2,
                  {"p.json: holds no profile of keys"});
   folder.file("p.json", "{}");

@@ -72,7 +72,7 @@ TEST(List, SaysWhatEachIs) {
     if (each["name"] != "aqlm-3") continue;
     EXPECT_EQ(each["bits_per_element"], 3);
     EXPECT_EQ(each["entries"], 4096);
-    EXPECT_EQ(each["format"]["residuals"], 2);
+    EXPECT_EQ(each["format"]["num_codebooks"], 2);
     EXPECT_NE(each["source"].get<std::string>().find("AQLM"), std::string::npos);
   }
   const std::string gpus = vqgen({"list", "gpus"}).out;

@@ -66,7 +66,7 @@ TEST_F(MainJob, AttentionOverARealCache) {
 
   // The newest and the first tokens raw: closer to the tensors before quantization.
   const double windowed =
-      run({config_with("tinycode-layer", {{"window", 128}, {"sinks", 4}}), "--data", bundle})
+      run({config_with("tinycode-layer", {{"recent_tokens", 128}, {"sinks", 4}}), "--data", bundle})
           .value("rel_err_unquantized", -1.0);
   EXPECT_GT(windowed, 0.0);
   EXPECT_LT(windowed, plain);
@@ -114,7 +114,7 @@ TEST(HostRun, AWrongResultExitsWith4) {
                   "exec g++ \"$@\"\n");
   std::filesystem::permissions(compiler, std::filesystem::perms(0755));
   Json gemv = tiny_gemv();
-  gemv["plan"] = {{"dataflow", "fragments"}};  // which has that line
+  gemv["plan"] = {{"dataflow", "mma"}};  // which has that line
   const std::string config = folder.file("config.json", gemv.dump());
   const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
   const Outcome outcome = vqgen({"run", config, "--backend", "host", "--json"}, variables);

@@ -23,7 +23,7 @@ TEST_F(MergeTool, IsRunVerifiedAndMeasuredOnTheHost) {
 TEST_F(MergeTool, IsExplainedAndExported) {
   expect_explained({"attention_merge in f16: 3 results of up to 20 query tokens",
                     "31.7 kB of results read and written", "8 lanes each"});
-  expect_exported("attention_merge_lanes_f16_");
+  expect_exported("attention_merge_simt_f16_");
 }
 
 TEST_F(MergeTool, RefusesWhatItHasNoUseFor) {

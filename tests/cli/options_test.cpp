@@ -42,7 +42,7 @@ TEST(Options, CountsAreDigitsWithinBounds) {
 // As of a shell's unset variable.
 TEST(Options, AnEmptyValueIsNoDefault) {
   const std::vector<Arguments> commands{
-      {"compile", kConfig, "--gpu", ""},      {"compile", kConfig, "--hotness", ""},
+      {"compile", kConfig, "--gpu", ""},      {"compile", kConfig, "--access_counts", ""},
       {"compile", kConfig, "--out", ""},      {"run", kConfig, "--data", ""},
       {"measure", kConfig, "--plans", ""},    {"measure", kConfig, "--codes", ""},
       {"tune", kConfig, "--shard", ""},       {"tune", kConfig, "--journal", ""},
@@ -55,8 +55,8 @@ TEST(Options, AnEmptyValueIsNoDefault) {
 }
 
 TEST(Options, ThatDoNotGoTogether) {
-  expect_failure({"measure", kConfig, "--space", "3", "--chooser", "rules"}, 2,
-                 {"--chooser", "--space"});
+  expect_failure({"measure", kConfig, "--space", "3", "--planner", "rules"}, 2,
+                 {"--planner", "--space"});
   expect_failure({"tune", kConfig, "--replay", "r.json", "--backend", "host"}, 2,
                  {"--replay", "--backend"});
 }

@@ -60,7 +60,8 @@ TEST(Printable, NamesFromOutsideControlNoTerminal) {
 TEST(Printable, AMegabyteOfInputIsNotEchoed) {
   const Folder folder;
   const std::string flood(1 << 20, 'x');
-  for (const char* field : {"/op", "/weights", "/gpu", "/hotness", "/plan/dataflow", "/more"}) {
+  for (const char* field :
+       {"/op", "/weights", "/gpu", "/access_counts", "/plan/dataflow", "/more"}) {
     Json json = tiny_gemv();
     json[Json::json_pointer(field)] = flood;
     const std::string config = folder.file("c.json", json.dump());

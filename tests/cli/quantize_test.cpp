@@ -77,7 +77,7 @@ TEST_F(QuantizeTool, HeadsThatAreTokensAreToldAndRefusedWhereAConfigKnows) {
   expect_success(vqgen(with(fitting, {"--config", path})));
   Json other = tiny_attention();
   other["keys"]["common_scale"] = true;
-  other["keys"].update({{"entry_type", "int8"}, {"stage_scales", true}, {"residuals", 2}});
+  other["keys"].update({{"entry_type", "int8"}, {"stage_scales", true}, {"num_codebooks", 2}});
   expect_failure(with(fitting, {"--config", config(other)}), 2,
                  {R"("common_scale":false)", "make them agree"});
   expect_failure(with(fitting, {"--config", config(tiny_gemv())}), 2, {"holds a KV cache"});

@@ -10,7 +10,7 @@ Json measured() {
     return Json{{"outcome", "timed"},
                 {"time_us", us},
                 {"plan",
-                 {{"dataflow", "lanes"},
+                 {{"dataflow", "simt"},
                   {"threads", threads},
                   {"chunk_columns", 512},
                   {"codebook", {{"shared", 256}}}}}};
@@ -21,7 +21,7 @@ Json measured() {
            {{{"config", "a/small.json"},
              {"problem",
               {{"op", "gemv"},
-               {"shape", {{"rows", 1}, {"out_features", 256}, {"in_features", 1024}}},
+               {"shape", {{"m", 1}, {"out_features", 256}, {"in_features", 1024}}},
                {"weights", "aqlm-1x8"}}},
              {"measurements",
               {plan(256, 8.0), plan(128, 4.0), {{"outcome", "compile_failed"}, {"why", "x"}}}}}}}};
@@ -44,7 +44,7 @@ TEST_F(Regret, SetsEachPlanAgainstTheBest) {
   EXPECT_EQ(config["best_us"], 4.0);
   ASSERT_EQ(config["timed"].size(), 2u);
   for (const Json& each : config["timed"]) {
-    EXPECT_EQ(each["dataflow"], "linear_lanes");
+    EXPECT_EQ(each["dataflow"], "linear_simt");
     EXPECT_GT(each["expected_us"].get<double>(), 0);
     EXPECT_EQ(each["ideal_us"]["launch"], 1.0);
   }

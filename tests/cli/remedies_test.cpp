@@ -47,7 +47,7 @@ TEST_F(Remedy, HeadsOfASizeThatNoKernelHas) {
     const std::vector<std::string> of_keys = formats_for(FormatUse::keys);
     const bool keys = std::find(of_keys.begin(), of_keys.end(), preset) != of_keys.end();
     Json config = cache(keys ? preset : "vecinfer-d4b8i8", preset);
-    config["shape"]["window"] = 64;
+    config["shape"]["recent_tokens"] = 64;
     config["shape"]["head_dim"] = 100;
     expect_words(refusal(config), {"head_dim", "100 is not built yet; use 64, 96, 128 or 256"});
     config["op"] = "kv_append";
@@ -58,13 +58,13 @@ TEST_F(Remedy, HeadsOfASizeThatNoKernelHas) {
 }
 
 TEST_F(Remedy, TheGpuIsJudgedBeforeTheFormat) {
-  for (const char* dataflow : {"bytegroups", "rowgroups", "warpgroups"}) {
+  for (const char* dataflow : {"int8_wgmma", "wgmma_large_m", "wgmma"}) {
     Json config = product("aqlm-2x8");
     config["op"] = "gemm";
-    config["shape"] = {{"rows", 64}, {"out_features", 1024}, {"in_features", 1024}};
+    config["shape"] = {{"m", 64}, {"out_features", 1024}, {"in_features", 1024}};
     config["plan"]["dataflow"] = dataflow;
     expect_words(refusal(config, "a100"), {"NVIDIA A100", "Hopper alone has", "use dataflow "});
-    config["plan"]["dataflow"] = "fragments";
+    config["plan"]["dataflow"] = "mma";
     EXPECT_EQ(refusal(config, "a100"), "");
   }
 }
@@ -109,36 +109,36 @@ TEST_F(Remedy, PresetsOfAnotherOperandAreCalledSo) {
 
 TEST_F(Remedy, TablesOfFormatsThatHaveNone) {
   Json config = cache("int8-channel", "int8-channel");
-  config["plan"]["dataflow"] = "tables";
+  config["plan"]["dataflow"] = "lut";
   expect_words(refusal(config), {"codes of int8 are numbers", "use dataflow lanes"});
-  config["plan"]["dataflow"] = "lanes";
+  config["plan"]["dataflow"] = "simt";
   EXPECT_EQ(refusal(config), "");
   Json large = product("aqlm-1x16");
-  large["shape"] = {{"rows", 1}, {"out_features", 4096}, {"in_features", 4096}};
-  large["plan"]["dataflow"] = "tables";
+  large["shape"] = {{"m", 1}, {"out_features", 4096}, {"in_features", 4096}};
+  large["plan"]["dataflow"] = "lut";
   expect_words(refusal(large), {"tables of 65536 inner products", "leave it out"});
   large.erase("plan");
   EXPECT_EQ(refusal(large), "");
 }
 
 // By every op that has none to place; of those that do the field is named with the file.
-TEST_F(Remedy, HotnessWhereNothingIsPlaced) {
+TEST_F(Remedy, AccessCountsWhereNothingIsPlaced) {
   Json append = cache("vecinfer-d4b8");
   append["op"] = "kv_append";
   append["shape"].erase("query_heads");
   append["shape"]["new_tokens"] = 1;
   const Json merge = {{"op", "attention_merge"},
                       {"shape", {{"rows", 2}, {"parts", 2}, {"heads", 4}, {"head_dim", 128}}}};
-  const Json scalar = {{"op", "scalar_quantize"}, {"shape", {{"tokens", 8}, {"channels", 8}}}};
+  const Json scalar = {{"op", "int8_quantize"}, {"shape", {{"tokens", 8}, {"channels", 8}}}};
   for (Json config : {append, merge, scalar, cache("int8-channel")}) {
     SCOPED_TRACE(config.dump());
     ASSERT_EQ(refusal(config), "");
-    config["hotness"] = "none.json";
-    expect_words(refusal(config), {"/hotness: ", "remove the hotness"});
+    config["access_counts"] = "none.json";
+    expect_words(refusal(config), {"/access_counts: ", "remove the access_counts"});
   }
   Json config = cache("vecinfer-d4b8");
-  config["hotness"] = "none.json";
-  expect_words(refusal(config), {"c.json: /hotness: ", "none.json: cannot read"});
+  config["access_counts"] = "none.json";
+  expect_words(refusal(config), {"c.json: /access_counts: ", "none.json: cannot read"});
 }
 
 TEST_F(Remedy, WhatIsMissingIsNamed) {

@@ -1,4 +1,4 @@
-// scalar_quantize and scalar_dequantize through the tool: run on drawn data, measured, explained
+// int8_quantize and scalar_dequantize through the tool: run on drawn data, measured, explained
 // and exported as other ops are, with the study's measures; and what they have no use for refused.
 #include "tests/cli/op_tool.h"
 
@@ -8,7 +8,7 @@ namespace {
 class ScalarTool : public OpTool {
  protected:
   ScalarTool()
-      : OpTool({{"op", "scalar_quantize"},
+      : OpTool({{"op", "int8_quantize"},
                 {"dtype", "f32"},
                 {"shape", {{"tokens", 200}, {"channels", 72}, {"scales", "computed"}}}}) {}
   Json dequantize() const {
@@ -36,21 +36,21 @@ TEST_F(ScalarTool, AreRunVerifiedAndMeasuredOnTheHost) {
 }
 
 TEST_F(ScalarTool, AreExplainedAndExported) {
-  expect_explained({"scalar_quantize in f32: up to 200 tokens of 72 channels, scales computed",
+  expect_explained({"int8_quantize in f32: up to 200 tokens of 72 channels, scales computed",
                     "reads the matrix once more", "form vectorized"});
   expect_explained({"scalar_dequantize in f32", "scales given"}, dequantize());
-  expect_exported("scalar_quantize_forms_f32_");
+  expect_exported("int8_quantize_forms_f32_");
 }
 
 TEST_F(ScalarTool, RefuseWhatTheyHaveNoUseFor) {
-  expect_failure({"ablate", config(), "--backend", "host"}, 3, {"ablate", "scalar_quantize"});
+  expect_failure({"ablate", config(), "--backend", "host"}, 3, {"ablate", "int8_quantize"});
   expect_failure({"compile", config({{"plan", {{"form", "fast"}}}}), "--gpu", "h200"}, 2,
                  {"/plan/form", "naive, tiled, coarsened, vectorized"});
   expect_failure(
       {"compile", config({{"plan", {{"form", "naive"}, {"vector", 4}}}}), "--gpu", "h200"}, 3,
       {"/plan", "form naive and vector 4"});
-  expect_failure({"compile", config(in_shape({{"window", 16}})), "--gpu", "h200"}, 2,
-                 {"/shape", "unknown field 'window'"});
+  expect_failure({"compile", config(in_shape({{"recent_tokens", 16}})), "--gpu", "h200"}, 2,
+                 {"/shape", "unknown field 'recent_tokens'"});
   expect_failure({"compile", config({{"op", "scalar_dequantize"}}), "--gpu", "h200"}, 2,
                  {"/shape/scales", "use given"});
   // Past the machine's memory.

@@ -27,7 +27,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DATA = ROOT / "tests/data"
-GEMV = {"op": "gemv", "shape": {"rows": 1, "out_features": 256, "in_features": 256},
+GEMV = {"op": "gemv", "shape": {"m": 1, "out_features": 256, "in_features": 256},
         "weights": "gptvq-2"}
 ATTENTION = ROOT / "examples/configs/tinycode-layer.json"
 EARLY_SECONDS = 0.15

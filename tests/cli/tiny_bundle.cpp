@@ -25,7 +25,7 @@ std::vector<std::uint16_t> halves(std::size_t count, unsigned seed) {
 
 const char* const kKeys = R"({"vector_size": 4, "index_bits": 5, "smooth": true})";
 const char* const kValues = R"({"vector_size": 8, "index_bits": 4, "scope": "head"})";
-const char* const kWeights = R"({"vector_size": 4, "index_bits": 5, "residuals": 2,
+const char* const kWeights = R"({"vector_size": 4, "index_bits": 5, "num_codebooks": 2,
                                  "output_scales": true})";
 
 }  // namespace
@@ -41,8 +41,7 @@ Json tiny_attention() {
 }
 
 Json tiny_gemv() {
-  Json json = {{"op", "gemv"},
-               {"shape", {{"rows", 2}, {"out_features", 64}, {"in_features", 128}}}};
+  Json json = {{"op", "gemv"}, {"shape", {{"m", 2}, {"out_features", 64}, {"in_features", 128}}}};
   json["weights"] = parse_json(kWeights, "weights");
   return json;
 }

@@ -16,7 +16,7 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
 }
 
 Plan lanes(int threads) {
-  LinearLanes plan;
+  LinearSimt plan;
   plan.threads = threads;
   return plan;
 }

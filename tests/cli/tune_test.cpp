@@ -2,13 +2,13 @@
 // half-written.
 #include <algorithm>
 
+#include "core/access/access_counts.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/plan/plan_name.h"
 #include "core/problem/config.h"
 #include "core/profiles.h"
 #include "tests/cli/tool.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -16,7 +16,7 @@ namespace {
 
 Json product() {
   return {{"op", "gemv"},
-          {"shape", {{"rows", 1}, {"out_features", 256}, {"in_features", 1024}}},
+          {"shape", {{"m", 1}, {"out_features", 256}, {"in_features", 1024}}},
           {"weights", "aqlm-1x8"}};
 }
 
@@ -26,7 +26,7 @@ class Tune : public testing::Test {
     // Names by a tuning that nothing answers: what it asked stands in its journal.
     const Outcome outcome =
         vqgen({"tune", config, "--gpu", "h200", "--replay",
-               recording("none", {{"linear_lanes/threads=992", 1.0}}), "--journal",
+               recording("none", {{"linear_simt/threads=992", 1.0}}), "--journal",
                folder.path("asked"), "--most", "40", "--strategy", "exhaustive"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
     EXPECT_NE(outcome.err.find("none of 40 candidates could be timed"), std::string::npos);
@@ -48,7 +48,7 @@ class Tune : public testing::Test {
                        R"({"model": {"name": "tiny", "source": "a test"},
                            "formats": {"weights": ["aqlm-1x8"]},
                            "ops": [{"name": "up", "weight": 2, "shape":
-                             {"rows": 1, "out_features": [256, 512], "in_features": 1024}}]})");
+                             {"m": 1, "out_features": [256, 512], "in_features": 1024}}]})");
   }
 
   std::string recording(const std::string& name, const std::map<std::string, double>& times) {
@@ -192,15 +192,15 @@ TEST_F(Tune, TheRowIsTakenByCompile) {
 }
 
 // A tuned row of a config is one of the codes that the config is looked up with.
-TEST_F(Tune, TheConfigsHotnessIsTheCodes) {
+TEST_F(Tune, TheConfigsAccessCountsIsTheCodes) {
   std::vector<std::int64_t> counts(256, 1);
   counts[3] = 900;
-  HotnessProfile profile = profile_of({{counts}}, 1);
+  AccessCounts profile = profile_of({{counts}}, 1);
   profile.operand = Operand::weights;
   profile.format = find_format("aqlm-1x8", "test");
-  const std::string hotness = folder.file("hot.json", hotness_text({profile}));
+  const std::string access_counts = folder.file("hot.json", access_counts_text({profile}));
   Json hot = product();
-  hot["hotness"] = hotness;
+  hot["access_counts"] = access_counts;
   const std::string hot_config = folder.file("hot-config.json", hot.dump());
   const std::string table = folder.path("table.jsonl");
   const auto codes = [&](const Arguments& more) {
@@ -280,9 +280,9 @@ TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   const std::string small = folder.file("small.json", gpu.dump());
   const std::string two = folder.file("two.json", R"({"model": {"name": "two", "source": "a test"},
                       "formats": {"weights": ["aqlm-1x8"]},
-                      "ops": [{"name": "big", "shape": {"rows": 64, "out_features": 256,
+                      "ops": [{"name": "big", "shape": {"m": 64, "out_features": 256,
                                "in_features": 1024}},
-                              {"name": "up", "shape": {"rows": 1, "out_features": 256,
+                              {"name": "up", "shape": {"m": 1, "out_features": 256,
                                "in_features": 1024}}]})");
   const std::string table = folder.path("table.jsonl");
   const Arguments all{"tune", two,          "--gpu",      small,   "--replay", replay,  "--most",
@@ -338,8 +338,7 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   expect_failure(arguments({"--shard", "1/1"}), 2, {"--shard"});
   expect_failure({"tune", sweep(), "--replay", replay, "--journal", folder.path("j")}, 2,
                  {"--journal", "one", "2"});
-  const std::string bad =
-      folder.file("bad.json", "[{\"plan\": \"linear_lanes/\", \"time_us\": 0}]");
+  const std::string bad = folder.file("bad.json", "[{\"plan\": \"linear_simt/\", \"time_us\": 0}]");
   expect_failure({"tune", config, "--replay", bad}, 2, {"bad.json: /0/time_us"});
   expect_failure({"tune", config, "--replay", folder.path("none")}, 2, {"none", "cannot read"});
   Json fixed = product();

@@ -111,7 +111,7 @@ TEST(Usage, WrongValuesExitWith2) {
   expect_failure({"run", config, "--check", "all"}, 2, {"--check", "all", "races"});
   expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});
-  expect_failure({"compile", config, "--chooser", "dice"}, 2, {"--chooser", "dice", "rules"});
+  expect_failure({"compile", config, "--planner", "dice"}, 2, {"--planner", "dice", "rules"});
   expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen measure --help"});
   expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space, --likely and"});
   expect_failure({"measure", config, "--space", "--likely", "3"}, 2, {"name one of them"});

@@ -105,7 +105,7 @@ TEST(World, PlansThatDoNotCompileAreNoSuccess) {
 TEST(World, AGpuTooSmallForTheProblem) {
   const Folder folder;
   Json json = tiny_attention();
-  json["plan"] = {{"dataflow", "lanes"}, {"tile_tokens", 1024}, {"heads_per_block", 2}};
+  json["plan"] = {{"dataflow", "simt"}, {"tile_tokens", 1024}, {"heads_per_block", 2}};
   json["keys"] = {{"vector_size", 2}, {"index_bits", 16}};
   json["plan"]["key_codebook"]["shared"] = 256;
   expect_failure({"compile", folder.file("config.json", json.dump()), "--gpu", "t4"}, 3,

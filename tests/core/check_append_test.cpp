@@ -1,6 +1,6 @@
 // kv_append in core: configs read and written, names of its plans, and every rule of validate() and
 // check(), with a case that breaks it and a near miss that passes.
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "core/plan/plan_name.h"
 #include "tests/core/check_support.h"
 #include "tests/core/named_plan.h"
@@ -10,7 +10,7 @@ namespace {
 
 KvAppend sound_append() { return std::get<KvAppend>(read_config(append_json(), "c.json").problem); }
 
-Verdict judge_append_plan(const AppendLanes& plan, const KvAppend& op = sound_append()) {
+Verdict judge_append_plan(const AppendSimt& plan, const KvAppend& op = sound_append()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -24,7 +24,8 @@ TEST(CheckAppend, AConfigReadsWhatItWrites) {
   const Json canonical = to_json(Problem(op));
   EXPECT_EQ(canonical.at("op"), "kv_append");
   EXPECT_EQ(read_config(canonical, "again.json").problem, Problem(op));
-  EXPECT_NE(Problem(op), read_config(edited(append_json(), {{"/shape/window", "3"}}), "c").problem);
+  EXPECT_NE(Problem(op),
+            read_config(edited(append_json(), {{"/shape/recent_tokens", "3"}}), "c").problem);
 }
 
 TEST(CheckAppend, BatchesThatLeaveTheWindow) {
@@ -32,15 +33,15 @@ TEST(CheckAppend, BatchesThatLeaveTheWindow) {
     return std::get<KvAppend>(read_config(edited(append_json(), edits), "c.json").problem);
   };
   // One at a time is what was before there was the field.
-  EXPECT_EQ(to_json(Problem(with({{"/shape/window_batch", "1"}}))),
+  EXPECT_EQ(to_json(Problem(with({{"/shape/flush_block", "1"}}))),
             to_json(Problem(sound_append())));
-  const KvAppend op = with({{"/shape/window", "8"}, {"/shape/window_batch", "8"}});
-  EXPECT_EQ(to_json(Problem(op)).at("shape").at("window_batch"), 8);
+  const KvAppend op = with({{"/shape/recent_tokens", "8"}, {"/shape/flush_block", "8"}});
+  EXPECT_EQ(to_json(Problem(op)).at("shape").at("flush_block"), 8);
   for (const char* batch : {"0", "4097"}) {
     expect_words(message_of([&] {
-                   with({{"/shape/window_batch", batch}});
+                   with({{"/shape/flush_block", batch}});
                  }),
-                 {"c.json: /shape/window_batch", "1 to 4096"});
+                 {"c.json: /shape/flush_block", "1 to 4096"});
   }
   // 4 new tokens and up to 7 before them.
   expect_ok(judge_append_plan({.tokens_per_block = 11}, op));
@@ -48,7 +49,7 @@ TEST(CheckAppend, BatchesThatLeaveTheWindow) {
                  {"tokens_per_block 12", "the 11 tokens that a call visits"});
   expect_refused(judge_append_plan({.splits = 2}, op),
                  {"splits 2", "4 new tokens", "set splits to 1, or new_tokens to at most 1"});
-  const KvAppend wide = with({{"/shape/window", "11"}, {"/shape/window_batch", "8"}});
+  const KvAppend wide = with({{"/shape/recent_tokens", "11"}, {"/shape/flush_block", "8"}});
   expect_ok(judge_append_plan({.splits = 2}, wide));
 }
 
@@ -150,14 +151,14 @@ TEST(CheckAppend, SharedMemory) {
   op.shape.head_dim = 256;
   op.shape.new_tokens = 64;
   op.keys.vector_size = 2;
-  op.keys.residuals = 4;
-  const AppendLanes plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
+  op.keys.num_codebooks = 4;
+  const AppendSimt plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
   expect_refused(judge_append_plan(plan, op), {"bytes of shared memory a block"});
   expect_ok(judge_append_plan({.threads = 1024, .splits = 32, .tokens_per_block = 64}, op));
 }
 
 TEST(CheckAppend, Fragments) {
-  const auto judge = [](const AppendFragments& plan, const KvAppend& op, const char* gpu = "h200") {
+  const auto judge = [](const AppendMma& plan, const KvAppend& op, const char* gpu = "h200") {
     return check(plan, op, find_gpu(gpu));
   };
   KvAppend op = sound_append();
@@ -172,28 +173,28 @@ TEST(CheckAppend, Fragments) {
   expect_ok(judge({.tokens_per_block = 128}, op));
   KvAppend two = op;
   two.values.index_bits = 2;
-  expect_refused(judge({}, two), {"values", "4 entries", "tile of 8", "lanes"});
+  expect_refused(judge({}, two), {"values", "4 entries", "tile of 8", "simt"});
   two.values.index_bits = 3;
   expect_ok(judge({}, two));
   KvAppend lattice = op;
   lattice.keys = find_format("quip-2", "test");
   lattice.keys.scope = Scope::tensor;
-  expect_refused(judge({}, lattice), {"keys", "codes are no numbers of entries", "lanes"});
+  expect_refused(judge({}, lattice), {"keys", "codes are no numbers of entries", "simt"});
   op.dtype = DType::bf16;
   expect_ok(judge({}, op));
-  expect_refused(judge({}, op, "t4"), {"bf16", "lanes"});
+  expect_refused(judge({}, op, "t4"), {"bf16", "simt"});
   op.dtype = DType::f16;
   expect_ok(judge({}, op, "t4"));
   expect_refused(judge({.tokens_per_block = 128}, op, "t4"), {"bytes of shared memory a block"});
 }
 
 TEST(CheckAppend, Products) {
-  const auto judge = [](const AppendProducts& plan, const KvAppend& op, const char* gpu = "h200") {
+  const auto judge = [](const AppendGemm& plan, const KvAppend& op, const char* gpu = "h200") {
     return check(plan, op, find_gpu(gpu));
   };
   KvAppend op = sound_append();
   op.shape.new_tokens = 512;
-  expect_refused(judge({}, op), {"keys", "less than the 16", "fragments"});
+  expect_refused(judge({}, op), {"keys", "less than the 16", "mma"});
   op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
   op.values = find_format("vqkv-llama-3.1-8b-values", "test");
   expect_ok(judge({}, op));
@@ -204,42 +205,42 @@ TEST(CheckAppend, Products) {
   expect_refused(judge({.tokens_per_block = 513}, op), {"tokens_per_block"});
   KvAppend few = op;
   few.values.index_bits = 4;
-  expect_refused(judge({}, few), {"values", "16 entries", "32", "lanes"});
+  expect_refused(judge({}, few), {"values", "16 entries", "32", "simt"});
   few.values.index_bits = 5;
   expect_ok(judge({}, few));
   few.shape.new_tokens = 255;
   expect_refused(judge({}, few), {"tokens_per_block 256", "255 new tokens"});
   few.dtype = DType::bf16;
-  expect_refused(judge({.tokens_per_block = 16}, few, "t4"), {"bf16", "lanes"});
+  expect_refused(judge({.tokens_per_block = 16}, few, "t4"), {"bf16", "simt"});
   few.values = find_format("vecinfer-d8b12", "test");
   few.values.smooth = few.values.hadamard = false;
-  expect_refused(judge({.tokens_per_block = 16}, few), {"values", "8 elements", "fragments"});
+  expect_refused(judge({.tokens_per_block = 16}, few), {"values", "8 elements", "mma"});
 }
 
 TEST(CheckAppend, PlansOfOtherOps) {
   const GpuSpec gpu = find_gpu("h200");
-  expect_refused(check(AttentionLanes{}, sound_append(), gpu), {"another op", "kv_append"});
-  expect_refused(check(LinearLanes{}, sound_append(), gpu), {"another op", "kv_append"});
-  expect_refused(check(AppendLanes{}, read_config(gemv_json(), "c").problem, gpu),
+  expect_refused(check(AttentionSimt{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(LinearSimt{}, sound_append(), gpu), {"another op", "kv_append"});
+  expect_refused(check(AppendSimt{}, read_config(gemv_json(), "c").problem, gpu),
                  {"another op", "gemv"});
-  expect_refused(check(AppendLanes{}, read_config(attention_json(), "c").problem, gpu),
+  expect_refused(check(AppendSimt{}, read_config(attention_json(), "c").problem, gpu),
                  {"another op", "attention_decode"});
 }
 
 TEST(CheckAppend, PlansHaveNames) {
-  const Plan plan = AppendLanes{.splits = 4, .warps_along_entries = 2};
-  EXPECT_EQ(plan_name(plan), "append_lanes/splits=4,warps_along_entries=2");
+  const Plan plan = AppendSimt{.splits = 4, .warps_along_entries = 2};
+  EXPECT_EQ(plan_name(plan), "append_simt/splits=4,warps_along_entries=2");
   EXPECT_EQ(named(plan_name(plan)), plan);
-  EXPECT_EQ(named("append_lanes/"), Plan(AppendLanes{}));
-  EXPECT_EQ(named("append_fragments/threads=64"), Plan(AppendFragments{.threads = 64}));
-  EXPECT_EQ(named("append_products/warpgroups=1"), Plan(AppendProducts{.warpgroups = 1}));
-  expect_words(message_of([&] { named("append_lanes/combine=last_block"); }), {"combine"});
-  expect_words(message_of([&] { named("kv/splits=4"); }), {"append_lanes/..."});
+  EXPECT_EQ(named("append_simt/"), Plan(AppendSimt{}));
+  EXPECT_EQ(named("append_mma/threads=64"), Plan(AppendMma{.threads = 64}));
+  EXPECT_EQ(named("append_gemm/warpgroups=1"), Plan(AppendGemm{.warpgroups = 1}));
+  expect_words(message_of([&] { named("append_simt/combine=last_block"); }), {"combine"});
+  expect_words(message_of([&] { named("kv/splits=4"); }), {"append_simt/..."});
 }
 
-TEST(CheckAppend, HotnessSaysNothing) {
-  expect_words(message_of([] { match_hotness({}, sound_append(), "p.json"); }),
-               {"p.json", "kv_append", "remove the hotness"});
+TEST(CheckAppend, AccessCountsSaysNothing) {
+  expect_words(message_of([] { match_access_counts({}, sound_append(), "p.json"); }),
+               {"p.json", "kv_append", "remove the access_counts"});
 }
 
 }  // namespace

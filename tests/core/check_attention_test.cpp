@@ -10,7 +10,7 @@ AttentionDecode sound_attention() {
 }
 GpuSpec h200() { return find_gpu("h200"); }
 
-template <class P = AttentionLanes>
+template <class P = AttentionSimt>
 Verdict judge(const P& plan, const AttentionDecode& op = sound_attention()) {
   return check(Plan(plan), op, h200());
 }
@@ -96,7 +96,7 @@ TEST(CheckAttention, HeadsFitTheGridsSecondAxis) {
 }
 
 TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
-  const AttentionLanes plan{.value_codebook = all_shared(sound_attention().values.entries())};
+  const AttentionSimt plan{.value_codebook = all_shared(sound_attention().values.entries())};
   GpuSpec gpu = h200();
   gpu.shared_bytes_per_block = static_cast<int>(call_shape(plan, sound_attention()).shared_bytes());
   expect_ok(check(plan, sound_attention(), gpu));
@@ -105,12 +105,12 @@ TEST(CheckAttention, SharedMemoryIsCountedToTheByte) {
       check(plan, sound_attention(), gpu),
       {std::to_string(gpu.shared_bytes_per_block + 1),
        "NVIDIA H200 has " + std::to_string(gpu.shared_bytes_per_block), "global memory", "tile"});
-  AttentionLanes global = plan;
+  AttentionSimt global = plan;
   global.value_codebook = all_global();
   expect_ok(check(global, sound_attention(), gpu));
 }
 
-AttentionTables tables(int heads, int bits = 32) {
+AttentionLut tables(int heads, int bits = 32) {
   return {.heads_per_block = heads, .table_bits = bits};
 }
 
@@ -127,16 +127,16 @@ TEST(CheckAttention, ScoreTablesFitABlockWhole) {
   op.keys.vector_size = 8;
   expect_refused(judge(tables(1), op), {"262144 bytes"});
   expect_ok(judge(tables(1, 16), op));
-  op.keys.residuals = 2;
+  op.keys.num_codebooks = 2;
   expect_refused(judge(tables(1, 16), op), {"8192 entries", "262144 bytes"});
-  op.keys = {.vector_size = 2, .index_bits = 16, .residuals = 4};  // far beyond 32 bits
+  op.keys = {.vector_size = 2, .index_bits = 16, .num_codebooks = 4};  // far beyond 32 bits
   expect_refused(judge(tables(16), op), {"262144 entries", "1073741824 bytes"});
 }
 
 TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
   AttentionDecode op = sound_attention();
   op.shape = {1, 10, 2, 96, 100};
-  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2};
   // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
   EXPECT_EQ(vq::table_bytes(configured(tables(5), op)), 2 * 2 * 64 * 24 * 4 * 4);
   EXPECT_EQ(vq::table_bytes(configured(tables(5, 16), op)), 1 * 2 * 64 * 24 * 8 * 2);
@@ -169,12 +169,12 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
     AttentionDecode mixed = op;
     (keys ? mixed.keys : mixed.values) = scalar;
     expect_refused(check(Plan(AttentionChannels{}), mixed, h200()), {"scalar codes", "channels"});
-    EXPECT_TRUE(std::holds_alternative<AttentionFragments>(choose(mixed, h200()))) << keys;
-    expect_refused(check(Plan(AttentionFragments{}), mixed, find_gpu("t4")),
-                   {"product of bytes", "lanes"});
+    EXPECT_TRUE(std::holds_alternative<AttentionMma>(choose(mixed, h200()))) << keys;
+    expect_refused(check(Plan(AttentionMma{}), mixed, find_gpu("t4")),
+                   {"product of bytes", "simt"});
     mixed.shape.head_dim = 96;  // 12 channels of a lane are 48 bits
     (keys ? mixed.keys : mixed.values).vector_size = 4;
-    const Verdict narrow = check(Plan(AttentionFragments{}), mixed, h200());
+    const Verdict narrow = check(Plan(AttentionMma{}), mixed, h200());
     if (keys) {
       expect_ok(narrow);
     } else {
@@ -183,7 +183,7 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
   }
   op.keys = scalar;
   op.keys.smooth = true;
-  expect_refused(check(Plan(AttentionLanes{}), op, h200()), {"smooth", "not built yet"});
+  expect_refused(check(Plan(AttentionSimt{}), op, h200()), {"smooth", "not built yet"});
 }
 
 TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
@@ -191,27 +191,28 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
     const std::string operand = keys ? "keys" : "values";
     AttentionDecode op = sound_attention();
     VqFormat& format = keys ? op.keys : op.values;
-    format = VqFormat{.vector_size = 128, .index_bits = 4, .residuals = 2};
-    expect_ok(judge(std::get<AttentionLanes>(choose(op, h200())), op));
+    format = VqFormat{.vector_size = 128, .index_bits = 4, .num_codebooks = 2};
+    expect_ok(judge(std::get<AttentionSimt>(choose(op, h200())), op));
     for (const Plan& plan :
-         {Plan(AttentionTables{}), Plan(AttentionChannels{}), Plan(AttentionFragments{})}) {
+         {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
       expect_refused(check(plan, op, h200()), {operand, "128 elements", "use lanes"});
     }
-    AttentionLanes near;
+    AttentionSimt near;
     (keys ? near.key_codebook : near.value_codebook).shared = 16;
     expect_refused(judge(near, op), {operand, "global memory alone", "shared"});
-    format = VqFormat{.vector_size = 4, .index_bits = 4, .residuals = 5};
-    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+    format = VqFormat{.vector_size = 4, .index_bits = 4, .num_codebooks = 5};
+    EXPECT_TRUE(std::holds_alternative<AttentionSimt>(choose(op, h200())));
     for (const Plan& plan :
-         {Plan(AttentionTables{}), Plan(AttentionChannels{}), Plan(AttentionFragments{})}) {
+         {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
       expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use lanes"});
     }
     // 36 stages of 16 MB for each of 256 heads.
-    format = VqFormat{.vector_size = 128, .index_bits = 16, .residuals = 36, .scope = Scope::head};
+    format =
+        VqFormat{.vector_size = 128, .index_bits = 16, .num_codebooks = 36, .scope = Scope::head};
     op.shape.kv_heads = op.shape.query_heads = 256;
     expect_refused(judge({}, op), {operand, "36 residual stages", "1.55e+11 bytes", "fewer"});
     op.shape.kv_heads = op.shape.query_heads = 128;
-    expect_ok(judge(std::get<AttentionLanes>(choose(op, h200())), op));
+    expect_ok(judge(std::get<AttentionSimt>(choose(op, h200())), op));
   }
 }
 
@@ -219,13 +220,11 @@ TEST(CheckAttention, FragmentsReadZerosOfGroupsOfKeysAndOfTokensOfValues) {
   const VqFormat group = find_format("int4-kivi-keys", "test");
   const VqFormat token = find_format("int4-kivi-values", "test");
   AttentionDecode op = sound_attention();
-  op.shape.window = 32;
-  const auto chosen = [&] {
-    return std::holds_alternative<AttentionFragments>(choose(op, h200()));
-  };
+  op.shape.recent_tokens = 32;
+  const auto chosen = [&] { return std::holds_alternative<AttentionMma>(choose(op, h200())); };
   const auto refused = [&](const std::vector<std::string>& parts) {
-    expect_refused(check(Plan(AttentionFragments{}), op, h200()), parts);
-    EXPECT_TRUE(std::holds_alternative<AttentionLanes>(choose(op, h200())));
+    expect_refused(check(Plan(AttentionMma{}), op, h200()), parts);
+    EXPECT_TRUE(std::holds_alternative<AttentionSimt>(choose(op, h200())));
   };
   const VqFormat table = op.keys;
   for (const bool keys : {true, false}) {
@@ -251,11 +250,11 @@ TEST(CheckAttention, FragmentsReadZerosOfGroupsOfKeysAndOfTokensOfValues) {
   refused({"values", "one of a token", "use lanes"});
   op.values = token;
   op.values.group_channels = 8;
-  refused({"values", "channels of a lane have several scales", "lanes"});
+  refused({"values", "channels of a lane have several scales", "simt"});
   op.keys = op.values = token;
   op.keys = group;
   op.keys.group_tokens = 16;
-  AttentionFragments plan{.step_tokens = 32};
+  AttentionMma plan{.step_tokens = 32};
   expect_refused(check(Plan(plan), op, h200()), {"step_tokens 32", "16 tokens of a group"});
 }
 
@@ -292,13 +291,13 @@ TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   op.shape = {3, 8, 2, 64, 101};
   AttentionChannels plan{.splits = 2, .key_channel_splits = 4};
   const std::int64_t partials = vq::kCounterBytes + 3 * 8 * 2 * 66 * 4;
-  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).handed_bytes, 0);
-  EXPECT_EQ(call_shape(AttentionLanes{.splits = 2}, op).workspace_bytes, partials);
+  EXPECT_EQ(call_shape(AttentionSimt{.splits = 2}, op).handed_bytes, 0);
+  EXPECT_EQ(call_shape(AttentionSimt{.splits = 2}, op).workspace_bytes, partials);
   EXPECT_EQ(call_shape(plan, op).handed_bytes, 3 * 8 * 4 * 101 * 4);
   EXPECT_EQ(call_shape(plan, op).workspace_bytes, 3 * 8 * 4 * 101 * 4 + partials);
   plan.splits = 1;
   EXPECT_EQ(call_shape(plan, op).workspace_bytes, vq::kCounterBytes + 3 * 8 * 4 * 101 * 4);
-  EXPECT_EQ(call_shape(AttentionLanes{}, op).workspace_bytes, 0);
+  EXPECT_EQ(call_shape(AttentionSimt{}, op).workspace_bytes, 0);
 }
 
 // Of many query heads they take more than the cache.
@@ -313,7 +312,7 @@ TEST(CheckAttention, PartialScoresFitTheDevice) {
 
 TEST(CheckAttention, TheLastBlockMergesSplitsAsFarAsCountersGo) {
   AttentionDecode op = sound_attention();
-  AttentionLanes plan{.splits = 2, .combine = Combine::last_block};
+  AttentionSimt plan{.splits = 2, .combine = Combine::last_block};
   expect_ok(judge(plan, op));
   plan.splits = 1;
   expect_refused(judge(plan, op), {"combine last_block", "splits 1", "use kernel"});
@@ -331,13 +330,13 @@ TEST(CheckAttention, FragmentsTakeProductsOfTheElementType) {
   without.bf16_products = false;
   for (const GpuSpec& gpu : {find_gpu("t4"), without}) {
     op.dtype = DType::f16;
-    expect_ok(check(AttentionFragments{}, op, gpu));
+    expect_ok(check(AttentionMma{}, op, gpu));
     op.dtype = DType::bf16;
-    expect_refused(check(AttentionFragments{}, op, gpu),
+    expect_refused(check(AttentionMma{}, op, gpu),
                    {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
-    expect_ok(check(AttentionLanes{}, op, gpu));
+    expect_ok(check(AttentionSimt{}, op, gpu));
   }
-  expect_ok(check(AttentionFragments{}, op, h200()));
+  expect_ok(check(AttentionMma{}, op, h200()));
 }
 
 TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
@@ -345,7 +344,7 @@ TEST(CheckAttention, FieldsOutOfTheirRangesAreRefusedBeforeAnythingIsDerived) {
 }
 
 TEST(CheckAttention, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(LinearLanes{}, sound_attention(), h200()),
+  expect_refused(check(LinearSimt{}, sound_attention(), h200()),
                  {"another op", "attention_decode"});
 }
 

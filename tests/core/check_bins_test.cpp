@@ -11,17 +11,17 @@ GpuSpec gpu_of_bins() { return find_gpu("h200"); }
 AttentionDecode sound_bins() {
   AttentionDecode op;
   op.shape = {.batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .tokens = 5000};
-  op.keys = {.vector_size = 64, .index_bits = 12, .residuals = 6, .scope = Scope::tensor};
-  op.values = {.vector_size = 128, .index_bits = 12, .residuals = 8, .scope = Scope::tensor};
+  op.keys = {.vector_size = 64, .index_bits = 12, .num_codebooks = 6, .scope = Scope::tensor};
+  op.values = {.vector_size = 128, .index_bits = 12, .num_codebooks = 8, .scope = Scope::tensor};
   return op;
 }
 
 Verdict of_wide_problem(void (*change)(AttentionDecode& op)) {
   AttentionDecode op = sound_bins();
   change(op);
-  return check(AttentionBins{}, op, gpu_of_bins());
+  return check(AttentionHistogram{}, op, gpu_of_bins());
 }
-Verdict of_plan(const AttentionBins& plan) { return check(plan, sound_bins(), gpu_of_bins()); }
+Verdict of_plan(const AttentionHistogram& plan) { return check(plan, sound_bins(), gpu_of_bins()); }
 
 TEST(CheckBins, TheDefaultPlanIsSound) {
   expect_ok(of_plan({}));
@@ -55,19 +55,20 @@ TEST(CheckBins, ShapesOfTheCache) {
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_heads = 18; }),
                  {"9 query heads", "more than the 8"});
   expect_ok(of_wide_problem([](AttentionDecode& op) {
-    op.shape.window = 1024;
+    op.shape.recent_tokens = 1024;
     op.shape.sinks = 4;
   }));
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_heads = 16; }),
                  {"tokens_per_thread 16", "registers"});
   AttentionDecode op = sound_bins();
   op.dtype = DType::bf16;
-  expect_ok(check(AttentionBins{}, op, find_gpu("a100")));
-  expect_refused(check(choose_plan(AttentionBins{}, op, find_gpu("t4")), op, find_gpu("t4")),
+  expect_ok(check(AttentionHistogram{}, op, find_gpu("a100")));
+  expect_refused(check(choose_plan(AttentionHistogram{}, op, find_gpu("t4")), op, find_gpu("t4")),
                  {"bf16"});
   op = sound_bins();
   op.shape.batch = 65535;
-  expect_refused(check(AttentionBins{}, op, gpu_of_bins()), {"tables, scores and bins", "half of"});
+  expect_refused(check(AttentionHistogram{}, op, gpu_of_bins()),
+                 {"tables, scores and bins", "half of"});
 }
 
 TEST(CheckBins, BlocksAndTheirShares) {
@@ -85,7 +86,7 @@ TEST(CheckBins, BlocksAndTheirShares) {
   expect_ok(of_plan({.bin_slices = 256, .entry_splits = 256, .rows_per_block = 48}));
   AttentionDecode op = sound_bins();
   op.values.index_bits = 10;
-  expect_refused(check(AttentionBins{.entry_splits = 128}, op, gpu_of_bins()),
+  expect_refused(check(AttentionHistogram{.entry_splits = 128}, op, gpu_of_bins()),
                  {"entry_splits 128", "1024 entries"});
 }
 
@@ -98,7 +99,7 @@ TEST(CheckBins, RulesFitTheGpu) {
         AttentionDecode op = sound_bins();
         op.shape.query_heads = 2 * group;
         op.keys.index_bits = op.values.index_bits = bits;
-        const AttentionBins plan = choose_plan(AttentionBins{}, op, gpu);
+        const AttentionHistogram plan = choose_plan(AttentionHistogram{}, op, gpu);
         const Verdict verdict = check(plan, op, gpu);
         EXPECT_TRUE(verdict.ok) << name << ' ' << bits << ' ' << group << ": " << verdict.reason;
       }
@@ -110,28 +111,28 @@ TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
   AttentionDecode op = sound_bins();
   op.shape.batch = 4;
   op.shape.tokens = (32768 + 4 * 4096) / 8;  // of 2 heads and 4 sequences
-  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "histogram");
   --op.shape.tokens;
-  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
-  op.shape.window = 64;  // raw tokens, which are a kernel more
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
+  op.shape.recent_tokens = 64;  // raw tokens, which are a kernel more
   op.shape.tokens = (32768 + 4 * 4096 + 20480) / 8;
-  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "bins");
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "histogram");
   --op.shape.tokens;
-  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
-  op.shape.window = 0;
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
+  op.shape.recent_tokens = 0;
   op.shape.tokens = 100000;
   op.shape.query_tokens = 2;  // which bins refuse
-  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "lanes");
+  EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
 }
 
 // A call's kernels, and what they hand on.
 TEST(CheckBins, WorkspaceHoldsTablesPowersAndBins) {
   const AttentionDecode op = sound_bins();
-  const vq::CallShape shape = call_shape(AttentionBins{.splits = 2}, op);
+  const vq::CallShape shape = call_shape(AttentionHistogram{.splits = 2}, op);
   EXPECT_EQ(shape.count, 5);
   AttentionDecode raw = op;
-  raw.shape.window = 129;
-  EXPECT_EQ(call_shape(AttentionBins{}, raw).count, 6);
+  raw.shape.recent_tokens = 129;
+  EXPECT_EQ(call_shape(AttentionHistogram{}, raw).count, 6);
   const std::int64_t tables = 4 * 12 * 4096 * 4 * 2;
   const std::int64_t large = 2 * tables;
   const std::int64_t powers = 4 * 5000 * 4 * 2;

@@ -11,8 +11,8 @@ Gemm bytes_gemm() {
   op.weights = find_format("aqlm-2x8i8", "test");
   return op;
 }
-LinearBytes bytes() {
-  LinearBytes plan{.threads = 128, .outputs_per_warp = 16};
+LinearInt8Mma bytes() {
+  LinearInt8Mma plan{.threads = 128, .outputs_per_warp = 16};
   plan.codebook = all_replicated(256, 16);
   return plan;
 }
@@ -28,7 +28,7 @@ TEST(CheckBytes, SumsOfStagesAreBytes) {
                  {"sums over the stages are bytes", "common_scale to true"});
   expect_ok(checked([](VqFormat& f) {
     f.common_scale = false;
-    f.residuals = 1;
+    f.num_codebooks = 1;
   }));
   expect_refused(checked([](VqFormat& f) { f = find_format("aqlm-2x8", "test"); }),
                  {"entry_type to int8"});
@@ -37,53 +37,53 @@ TEST(CheckBytes, SumsOfStagesAreBytes) {
 
 TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
   const auto with = [](auto change) {
-    LinearBytes plan = bytes();
+    LinearInt8Mma plan = bytes();
     change(plan);
     return check(plan, bytes_gemm(), find_gpu("h200"));
   };
-  expect_ok(with([](LinearBytes& p) { p.codebook = all_shared(256); }));
+  expect_ok(with([](LinearInt8Mma& p) { p.codebook = all_shared(256); }));
   for (const Placement& where :
        {all_global(), all_shared(100), Placement{.replicated = 100, .copies = 16, .shared = 256}}) {
-    expect_refused(with([&](LinearBytes& p) { p.codebook = where; }),
+    expect_refused(with([&](LinearInt8Mma& p) { p.codebook = where; }),
                    {"all 256 entries in shared memory", "set codebook"});
   }
-  expect_refused(with([](LinearBytes& p) { p.product_rows = 6; }), {"product_rows 6"});
-  expect_refused(with([](LinearBytes& p) { p.rows_per_block = 12; }), {"rows_per_block 12", "8"});
-  expect_refused(with([](LinearBytes& p) { p.outputs_per_warp = 24; }),
+  expect_refused(with([](LinearInt8Mma& p) { p.product_rows = 6; }), {"product_rows 6"});
+  expect_refused(with([](LinearInt8Mma& p) { p.rows_per_block = 12; }), {"rows_per_block 12", "8"});
+  expect_refused(with([](LinearInt8Mma& p) { p.outputs_per_warp = 24; }),
                  {"outputs_per_warp 24", "multiple of 16"});
-  expect_refused(with([](LinearBytes& p) { p.warps_along_columns = 3; }), {"power of two"});
-  expect_refused(with([](LinearBytes& p) { p.warps_along_columns = 8; }), {"does not divide"});
-  expect_refused(with([](LinearBytes& p) { p.chunk_columns = 1000; }), {"256 columns of a run"});
-  expect_refused(with([](LinearBytes& p) {
+  expect_refused(with([](LinearInt8Mma& p) { p.warps_along_columns = 3; }), {"power of two"});
+  expect_refused(with([](LinearInt8Mma& p) { p.warps_along_columns = 8; }), {"does not divide"});
+  expect_refused(with([](LinearInt8Mma& p) { p.chunk_columns = 1000; }), {"256 columns of a run"});
+  expect_refused(with([](LinearInt8Mma& p) {
                    p.threads = 512;
                    p.outputs_per_warp = 128;
                  }),
                  {"registers a thread, of 128", "outputs_per_warp"});
-  expect_ok(with([](LinearBytes& p) { p.x_before = 1; }));
-  LinearBytes before = bytes();
-  before.x_before = 1;
+  expect_ok(with([](LinearInt8Mma& p) { p.prepack_x = 1; }));
+  LinearInt8Mma before = bytes();
+  before.prepack_x = 1;
   expect_refused(check(before, bytes_gemm(), find_gpu("a100")),
-                 {"no bulk copies", "x_before to 0"});
+                 {"no bulk copies", "prepack_x to 0"});
   const auto made = [](int warps, int more) {
-    return [=](LinearBytes& p) {
-      p.making_warps = warps;
+    return [=](LinearInt8Mma& p) {
+      p.producer_warps = warps;
       p.threads += 32 * more;
     };
   };
   expect_ok(with(made(2, 2)));
-  expect_refused(with(made(4, 0)), {"making_warps 4", "4 warps of a block"});
-  LinearBytes uneven = bytes();
+  expect_refused(with(made(4, 0)), {"producer_warps 4", "4 warps of a block"});
+  LinearInt8Mma uneven = bytes();
   uneven.warps_along_columns = 2;
   made(1, 0)(uneven);
   expect_refused(check(uneven, bytes_gemm(), find_gpu("h200")), {"does not divide the 3 warps"});
-  expect_refused(with([](LinearBytes& p) { p.making_warps = p.x_before = 1; }),
+  expect_refused(with([](LinearInt8Mma& p) { p.producer_warps = p.prepack_x = 1; }),
                  {"both turn x to bytes"});
-  LinearBytes making = bytes();
+  LinearInt8Mma making = bytes();
   made(2, 2)(making);
-  expect_refused(check(making, bytes_gemm(), find_gpu("a100")), {"making_warps to 0"});
+  expect_refused(check(making, bytes_gemm(), find_gpu("a100")), {"producer_warps to 0"});
   Gemm longest = bytes_gemm();  // a chunk of gigabytes is counted, and not by 32 bits
   longest.shape.in_features = 1 << 24;
-  LinearBytes whole = bytes();
+  LinearInt8Mma whole = bytes();
   whole.chunk_columns = 1 << 24;
   expect_refused(check(whole, longest, find_gpu("h200")), {"shared memory"});
   Gemm groups = bytes_gemm();
@@ -93,41 +93,40 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
                  {"chunk_columns 1024", "512 columns of one codebook"});
   making.chunk_columns = 512;
   expect_refused(check(making, groups, find_gpu("h200")),
-                 {"codebooks serve the columns", "making_warps to 0"});
+                 {"codebooks serve the columns", "producer_warps to 0"});
 }
 
 TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
   Gemm op = bytes_gemm();
   op.shape.rows = 40;
-  LinearBytegroups sound{.threads = 256};
+  LinearInt8Wgmma sound{.threads = 256};
   sound.codebook = all_shared(256);
   const auto with = [&](auto change) {
-    LinearBytegroups plan = sound;
+    LinearInt8Wgmma plan = sound;
     change(plan);
     return check(plan, op, find_gpu("h200"));
   };
-  expect_ok(with([](LinearBytegroups& p) { p.rows_per_block = 64; }));
-  expect_refused(check(sound, op, find_gpu("a100")), {"no products of warp groups", "bytes"});
-  expect_refused(with([](LinearBytegroups& p) { p.threads = 192; }),
-                 {"threads 192", "warp groups"});
+  expect_ok(with([](LinearInt8Wgmma& p) { p.rows_per_block = 64; }));
+  expect_refused(check(sound, op, find_gpu("a100")), {"no products of warp groups", "int8_mma"});
+  expect_refused(with([](LinearInt8Wgmma& p) { p.threads = 192; }), {"threads 192", "warp groups"});
   for (const int rows : {4, 24, 256}) {
-    expect_refused(with([&](LinearBytegroups& p) { p.rows_per_block = rows; }),
+    expect_refused(with([&](LinearInt8Wgmma& p) { p.rows_per_block = rows; }),
                    {"rows_per_block " + std::to_string(rows), "power of two from 8 to 128"});
   }
-  expect_refused(with([](LinearBytegroups& p) {
+  expect_refused(with([](LinearInt8Wgmma& p) {
                    p.threads = 512;
                    p.rows_per_block = 128;
                  }),
                  {"registers a thread, of 128"});
-  expect_refused(with([](LinearBytegroups& p) {
+  expect_refused(with([](LinearInt8Wgmma& p) {
                    p.code_words = 1;
                    p.chunk_columns = 32;
                  }),
                  {"chunk_columns 32", "two steps"});
   // Without a kernel before all of a block's columns of x stand in its shared memory.
   const auto by_block = [](int splits, int rows) {
-    return [=](LinearBytegroups& p) {
-      p.x_before = 0;
+    return [=](LinearInt8Wgmma& p) {
+      p.prepack_x = 0;
       p.splits = splits;
       p.rows_per_block = rows;
     };

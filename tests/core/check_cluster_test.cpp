@@ -30,16 +30,16 @@ void expect_two_to_eight_splits() {
 }
 
 TEST(CheckCluster, TakesTwoToEightSplits) {
-  expect_two_to_eight_splits<LinearBytegroups>();
-  expect_two_to_eight_splits<LinearRowgroups>();
+  expect_two_to_eight_splits<LinearInt8Wgmma>();
+  expect_two_to_eight_splits<LinearWgmmaLargeM>();
   for (const int splits : {2, 4}) {
-    expect_ok(judged<LinearWarpgroups>(splits));
+    expect_ok(judged<LinearWgmma>(splits));
   }
-  expect_refused(judged<LinearWarpgroups>(1), {"combine cluster takes 2 to 8 splits, not 1"});
+  expect_refused(judged<LinearWgmma>(1), {"combine cluster takes 2 to 8 splits, not 1"});
 }
 
 TEST(CheckCluster, NoOtherDataflowHasIt) {
-  LinearLanes lanes{.outputs_per_warp = 1, .chunk_columns = 128, .splits = 2};
+  LinearSimt lanes{.outputs_per_warp = 1, .chunk_columns = 128, .splits = 2};
   lanes.combine = Combine::cluster;
   Gemv op;
   op.shape = {.rows = 1, .out_features = 4096, .in_features = 4096};
@@ -51,7 +51,7 @@ TEST(CheckCluster, NoOtherDataflowHasIt) {
 
 // 256 outputs and 256 rows take 260 KB, more than any block has.
 TEST(CheckCluster, SumsOfABlockFitItsSharedMemory) {
-  LinearRowgroups plan{.threads = 256, .outputs_per_warp = 16, .splits = 4};
+  LinearWgmmaLargeM plan{.threads = 256, .outputs_per_warp = 16, .splits = 4};
   plan.combine = Combine::cluster;
   plan.rows_per_block = 256;
   plan.codebook = all_shared(256);
@@ -71,7 +71,7 @@ TEST(CheckCluster, SumsOfABlockFitItsSharedMemory) {
 
 // Nothing of the workspace but what the first kernel hands on, and no kernel behind.
 TEST(CheckCluster, CallsHaveNoPartialsAndNoKernelMore) {
-  LinearBytegroups plan{.splits = 4};
+  LinearInt8Wgmma plan{.splits = 4};
   plan.rows_per_block = 64;
   const vq::CallShape merged = call_shape(plan, gemm());
   plan.combine = Combine::cluster;

@@ -42,7 +42,7 @@ TEST(CheckExperts, OneMatrixIsWrittenAsBefore) {
 
 // For a block of rows each as far as they can have one, and for the others that one may have.
 TEST(CheckExperts, HaveSlotsForAllBlocksOfRows) {
-  const LinearLanes plan{.threads = 64, .chunk_columns = 128, .splits = 2};
+  const LinearSimt plan{.threads = 64, .chunk_columns = 128, .splits = 2};
   const vq::CallShape one = call_shape(plan, product(4, 0, 0));
   EXPECT_EQ(one.launches[0].z, 2);
   for (const auto& [experts, total, slots] :
@@ -63,7 +63,7 @@ TEST(CheckExperts, HaveSlotsForAllBlocksOfRows) {
 TEST(CheckExperts, FirstKernelsLayOutTheRowsOfEachSlot) {
   Linear op = product(4, 8, 16);
   op.shape.rows = op.shape.total_rows = 16;
-  const LinearRowgroups plan{.rows_per_block = 8, .code_words = 1};
+  const LinearWgmmaLargeM plan{.rows_per_block = 8, .code_words = 1};
   Linear one = op;
   one.shape.experts = one.shape.total_rows = 0;
   const vq::CallShape shape = call_shape(plan, op);
@@ -73,11 +73,11 @@ TEST(CheckExperts, FirstKernelsLayOutTheRowsOfEachSlot) {
 }
 
 TEST(CheckExperts, CountersAndGridsHaveRoom) {
-  LinearLanes plan{.threads = 32,
-                   .outputs_per_warp = 1,
-                   .chunk_columns = 128,
-                   .splits = 2,
-                   .combine = Combine::last_block};
+  LinearSimt plan{.threads = 32,
+                  .outputs_per_warp = 1,
+                  .chunk_columns = 128,
+                  .splits = 2,
+                  .combine = Combine::last_block};
   const auto judge = [&](const Linear& op) { return check(plan, Gemv{op}, find_gpu("h200")); };
   Linear op = product(1, 128, 128);
   op.shape.out_features = 128;

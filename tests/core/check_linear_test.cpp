@@ -22,7 +22,7 @@ Gemv tiled(int rows, int columns) {
   return op;
 }
 
-Verdict judge_gemv(const LinearLanes& plan, const Gemv& op = sound_gemv()) {
+Verdict judge_gemv(const LinearSimt& plan, const Gemv& op = sound_gemv()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -39,11 +39,11 @@ TEST(CheckGemv, TheDefaultPlanIsSound) { expect_ok(judge_gemv({})); }
 TEST(CheckGemv, FieldsStayWithinTheirRanges) { check_plan_ranges(sound_gemv(), find_gpu("h200")); }
 
 TEST(CheckGemv, TheLastBlockMergesSplitsAsFarAsCountersGo) {
-  LinearLanes plan{.threads = 32,
-                   .outputs_per_warp = 1,
-                   .chunk_columns = 128,
-                   .splits = 2,
-                   .combine = Combine::last_block};
+  LinearSimt plan{.threads = 32,
+                  .outputs_per_warp = 1,
+                  .chunk_columns = 128,
+                  .splits = 2,
+                  .combine = Combine::last_block};
   expect_ok(judge_gemv(plan));
   plan.splits = 1;
   expect_refused(judge_gemv(plan), {"combine last_block", "splits 1", "use kernel"});
@@ -83,11 +83,11 @@ TEST(CheckGemv, AnyChunkServesAUnitOfWholeRows) {
 }
 
 TEST(CheckGemv, ABlockStaysWithinATileWhoseCodebookItHolds) {
-  const LinearLanes shared{.threads = 256,
-                           .outputs_per_warp = 2,
-                           .chunk_columns = 64,
-                           .codebook = all_shared(16)};  // 16 outputs
-  LinearLanes global = shared;
+  const LinearSimt shared{.threads = 256,
+                          .outputs_per_warp = 2,
+                          .chunk_columns = 64,
+                          .codebook = all_shared(16)};  // 16 outputs
+  LinearSimt global = shared;
   global.codebook = all_global();
   expect_ok(judge_gemv(shared, tiled(32, 64)));
   expect_refused(judge_gemv(shared, tiled(24, 64)), {"24 rows of a tile", "16 outputs"});
@@ -110,16 +110,16 @@ TEST(CheckGemv, ThreadsAreWholeWarpsUpTo1024) {
 }
 
 TEST(CheckGemv, SharedMemoryIsCountedToTheByte) {
-  const LinearLanes plan{.codebook = all_shared(sound_gemv().weights.entries())};
+  const LinearSimt plan{.codebook = all_shared(sound_gemv().weights.entries())};
   GpuSpec gpu = find_gpu("t4");
   gpu.shared_bytes_per_block = static_cast<int>(call_shape(plan, sound_gemv()).shared_bytes());
   expect_ok(check(plan, sound_gemv(), gpu));
   gpu.shared_bytes_per_block -= 1;
   expect_refused(check(plan, sound_gemv(), gpu),
                  {std::to_string(gpu.shared_bytes_per_block + 1), gpu.name, "global memory"});
-  expect_ok(check(LinearLanes{}, sound_gemv(), gpu));
-  expect_ok(check(LinearLanes{.chunk_columns = 512, .codebook = plan.codebook}, sound_gemv(), gpu));
-  expect_ok(check(LinearLanes{.codebook = {.registers = 1, .shared = 256}}, sound_gemv(), gpu));
+  expect_ok(check(LinearSimt{}, sound_gemv(), gpu));
+  expect_ok(check(LinearSimt{.chunk_columns = 512, .codebook = plan.codebook}, sound_gemv(), gpu));
+  expect_ok(check(LinearSimt{.codebook = {.registers = 1, .shared = 256}}, sound_gemv(), gpu));
 }
 
 TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {
@@ -139,10 +139,10 @@ TEST(CheckGemv, PlacementsFitTheCodebookAndTheRegisters) {
 Gemm grouped_product() {
   Gemm op;
   op.shape = {.rows = 9, .out_features = 64, .in_features = 1024};
-  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+  op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   return op;
 }
-LinearWarpgroups warpgroups() {
+LinearWgmma warpgroups() {
   return {.threads = 128,
           .outputs_per_warp = 16,
           .chunk_columns = 256,
@@ -163,38 +163,38 @@ TEST(CheckWarpgroups, AreHoppersAlone) {
 }
 
 TEST(CheckWarpgroups, WholeGroupsTilesRowsAndRuns) {
-  const auto with = [](int LinearWarpgroups::*field, int value) {
-    LinearWarpgroups plan = warpgroups();
+  const auto with = [](int LinearWgmma::*field, int value) {
+    LinearWgmma plan = warpgroups();
     plan.*field = value;
     return check(plan, grouped_product(), find_gpu("h200"));
   };
-  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearWarpgroups::threads, threads));
+  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearWgmma::threads, threads));
   for (const int threads : {64, 160}) {
-    expect_refused(with(&LinearWarpgroups::threads, threads),
-                   {"threads", "whole warp groups of 128"});
+    expect_refused(with(&LinearWgmma::threads, threads), {"threads", "whole warp groups of 128"});
   }
-  for (const int outputs : {32, 48}) expect_ok(with(&LinearWarpgroups::outputs_per_warp, outputs));
+  for (const int outputs : {32, 48}) expect_ok(with(&LinearWgmma::outputs_per_warp, outputs));
   for (const int outputs : {8, 24}) {
-    expect_refused(with(&LinearWarpgroups::outputs_per_warp, outputs), {"multiple of 16"});
+    expect_refused(with(&LinearWgmma::outputs_per_warp, outputs), {"multiple of 16"});
   }
-  for (const int rows : {8, 32}) expect_ok(with(&LinearWarpgroups::rows_per_block, rows));
+  for (const int rows : {8, 32}) expect_ok(with(&LinearWgmma::rows_per_block, rows));
   for (const int rows : {4, 12, 24, 96}) {
-    expect_refused(with(&LinearWarpgroups::rows_per_block, rows),
+    expect_refused(with(&LinearWgmma::rows_per_block, rows),
                    {"rows_per_block " + std::to_string(rows), "power of two from 8"});
   }
-  expect_ok(with(&LinearWarpgroups::chunk_columns, 512));
-  expect_refused(with(&LinearWarpgroups::chunk_columns, 128), {"256 columns of a run"});
-  expect_refused(with(&LinearWarpgroups::code_words, 3), {"code_words 3", "power of two"});
-  expect_refused(with(&LinearWarpgroups::idle_warps, 2), {"idle_warps 2", "steps_ahead 1"});
-  LinearWarpgroups idle = warpgroups();
-  idle.idle_warps = 2;
-  idle.steps_ahead = 1;
+  expect_ok(with(&LinearWgmma::chunk_columns, 512));
+  expect_refused(with(&LinearWgmma::chunk_columns, 128), {"256 columns of a run"});
+  expect_refused(with(&LinearWgmma::code_words, 3), {"code_words 3", "power of two"});
+  expect_refused(with(&LinearWgmma::fetch_only_warps, 2),
+                 {"fetch_only_warps 2", "prefetch_steps 1"});
+  LinearWgmma idle = warpgroups();
+  idle.fetch_only_warps = 2;
+  idle.prefetch_steps = 1;
   expect_ok(check(idle, grouped_product(), find_gpu("h200")));
   EXPECT_EQ(vq::outputs_per_block(configured(idle, grouped_product())), 32);
 }
 
 TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
-  LinearWarpgroups plan = warpgroups();
+  LinearWgmma plan = warpgroups();
   plan.threads = 512;
   plan.rows_per_block = 64;
   const auto config = configured(plan, grouped_product());
@@ -203,18 +203,18 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.chunk_columns = 512;  // 16 more, to the last of 65536 / 512
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
-  for (const auto& [field, value] : {std::pair{&LinearWarpgroups::rows_per_block, 128},
-                                     std::pair{&LinearWarpgroups::chunk_columns, 768},
-                                     std::pair{&LinearWarpgroups::outputs_per_warp, 32},
-                                     std::pair{&LinearWarpgroups::steps_ahead, 1}}) {
-    LinearWarpgroups more = plan;
+  for (const auto& [field, value] :
+       {std::pair{&LinearWgmma::rows_per_block, 128}, std::pair{&LinearWgmma::chunk_columns, 768},
+        std::pair{&LinearWgmma::outputs_per_warp, 32},
+        std::pair{&LinearWgmma::prefetch_steps, 1}}) {
+    LinearWgmma more = plan;
     more.*field = value;
     expect_refused(check(more, grouped_product(), find_gpu("h200")),
                    {"registers a thread, of 128", "lower threads"});
   }
 }
 
-LinearRowgroups rowgroups() {
+LinearWgmmaLargeM rowgroups() {
   return {.threads = 128, .chunk_columns = 256, .rows_per_block = 16, .code_words = 4};
 }
 
@@ -231,21 +231,22 @@ TEST(CheckRowgroups, AreHoppersAlone) {
 }
 
 TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
-  const auto with = [](int LinearRowgroups::*field, int value) {
-    LinearRowgroups plan = rowgroups();
+  const auto with = [](int LinearWgmmaLargeM::*field, int value) {
+    LinearWgmmaLargeM plan = rowgroups();
     plan.*field = value;
     return check(plan, grouped_product(), find_gpu("h200"));
   };
-  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearRowgroups::threads, threads));
-  expect_refused(with(&LinearRowgroups::threads, 160), {"threads 160", "whole warp groups of 128"});
-  expect_refused(with(&LinearRowgroups::outputs_per_warp, 24), {"multiple of 16"});
-  for (const int rows : {8, 128, 256}) expect_ok(with(&LinearRowgroups::rows_per_block, rows));
-  expect_refused(with(&LinearRowgroups::rows_per_block, 96),
+  for (const int threads : {256, 384, 512}) expect_ok(with(&LinearWgmmaLargeM::threads, threads));
+  expect_refused(with(&LinearWgmmaLargeM::threads, 160),
+                 {"threads 160", "whole warp groups of 128"});
+  expect_refused(with(&LinearWgmmaLargeM::outputs_per_warp, 24), {"multiple of 16"});
+  for (const int rows : {8, 128, 256}) expect_ok(with(&LinearWgmmaLargeM::rows_per_block, rows));
+  expect_refused(with(&LinearWgmmaLargeM::rows_per_block, 96),
                  {"rows_per_block 96", "power of two from 8"});
-  expect_refused(with(&LinearRowgroups::chunk_columns, 128), {"256 columns of a run"});
-  expect_refused(with(&LinearRowgroups::chunk_columns, 1 << 22),
+  expect_refused(with(&LinearWgmmaLargeM::chunk_columns, 128), {"256 columns of a run"});
+  expect_refused(with(&LinearWgmmaLargeM::chunk_columns, 1 << 22),
                  {"chunk_columns 4194304 are more than the 1024 inputs"});
-  LinearRowgroups plan = rowgroups();
+  LinearWgmmaLargeM plan = rowgroups();
   plan.threads = 512;
   plan.rows_per_block = 128;  // 64 sums, 16 words of codes, 16 of operands, 32 beside
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
@@ -256,7 +257,7 @@ TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
 
 TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
   Gemm op = grouped_product();
-  LinearRowgroups plan = rowgroups();
+  LinearWgmmaLargeM plan = rowgroups();
   plan.byte_sums = 1;
   plan.codebook = all_shared(256);
   const auto verdict = [&] { return check(plan, op, find_gpu("h200")); };
@@ -271,13 +272,13 @@ TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
   op.weights.group_channels = 512;
   expect_refused(verdict(), {"2 codebooks serve the columns of an output", "byte_sums 1"});
   // Elsewhere entries are added up as elements.
-  EXPECT_EQ(choose_plan(LinearRowgroups{}, op, find_gpu("h200")).byte_sums, 0);
-  expect_ok(check(choose_plan(LinearRowgroups{}, op, find_gpu("h200")), op, find_gpu("h200")));
+  EXPECT_EQ(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")).byte_sums, 0);
+  expect_ok(check(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")), op, find_gpu("h200")));
 }
 
 TEST(CheckFragments, TakeProductsOfTheElementType) {
   Gemm op = grouped_product();
-  const LinearFragments plan{.chunk_columns = 256};
+  const LinearMma plan{.chunk_columns = 256};
   GpuSpec without = find_gpu("h200");
   without.bf16_products = false;
   for (const GpuSpec& gpu : {find_gpu("t4"), without}) {
@@ -286,7 +287,7 @@ TEST(CheckFragments, TakeProductsOfTheElementType) {
     op.dtype = DType::bf16;
     expect_refused(check(plan, op, gpu),
                    {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
-    expect_ok(check(LinearLanes{}, op, gpu));
+    expect_ok(check(LinearSimt{}, op, gpu));
   }
   expect_ok(check(plan, op, find_gpu("h200")));
 }
@@ -298,7 +299,7 @@ Gemv sliced_gemv() {
   op.weights = {.vector_size = 8, .index_bits = 16};
   return op;
 }
-LinearSlices slices() {
+LinearSlicedCodebook slices() {
   return {.threads = 128,
           .outputs_per_warp = 4,
           .columns_per_block = 4096,
@@ -309,25 +310,25 @@ LinearSlices slices() {
 
 TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
   const auto with = [](const Gemv& op, auto change) {
-    LinearSlices plan = slices();
+    LinearSlicedCodebook plan = slices();
     change(plan);
     return check(plan, op, find_gpu("h200"));
   };
-  const auto unchanged = [](LinearSlices&) {};
+  const auto unchanged = [](LinearSlicedCodebook&) {};
   expect_ok(with(sliced_gemv(), unchanged));
-  expect_ok(with(sliced_gemv(), [](LinearSlices& p) { p.columns_per_block = 2048; }));
+  expect_ok(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.columns_per_block = 2048; }));
   for (const int count : {1, 2, 4}) {  // more than a block holds
-    expect_refused(with(sliced_gemv(), [&](LinearSlices& p) { p.entry_slices = count; }),
+    expect_refused(with(sliced_gemv(), [&](LinearSlicedCodebook& p) { p.entry_slices = count; }),
                    {"shared memory a block"});
   }
   for (const int count : {3, 16}) {
-    expect_refused(with(sliced_gemv(), [&](LinearSlices& p) { p.entry_slices = count; }),
+    expect_refused(with(sliced_gemv(), [&](LinearSlicedCodebook& p) { p.entry_slices = count; }),
                    {"entry_slices " + std::to_string(count), "16 bytes", "2 bytes or more"});
   }
   const auto splits = [](int stages, int columns) {
     Gemv op = sliced_gemv();
-    op.weights.residuals = stages;
-    LinearSlices plan = slices();
+    op.weights.num_codebooks = stages;
+    LinearSlicedCodebook plan = slices();
     plan.columns_per_block = columns;
     expect_ok(check(plan, op, find_gpu("h200")));
     return vq::splits(configured(plan, op));
@@ -335,11 +336,11 @@ TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
   EXPECT_EQ(splits(1, 4096), 8);
   EXPECT_EQ(splits(1, 2048), 2 * 8);
   EXPECT_EQ(splits(2, 1024), 4 * 2 * 8);
-  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.columns_per_block = 3072; }),
+  expect_refused(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.columns_per_block = 3072; }),
                  {"columns_per_block 3072", "2048 columns of a step"});
-  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.code_words = 3; }),
+  expect_refused(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.code_words = 3; }),
                  {"code_words 3", "power of two"});
-  expect_refused(with(sliced_gemv(), [](LinearSlices& p) { p.threads = 1024; }),
+  expect_refused(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.threads = 1024; }),
                  {"registers a thread, of 32", "code_words"});
 }
 
@@ -349,14 +350,14 @@ TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {
   op.weights = {.vector_size = 8, .index_bits = 8};
   op.weights.entry_type = EntryType::int8;
   op.weights.stage_scales = true;
-  LinearSlices plan = slices();
+  LinearSlicedCodebook plan = slices();
   plan.code_words = 1;
   plan.entry_slices = 1;
   plan.columns_per_block = 16384;  // 64 sub-vectors a lane: 32767 * 127 * 8 * 64 < 2^31
   expect_ok(check(plan, op, find_gpu("h200")));
   plan.columns_per_block = 32768;
   expect_refused(check(plan, op, find_gpu("h200")),
-                 {"columns_per_block 32768 pass 32 bits", "slices"});
+                 {"columns_per_block 32768 pass 32 bits", "sliced_codebook"});
   plan.entry_slices = 2;
   expect_ok(check(plan, op, find_gpu("h200")));
 }
@@ -368,7 +369,8 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
     return check(slices(), op, find_gpu("h200"));
   };
   expect_refused(checked([](VqFormat& f) { f.index_bits = 15; }), {"15 bits", "another dataflow"});
-  expect_refused(checked([](VqFormat& f) { f.residuals = 3; }), {"48 bits", "another dataflow"});
+  expect_refused(checked([](VqFormat& f) { f.num_codebooks = 3; }),
+                 {"48 bits", "another dataflow"});
   expect_refused(checked([](VqFormat& f) { f.decoder = Decoder::e8p; }),
                  {"lattice", "use dataflow fragments"});
   expect_refused(checked([](VqFormat& f) {
@@ -386,7 +388,7 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
 }
 
 TEST(CheckGemv, APlanOfAnotherOpIsRefused) {
-  expect_refused(check(AttentionLanes{}, sound_gemv(), find_gpu("t4")), {"another op", "gemv"});
+  expect_refused(check(AttentionSimt{}, sound_gemv(), find_gpu("t4")), {"another op", "gemv"});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // attention_merge in core: an op without operands read and written, names of its plans, and every
 // rule of validate() and check(), with a case that breaks it and a near miss that passes.
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "core/plan/plan_name.h"
 #include "tests/core/check_support.h"
 
@@ -11,7 +11,7 @@ AttentionMerge sound_merge() {
   return std::get<AttentionMerge>(read_config(merge_json(), "c.json").problem);
 }
 
-Verdict judge_merge_plan(const MergeLanes& plan, const AttentionMerge& op = sound_merge()) {
+Verdict judge_merge_plan(const MergeSimt& plan, const AttentionMerge& op = sound_merge()) {
   return check(plan, op, find_gpu("h200"));
 }
 
@@ -66,21 +66,21 @@ TEST(CheckMerge, WholeWarpsAndALaneForEachLoadOfAHead) {
 
 TEST(CheckMerge, PlansOfOtherOps) {
   const GpuSpec gpu = find_gpu("h200");
-  expect_refused(check(AttentionLanes{}, sound_merge(), gpu), {"another op", "attention_merge"});
-  expect_refused(check(MergeLanes{}, read_config(decode_json(), "c").problem, gpu),
-                 {"another op", "kv_decode"});
+  expect_refused(check(AttentionSimt{}, sound_merge(), gpu), {"another op", "attention_merge"});
+  expect_refused(check(MergeSimt{}, read_config(dequantize_json(), "c").problem, gpu),
+                 {"another op", "kv_dequantize"});
 }
 
 TEST(CheckMerge, PlansHaveNames) {
-  const Plan plan = MergeLanes{.threads = 128};
-  EXPECT_EQ(plan_name(plan), "merge_lanes/threads=128");
+  const Plan plan = MergeSimt{.threads = 128};
+  EXPECT_EQ(plan_name(plan), "merge_simt/threads=128");
   const Json json = plan_name(plan);
   EXPECT_EQ(read_plan_name(JsonCursor(json, "t.jsonl", "/plan")), plan);
 }
 
-TEST(CheckMerge, HotnessIsRefused) {
-  expect_words(message_of([] { match_hotness({}, sound_merge(), "p.json"); }),
-               {"p.json", "attention_merge", "remove the hotness"});
+TEST(CheckMerge, AccessCountsIsRefused) {
+  expect_words(message_of([] { match_access_counts({}, sound_merge(), "p.json"); }),
+               {"p.json", "attention_merge", "remove the access_counts"});
 }
 
 }  // namespace

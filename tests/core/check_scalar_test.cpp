@@ -1,7 +1,7 @@
-// scalar_quantize and scalar_dequantize in core: ops without operands read and written, names of
+// int8_quantize and scalar_dequantize in core: ops without operands read and written, names of
 // their plans, and every rule of validate() and check(), with a case that breaks it and a near miss
 // that passes.
-#include "core/hotness/hotness_profile.h"
+#include "core/access/access_counts.h"
 #include "core/plan/plan_name.h"
 #include "heuristics/choose.h"
 #include "tests/core/check_support.h"
@@ -9,8 +9,8 @@
 namespace vqgen {
 namespace {
 
-ScalarQuantize sound_scalar() {
-  return std::get<ScalarQuantize>(read_config(scalar_json(), "c.json").problem);
+Int8Quantize sound_scalar() {
+  return std::get<Int8Quantize>(read_config(scalar_json(), "c.json").problem);
 }
 
 Verdict judge_scalar_plan(const ScalarForms& plan, const Problem& problem = sound_scalar()) {
@@ -72,7 +72,7 @@ TEST(CheckScalar, AFormTakesItsOwnChannelsAndTokens) {
 TEST(CheckScalar, LanesSplitsAndBlocks) {
   expect_refused(judge_scalar_plan({.lanes = 48}), {"lanes 48", "threads 256"});
   expect_refused(judge_scalar_plan({.threads = 48, .lanes = 48}), {"threads 48", "multiple of 32"});
-  ScalarQuantize given = sound_scalar();
+  Int8Quantize given = sound_scalar();
   given.shape.scales = Scales::given;
   expect_ok(judge_scalar_plan({.splits = 7}));
   expect_refused(judge_scalar_plan({.splits = 7}, given), {"splits 7", "use 1"});
@@ -88,7 +88,7 @@ TEST(CheckScalar, Ranges) { check_plan_ranges(sound_scalar(), find_gpu("h200"));
 
 // A row begins at an access, whatever its length.
 TEST(CheckScalar, AccessesDivideTheRow) {
-  ScalarQuantize op = sound_scalar();
+  Int8Quantize op = sound_scalar();
   const auto bytes = [&](int channels, int vector) {
     op.shape.channels = channels;
     const vq::CallShape shape = call_shape(Plan(ScalarForms{.vector = vector}), Problem(op));
@@ -107,9 +107,9 @@ TEST(CheckScalar, PlansHaveNames) {
   EXPECT_EQ(read_plan_name(JsonCursor(json, "t.jsonl", "/plan")), plan);
 }
 
-TEST(CheckScalar, HotnessIsRefused) {
-  expect_words(message_of([] { match_hotness({}, sound_scalar(), "p.json"); }),
-               {"p.json", "scalar_quantize", "remove the hotness"});
+TEST(CheckScalar, AccessCountsIsRefused) {
+  expect_words(message_of([] { match_access_counts({}, sound_scalar(), "p.json"); }),
+               {"p.json", "int8_quantize", "remove the access_counts"});
 }
 
 }  // namespace

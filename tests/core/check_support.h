@@ -75,9 +75,9 @@ void check_format_rules(const VqFormat& sound, const std::string& operand, MakeP
                    {operand, "vector_size " + std::to_string(size), "not built yet", "4"});
   }
   const int most = weights ? 4 : kMostStages;
-  for (const int stages : {1, 2, 4, most}) expect_ok(verdict(&VqFormat::residuals, stages));
+  for (const int stages : {1, 2, 4, most}) expect_ok(verdict(&VqFormat::num_codebooks, stages));
   expect_refused(
-      verdict(&VqFormat::residuals, most + 1),
+      verdict(&VqFormat::num_codebooks, most + 1),
       {operand, std::to_string(most + 1) + " residual", "not built yet", std::to_string(most)});
   for (const int bits : {2, 7, 16}) expect_ok(verdict(&VqFormat::index_bits, bits));
 }

@@ -106,7 +106,7 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   op.shape.batch = 1;
   op.shape.tokens = 1024;
   EXPECT_EQ(all_near(op, gpu), std::pair(false, false));
-  const auto plan = std::get<AttentionFragments>(choose(op, gpu, {.chooser = Chooser::rules}));
+  const auto plan = std::get<AttentionMma>(choose(op, gpu, {.chooser = Chooser::rules}));
   EXPECT_EQ(plan.splits, 8);
   EXPECT_EQ(plan.threads, 256);
   op.shape.tokens = 4096;
@@ -146,7 +146,7 @@ TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
     AttentionDecode op = with_codebooks(format, format);
     op.shape.kv_heads = 32;
     op.shape.batch = 8;
-    return std::get<AttentionFragments>(choose(op, gpu, {.chooser = Chooser::rules})).threads;
+    return std::get<AttentionMma>(choose(op, gpu, {.chooser = Chooser::rules})).threads;
   };
   EXPECT_EQ(threads("cq-2c8b"), 512);
   EXPECT_EQ(threads("cq-4c8b"), 512);
@@ -162,7 +162,7 @@ TEST(Choose, StepsOf32TokensOf96Channels) {
   op.shape.query_heads = 24;
   op.shape.head_dim = 96;
   op.shape.tokens = 20000;
-  const auto plan = std::get<AttentionFragments>(choose(op, find_gpu("h200")));
+  const auto plan = std::get<AttentionMma>(choose(op, find_gpu("h200")));
   EXPECT_EQ(plan.step_tokens, 32);
   EXPECT_EQ(plan.threads, 256);
 }
@@ -173,16 +173,16 @@ TEST(Choose, PairsOfQuadsAreKnownToTheModel) {
   op.shape.query_heads = 64;
   const GpuSpec gpu = find_gpu("h200");
   CostModel model(op, gpu, {});
-  AttentionFragments plan{.threads = 256, .step_tokens = 16, .heads_per_block = 8};
+  AttentionMma plan{.threads = 256, .step_tokens = 16, .heads_per_block = 8};
   const auto products = [&] { return model.ideal(plan)[CostPart::tensor]; };
   const double paired = products();
   plan.step_tokens = 8;
-  EXPECT_TRUE(vq::pairs_quads(configured(AttentionFragments{.heads_per_block = 8}, op)));
+  EXPECT_TRUE(vq::pairs_quads(configured(AttentionMma{.heads_per_block = 8}, op)));
   EXPECT_FALSE(vq::pairs_quads(configured(plan, op)));
   // 5 / 2.5: a query in two parts, whose products take as long of one tile as of two.
   EXPECT_NEAR(products() / paired, 2, 0.02);
   op.values = find_format("int8-channel", "test");
-  EXPECT_FALSE(vq::pairs_quads(configured(AttentionFragments{.heads_per_block = 8}, op)));
+  EXPECT_FALSE(vq::pairs_quads(configured(AttentionMma{.heads_per_block = 8}, op)));
 }
 
 TEST(Choose, ValuesSharedWhereTheKeysAreTooLarge) {
@@ -236,12 +236,12 @@ TEST(Choose, SplitsFillTheGpuAndNoMore) {
 // Four stages of two-wide sub-vectors: 64 tokens of codes, twice, are all that a T4 has.
 TEST(Choose, WideRowsOfCodesShrinkTheTile) {
   AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
-  op.keys.residuals = op.values.residuals = 4;
+  op.keys.num_codebooks = op.values.num_codebooks = 4;
   for (const int bits : {8, 16}) {
     op.keys.index_bits = op.values.index_bits = bits;
     const Plan plan = choose(op, find_gpu("t4"), {.chooser = Chooser::rules});
     EXPECT_TRUE(check(plan, op, find_gpu("t4")).ok);
-    const AttentionLanes lanes = choose_plan(AttentionLanes{}, op, find_gpu("t4"));
+    const AttentionSimt lanes = choose_plan(AttentionSimt{}, op, find_gpu("t4"));
     EXPECT_TRUE(check(Plan(lanes), op, find_gpu("t4")).ok);
     EXPECT_LT(lanes.tile_tokens, 64);
   }
@@ -254,7 +254,7 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   op.weights.tile_rows = 64;
   op.weights.tile_columns = 4100;
   const Plan plan = choose(op, find_gpu("h200"), {.chooser = Chooser::rules});
-  EXPECT_GE(std::get<LinearLanes>(plan).chunk_columns, 512);
+  EXPECT_GE(std::get<LinearSimt>(plan).chunk_columns, 512);
 }
 
 // A user who fixes the dataflow alone gets its own plan, not what another left behind.
@@ -277,7 +277,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
     EXPECT_EQ(proposed(op, Json::object(), Json::object()),
               propose(op, gpu, {.chooser = Chooser::rules}));
     const auto tables =
-        std::get<AttentionTables>(proposed(op, {{"dataflow", "tables"}}, {{"splits", 3}}));
+        std::get<AttentionLut>(proposed(op, {{"dataflow", "lut"}}, {{"splits", 3}}));
     EXPECT_EQ(tables.splits, 3);
     const auto channels =
         std::get<AttentionChannels>(proposed(op, {{"splits", 3}}, {{"dataflow", "channels"}}));
@@ -287,8 +287,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   }
   const Problem gemv =
       read_config(edited(gemv_json(), {{"/shape/out_features", "4096"}}), "c.json").problem;
-  for (const char* dataflow :
-       {"lanes", "fragments", "tables", "warpgroups", "slices", "rowgroups"}) {
+  for (const char* dataflow : {"simt", "mma", "lut", "wgmma", "sliced_codebook", "wgmma_large_m"}) {
     const Plan plan = proposed(gemv, {{"dataflow", dataflow}}, Json::object());
     EXPECT_EQ(dataflow_name(plan), dataflow);
   }
@@ -299,11 +298,11 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
 TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
   AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   const GpuSpec gpu = find_gpu("h200");
-  const Verdict verdict = check(choose_plan(AttentionTables{}, op, gpu), op, gpu);
+  const Verdict verdict = check(choose_plan(AttentionLut{}, op, gpu), op, gpu);
   EXPECT_FALSE(verdict.ok);
   expect_words(verdict.reason, {"score tables of 4096 entries", "table_bits 16"});
   op.dtype = DType::bf16;
-  const AttentionTables plan = choose_plan(AttentionTables{}, op, gpu);
+  const AttentionLut plan = choose_plan(AttentionLut{}, op, gpu);
   EXPECT_EQ(plan.table_bits, 16);
   EXPECT_TRUE(check(plan, op, gpu).ok);
 }
@@ -318,7 +317,7 @@ TEST(Choose, EveryDataflowServesManyShapes) {
               std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);
           op.shape = {batch, 2 * group, 2, head_dim, 5000, 16, 4};
           op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
-          for (const Plan& plan : {Plan(choose_plan(AttentionTables{}, op, gpu)),
+          for (const Plan& plan : {Plan(choose_plan(AttentionLut{}, op, gpu)),
                                    Plan(choose_plan(AttentionChannels{}, op, gpu))}) {
             const Verdict verdict = check(plan, op, gpu);
             EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -334,7 +333,8 @@ TEST(Choose, EveryDataflowServesManyShapes) {
 TEST(Choose, LongCodesAndFewColumnsGetAKernelToo) {
   Gemm long_codes;
   long_codes.shape = {13, 4099, 32};
-  long_codes.weights = {.vector_size = 4, .index_bits = 16, .residuals = 4, .output_scales = true};
+  long_codes.weights = {
+      .vector_size = 4, .index_bits = 16, .num_codebooks = 4, .output_scales = true};
   Gemm two_columns;
   two_columns.shape = {8, 1, 2};
   two_columns.weights = {.vector_size = 2, .index_bits = 8};

@@ -1,5 +1,5 @@
 // The JSON Schema of config.json, from the declared fields.
-#include "core/hotness/takes_hotness.h"
+#include "core/access/takes_access_counts.h"
 #include "core/problem/config.h"
 #include "tests/core/schema_validator.h"
 
@@ -93,12 +93,12 @@ Json op_schema(std::vector<std::string> operands) {
       {"dtype", {{"enum", enum_names<decltype(Op::dtype)>}, {"default", "f16"}}},
       {"shape", object_schema<decltype(Op::shape)>(false)},
       {"gpu", {{"type", "string"}, {"description", "a GPU profile's name or file"}}},
-      {"hotness",
+      {"access_counts",
        {{"type", "string"},
-        {"description", "a profile file of vqgen profile, from the config's folder"}}},
+        {"description", "a profile file of vqgen count-accesses, from the config's folder"}}},
       {"plan", plan_schema<Op>()},
   };
-  if (!why_no_hotness(Op{}).empty()) properties.erase("hotness");
+  if (!why_no_access_counts(Op{}).empty()) properties.erase("access_counts");
   Json required = {"op", "shape"};
   for (const std::string& operand : operands) {
     properties[operand] = format_schema();
@@ -122,8 +122,8 @@ Json config_schema() {
           {"oneOf",
            {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
             op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
-            op_schema<KvDecode>({"keys", "values"}), op_schema<AttentionMerge>({}),
-            op_schema<ScalarQuantize>({}), op_schema<ScalarDequantize>({})}}};
+            op_schema<KvDequantize>({"keys", "values"}), op_schema<AttentionMerge>({}),
+            op_schema<Int8Quantize>({}), op_schema<ScalarDequantize>({})}}};
 }
 
 }  // namespace vqgen

@@ -12,8 +12,8 @@ TEST(Config, ReadsAttention) {
   const Config config = read_config(parse_json(R"({
     "op": "attention_decode", "dtype": "bf16",
     "shape": {"batch": 3, "query_heads": 8, "kv_heads": 4, "head_dim": 64, "tokens": 5,
-              "window": 16, "sinks": 4},
-    "keys": {"vector_size": 2, "index_bits": 9, "residuals": 2, "scope": "channel_group",
+              "recent_tokens": 16, "sinks": 4},
+    "keys": {"vector_size": 2, "index_bits": 9, "num_codebooks": 2, "scope": "channel_group",
              "group_channels": 8, "smooth": true, "hadamard": true, "stage_scales": true},
     "values": {"vector_size": 8, "index_bits": 12, "scope": "head"},
     "gpu": "t4", "plan": {"threads": 64}})",
@@ -24,7 +24,7 @@ TEST(Config, ReadsAttention) {
   EXPECT_EQ(op.shape, (AttentionShape{3, 8, 4, 64, 5, 16, 4}));
   EXPECT_EQ(op.group(), 2);
   EXPECT_EQ(op.raw_slots(), 20);
-  VqFormat keys{.vector_size = 2, .index_bits = 9, .residuals = 2};
+  VqFormat keys{.vector_size = 2, .index_bits = 9, .num_codebooks = 2};
   keys.scope = Scope::channel_group;
   keys.group_channels = 8;
   keys.smooth = keys.hadamard = keys.stage_scales = true;
@@ -36,14 +36,14 @@ TEST(Config, ReadsAttention) {
   EXPECT_EQ(op_name(config.problem), "attention_decode");
 }
 
-TEST(Config, HotnessIsWrittenFromTheConfigsFolder) {
-  const auto hotness = [](const char* written, const char* source) {
-    return read_config(edited(gemv_json(), {{"/hotness", written}}), source).hotness;
+TEST(Config, AccessCountsIsWrittenFromTheConfigsFolder) {
+  const auto access_counts = [](const char* written, const char* source) {
+    return read_config(edited(gemv_json(), {{"/access_counts", written}}), source).access_counts;
   };
-  EXPECT_EQ(hotness(R"("p.json")", "some/folder/c.json"), "some/folder/p.json");
-  EXPECT_EQ(hotness(R"("../p.json")", "folder/c.json"), "folder/../p.json");
-  EXPECT_EQ(hotness(R"("p.json")", "c.json"), "p.json");
-  EXPECT_EQ(hotness(R"("/p.json")", "some/c.json"), "/p.json");
+  EXPECT_EQ(access_counts(R"("p.json")", "some/folder/c.json"), "some/folder/p.json");
+  EXPECT_EQ(access_counts(R"("../p.json")", "folder/c.json"), "folder/../p.json");
+  EXPECT_EQ(access_counts(R"("p.json")", "c.json"), "p.json");
+  EXPECT_EQ(access_counts(R"("/p.json")", "some/c.json"), "/p.json");
 }
 
 // What was written before formats had layouts is what is written of plain ones: keys of caches and
@@ -73,7 +73,7 @@ TEST(Config, ReadsGemvWithDefaults) {
   EXPECT_EQ(op.shape, (LinearShape{2, 512, 1024}));
   EXPECT_EQ(op.weights, (VqFormat{.vector_size = 8, .index_bits = 8}));
   EXPECT_FALSE(config.gpu);
-  EXPECT_FALSE(config.hotness);
+  EXPECT_FALSE(config.access_counts);
   EXPECT_TRUE(config.plan.empty());
   EXPECT_EQ(op_name(config.problem), "gemv");
 }
@@ -107,9 +107,9 @@ AttentionDecode attention_with(const std::vector<Edit>& edits, const std::string
 TEST(Config, AnObjectExtendsThePresetThatItNames) {
   VqFormat expected = find_format("vecinfer-d4b8", "test");
   expected.hadamard = false;
-  expected.residuals = 2;
+  expected.num_codebooks = 2;
   const auto op = attention_with(
-      {{"/keys", R"({"preset": "vecinfer-d4b8", "hadamard": false, "residuals": 2})"},
+      {{"/keys", R"({"preset": "vecinfer-d4b8", "hadamard": false, "num_codebooks": 2})"},
        {"/values", R"({"preset": "vecinfer-d4b8", "index_bits": 6})"},
        {"/shape/head_dim", "96"}});
   EXPECT_EQ(op.keys, expected);
@@ -134,9 +134,9 @@ TEST(Config, AFormatFileIsTakenFromTheConfigsFolder) {
   EXPECT_EQ(attention_with({{"/keys", R"("formats/mine.json")"}}, source).keys, expected);
   EXPECT_EQ(attention_with({{"/keys", quoted}}, "elsewhere/c.json").keys, expected);
   EXPECT_EQ(attention_with({{"/values", quoted}}).values, for_values(expected));
-  expected.residuals = 2;
+  expected.num_codebooks = 2;
   EXPECT_EQ(
-      attention_with({{"/keys", R"({"preset": "formats/mine.json", "residuals": 2})"}}, source)
+      attention_with({{"/keys", R"({"preset": "formats/mine.json", "num_codebooks": 2})"}}, source)
           .keys,
       expected);
   publish_text(file, R"({"preset": "vecinfer-d4b8", "bits": 2})");
@@ -200,8 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_op",
                 true,
                 {{"/op", ""}},
-                {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_decode, "
-                 "attention_merge, scalar_quantize or scalar_dequantize"}},
+                {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_dequantize, "
+                 "attention_merge, int8_quantize or scalar_dequantize"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"near_op",
                 true,

@@ -89,7 +89,7 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
     EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
     const bool ahead = entry.name.find("combine") == std::string::npos &&
                        (entry.name.find("_fragments_") != std::string::npos ||
-                        entry.name.find("kv_decode_") != std::string::npos ||
+                        entry.name.find("kv_dequantize_") != std::string::npos ||
                         entry.name.find("_tables_") != std::string::npos ||
                         entry.name.find("_warpgroups_") != std::string::npos ||
                         (entry.name.find("_rowgroups_") != std::string::npos &&
@@ -153,9 +153,9 @@ TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
   EXPECT_TRUE(files.contains("vq/machine.cuh"));
   EXPECT_TRUE(files.contains(source.op == "attention_decode"  ? "vq/ops/attention_work.cuh"
                              : source.op == "kv_append"       ? "vq/ops/append_rows.cuh"
-                             : source.op == "kv_decode"       ? "vq/ops/cache_rows.cuh"
+                             : source.op == "kv_dequantize"   ? "vq/ops/cache_rows.cuh"
                              : source.op == "attention_merge" ? "vq/codebook/entry.cuh"
-                             : source.op == "scalar_quantize" ? "vq/loads.cuh"
+                             : source.op == "int8_quantize"   ? "vq/loads.cuh"
                                                               : "vq/ops/linear_work.cuh"));
   const std::string kernel = "vq/kernels/" + std::string(kernel_name(made.plan));
   EXPECT_TRUE(files.contains(kernel + "/kernel.cuh")) << kernel;
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Examples, Generate, testing::ValuesIn(example_configs()
 
 TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/tinycode-layer.json");
-  auto& plan = std::get<AttentionFragments>(made.plan);
+  auto& plan = std::get<AttentionMma>(made.plan);
   plan.splits = 1;
   EXPECT_EQ(made.generate().entries.size(), 1u);
   EXPECT_EQ(made.generate().text.find("vq::attention_combine<Plan>("), std::string::npos);
@@ -236,7 +236,7 @@ TEST(GenerateEntries, SplitsBringTheCombiningKernel) {
 
 TEST(GenerateEntries, AProductsLastBlockBringsNone) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
-  auto& plan = made.plan.emplace<LinearLanes>(LinearLanes{.splits = 2});
+  auto& plan = made.plan.emplace<LinearSimt>(LinearSimt{.splits = 2});
   EXPECT_EQ(made.generate().entries.size(), 2u);
   EXPECT_NE(made.generate().text.find("vq::linear_combine<Plan>("), std::string::npos);
   plan.combine = Combine::last_block;
@@ -251,7 +251,7 @@ TEST(GenerateEntries, ClustersAreTheKernelsOwn) {
   Gemm op{std::get<Gemv>(made.problem)};
   op.shape = {.rows = 16, .out_features = 28 * 128, .in_features = 4096};
   made.problem = op;
-  auto& plan = made.plan.emplace<LinearWarpgroups>(LinearWarpgroups{.splits = 4});
+  auto& plan = made.plan.emplace<LinearWgmma>(LinearWgmma{.splits = 4});
   plan.rows_per_block = 16;
   plan.combine = Combine::cluster;
   const KernelSource source = made.generate();
@@ -274,7 +274,7 @@ TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   Gemm op{std::get<Gemv>(made.problem)};
   op.shape = {.rows = 16, .out_features = 4096, .in_features = 4096};
   made.problem = op;
-  auto& rows = made.plan.emplace<LinearRowgroups>();
+  auto& rows = made.plan.emplace<LinearWgmmaLargeM>();
   rows.codebook = all_shared(256);
   EXPECT_GT(made.generate().entries[0].shared_bytes, 233472 / 4);
   EXPECT_LT(made.generate().entries[0].shared_bytes, 233472 / 3 - 1024);
@@ -285,7 +285,7 @@ TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   for (const auto& [call_rows, more] : {std::pair{64, false}, std::pair{65, true}}) {
     op.shape.rows = call_rows;
     made.problem = op;
-    auto& bytes = made.plan.emplace<LinearBytegroups>(LinearBytegroups{.rows_per_block = 32});
+    auto& bytes = made.plan.emplace<LinearInt8Wgmma>(LinearInt8Wgmma{.rows_per_block = 32});
     bytes.codebook = all_shared(256);
     EXPECT_EQ(made.generate().entries[0].shared_bytes > 233472 / 4, more) << call_rows << " rows";
   }
@@ -296,9 +296,9 @@ TEST(GenerateEntries, BlocksOfAttentionAreDealtOutEvenly) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-attention-2bit.json");
   auto& op = std::get<AttentionDecode>(made.problem);
   op.shape = {.batch = 1, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 8192};
-  made.plan = AttentionFragments{.threads = 128, .splits = 16, .heads_per_block = 4};
+  made.plan = AttentionMma{.threads = 128, .splits = 16, .heads_per_block = 4};
   const auto asked = [&](int splits) {
-    std::get<AttentionFragments>(made.plan).splits = splits;
+    std::get<AttentionMma>(made.plan).splits = splits;
     return made.generate().entries[0].shared_bytes;
   };
   EXPECT_GT(asked(16), 233472 / 2);  // 128 blocks for 132 multiprocessors

@@ -4,14 +4,14 @@
 
 #include <fstream>
 
+#include "core/access/access_counts.h"
 #include "core/files/embedded.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/json/json_text.h"
 #include "core/plan/tuned_row.h"
 #include "core/profiles.h"
 #include "heuristics/cost.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -97,9 +97,9 @@ TEST(JsonReaders, GpusFormatsAndCosts) {
   EXPECT_EQ(kinds, 4u);
 }
 
-TEST(JsonReaders, Hotness) {
-  const Json json = parse_json(hotness_text({profile_of({{{4, 3, 2, 1}}}, 1)}), "p.json");
-  spoil("hotness", json, [](const Json& each) { read_hotness(each, "p.json"); });
+TEST(JsonReaders, AccessCounts) {
+  const Json json = parse_json(access_counts_text({profile_of({{{4, 3, 2, 1}}}, 1)}), "p.json");
+  spoil("access_counts", json, [](const Json& each) { read_access_counts(each, "p.json"); });
 }
 
 TEST(JsonReaders, TunedRows) {

@@ -55,11 +55,11 @@ std::vector<Problem> problems() {
   wide_append.shape.new_tokens = 512;
   wide_append.keys = wide.keys;
   wide_append.values = wide.values;
-  KvDecode decode;
+  KvDequantize decode;
   decode.shape = {.batch = 2, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
   decode.keys = attention.keys;
   decode.values = attention.values;
-  ScalarQuantize matrix;
+  Int8Quantize matrix;
   matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
   return {attention,
           integers,

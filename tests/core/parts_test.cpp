@@ -20,9 +20,9 @@ std::string part(int first, int end, const std::string& fields) {
   return "{\"channels\": [" + numbers(first, end) + "], " + fields + "}";
 }
 
-const std::string kLow = part(0, 80, R"("vector_size": 80, "index_bits": 12, "residuals": 20)");
+const std::string kLow = part(0, 80, R"("vector_size": 80, "index_bits": 12, "num_codebooks": 20)");
 const std::string kHigh =
-    part(80, 128, R"("vector_size": 48, "index_bits": 10, "residuals": 16, "scope": "head")");
+    part(80, 128, R"("vector_size": 48, "index_bits": 10, "num_codebooks": 16, "scope": "head")");
 
 std::string list(const std::vector<std::string>& parts) {
   std::string text;
@@ -32,9 +32,9 @@ std::string list(const std::vector<std::string>& parts) {
 
 template <class Op>
 Op with_keys(const std::string& keys) {
-  Json json = std::is_same_v<Op, KvDecode>   ? decode_json()
-              : std::is_same_v<Op, KvAppend> ? append_json()
-                                             : attention_json();
+  Json json = std::is_same_v<Op, KvDequantize> ? dequantize_json()
+              : std::is_same_v<Op, KvAppend>   ? append_json()
+                                               : attention_json();
   json["keys"] = parse_json(keys, "keys");
   json["shape"]["head_dim"] = 128;
   return std::get<Op>(read_config(json, "c.json").problem);
@@ -69,13 +69,13 @@ TEST(Parts, PresetsAndFilesMayBeInParts) {
   EXPECT_EQ(preset.parts[1].index_bits, 14);
   EXPECT_EQ(with_keys<AttentionDecode>(R"("vqkv-llama-3.1-8b-keys")").keys, preset);
   EXPECT_EQ(with_keys<AttentionDecode>(R"({"preset": "vqkv-llama-3.1-8b-keys"})").keys, preset);
-  expect_words(refused(R"({"preset": "vqkv-llama-3.1-8b-keys", "residuals": 3})"),
+  expect_words(refused(R"({"preset": "vqkv-llama-3.1-8b-keys", "num_codebooks": 3})"),
                {"/keys", "extends a preset in parts", "write the parts out"});
   // A part may extend a preset.
-  const std::string of_preset = part(80, 128, R"("preset": "cq-8c8b", "residuals": 2)");
+  const std::string of_preset = part(80, 128, R"("preset": "cq-8c8b", "num_codebooks": 2)");
   const VqFormat keys = with_keys<AttentionDecode>(list({kLow, of_preset})).keys;
   EXPECT_EQ(keys.parts[1].vector_size, 8);
-  EXPECT_EQ(keys.parts[1].residuals, 2);
+  EXPECT_EQ(keys.parts[1].num_codebooks, 2);
 }
 
 TEST(Parts, EachChannelIsInOne) {
@@ -108,7 +108,7 @@ TEST(Parts, WhatNoPartIsIsRefused) {
     return list({part(0, 64, grouped + layout), part(64, 128, grouped + layout)});
   };
   expect_words(refused(both(R"({"rows": 2, "words": 2})")), {"/layout", "runs of 1 word"});
-  EXPECT_EQ(with_keys<KvDecode>(both(R"({"rows": 32})")).keys.layout, (CodeLayout{32, 1}));
+  EXPECT_EQ(with_keys<KvDequantize>(both(R"({"rows": 32})")).keys.layout, (CodeLayout{32, 1}));
   expect_words(with(R"("preset": "cq-8c8b", "group_channels": 40)"),
                {"/keys/parts/1/group_channels", "40 does not divide the part's channels 48"});
   expect_words(with("\"parts\": [" + kLow + "]"), {"/keys/parts/1", "'channels'"});
@@ -151,26 +151,26 @@ TEST(Parts, LanesAndBinsRunThem) {
     const AttentionDecode op = sound_parts();
     expect_ok(check(op));
     expect_ok(check(choose(op, spec), op, spec));
-    EXPECT_EQ(dataflow_name(choose(op, spec)), "lanes");  // whose values are narrow
+    EXPECT_EQ(dataflow_name(choose(op, spec)), "simt");  // whose values are narrow
     for (const Plan& plan :
-         {Plan(AttentionFragments{}), Plan(AttentionTables{}), Plan(AttentionChannels{})}) {
+         {Plan(AttentionMma{}), Plan(AttentionLut{}), Plan(AttentionChannels{})}) {
       expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
     }
-    expect_refused(check(AttentionBins{}, op, spec), {"values: entries of 4 elements"});
+    expect_refused(check(AttentionHistogram{}, op, spec), {"values: entries of 4 elements"});
     AttentionDecode wide = op;
     wide.values = find_format("vqkv-llama-3.1-8b-values", "test");
-    expect_ok(check(choose_plan(AttentionBins{}, wide, spec), wide, spec));
+    expect_ok(check(choose_plan(AttentionHistogram{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
-    expect_refused(check(AppendFragments{}, append, spec), {"keys", "2 parts", "use lanes"});
+    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use lanes"});
     const auto wide_append = [&] {
       KvAppend each = append;
       each.values = wide.values;
       each.shape.new_tokens = 256;
       return each;
     }();
-    expect_ok(check(choose_plan(AppendProducts{}, wide_append, spec), wide_append, spec));
-    const auto decode = with_keys<KvDecode>(list({kLow, kHigh}));
+    expect_ok(check(choose_plan(AppendGemm{}, wide_append, spec), wide_append, spec));
+    const auto decode = with_keys<KvDequantize>(list({kLow, kHigh}));
     expect_ok(check(choose(decode, spec), decode, spec));
   }
 }
@@ -180,12 +180,12 @@ TEST(Parts, TheirCodebooksStandInGlobalMemory) {
   const std::string narrow = R"("vector_size": 8, "index_bits": 6)";
   const auto keys = list({part(0, 64, narrow), part(64, 128, narrow)});
   const auto op = with_keys<AttentionDecode>(keys);
-  AttentionLanes plan = std::get<AttentionLanes>(choose(op, gpu));
+  AttentionSimt plan = std::get<AttentionSimt>(choose(op, gpu));
   EXPECT_EQ(plan.key_codebook, all_global());
   plan.key_codebook = all_shared(64);
   expect_refused(check(plan, op, gpu), {"keys", "global memory alone"});
-  const auto decode = with_keys<KvDecode>(keys);
-  DecodeLanes decoding = std::get<DecodeLanes>(choose(decode, gpu));
+  const auto decode = with_keys<KvDequantize>(keys);
+  DequantizeSimt decoding = std::get<DequantizeSimt>(choose(decode, gpu));
   EXPECT_EQ(decoding.key_codebook, all_global());
   decoding.key_codebook = all_shared(64);
   expect_refused(check(decoding, decode, gpu), {"keys", "global memory alone"});
@@ -197,9 +197,9 @@ TEST(Parts, AreWholeOctets) {
   expect_refused(check(op), {"keys", "60 channels", "multiples of 8"});
 }
 
-TEST(Parts, TakeNoHotness) {
-  expect_words(message_of([] { match_hotness({}, sound_parts(), "c.json"); }),
-               {"keys in parts", "remove the hotness"});
+TEST(Parts, TakeNoAccessCounts) {
+  expect_words(message_of([] { match_access_counts({}, sound_parts(), "c.json"); }),
+               {"keys in parts", "remove the access_counts"});
 }
 
 }  // namespace

@@ -11,45 +11,45 @@ namespace {
 
 // A config of an op that the plan's dataflow does.
 Json config_json(const Plan& plan) {
-  for (const Json& json :
-       {attention_json(), gemv_json(), append_json(), decode_json(), merge_json(), scalar_json()}) {
+  for (const Json& json : {attention_json(), gemv_json(), append_json(), dequantize_json(),
+                           merge_json(), scalar_json()}) {
     if (is_plan_of(plan, read_config(json, "c.json").problem)) return json;
   }
   throw std::runtime_error("no config for " + plan_name(plan));
 }
 
 TEST(PlanOverrides, NothingFixedLeavesThePlanAlone) {
-  const Plan plan = AttentionLanes{.threads = 256, .splits = 3};
+  const Plan plan = AttentionSimt{.threads = 256, .splits = 3};
   EXPECT_EQ(with_overrides(plan, read_config(attention_json(), "c.json")), plan);
 }
 
 TEST(PlanOverrides, FixedFieldsReplaceAndOthersStay) {
-  const Plan chosen = AttentionLanes{.threads = 256, .splits = 3, .key_codebook = all_shared(256)};
+  const Plan chosen = AttentionSimt{.threads = 256, .splits = 3, .key_codebook = all_shared(256)};
   const Config config =
       with_plan(attention_json(),
                 {{"threads", 64}, {"tile_tokens", 1}, {"key_codebook", {{"registers", 2}}}});
-  const AttentionLanes expected{.threads = 64,
-                                .tile_tokens = 1,
-                                .splits = 3,
-                                .key_codebook = {.registers = 2, .shared = 256}};
+  const AttentionSimt expected{.threads = 64,
+                               .tile_tokens = 1,
+                               .splits = 3,
+                               .key_codebook = {.registers = 2, .shared = 256}};
   EXPECT_EQ(with_overrides(chosen, config), Plan(expected));
 
   const Config gemv =
       with_plan(gemv_json(), {{"chunk_columns", 64}, {"codebook", {{"shared", 128}}}});
-  EXPECT_EQ(with_overrides(LinearLanes{}, gemv),
-            Plan(LinearLanes{.chunk_columns = 64, .codebook = all_shared(128)}));
+  EXPECT_EQ(with_overrides(LinearSimt{}, gemv),
+            Plan(LinearSimt{.chunk_columns = 64, .codebook = all_shared(128)}));
 }
 
 TEST(PlanOverrides, APlanReadsWhatItWrites) {
-  const Plan plan = AttentionLanes{.threads = 96,
-                                   .tile_tokens = 8,
-                                   .splits = 7,
-                                   .heads_per_block = 2,
-                                   .lanes_per_token = 16,
-                                   .tiles_in_flight = 1,
-                                   .key_codebook = {.registers = 1, .replicated = 4, .copies = 8},
-                                   .value_codebook = all_replicated(16, 2)};
-  EXPECT_EQ(with_overrides(AttentionLanes{}, with_plan(attention_json(), to_json(plan))), plan);
+  const Plan plan = AttentionSimt{.threads = 96,
+                                  .tile_tokens = 8,
+                                  .splits = 7,
+                                  .heads_per_block = 2,
+                                  .lanes_per_token = 16,
+                                  .tiles_in_flight = 1,
+                                  .key_codebook = {.registers = 1, .replicated = 4, .copies = 8},
+                                  .value_codebook = all_replicated(16, 2)};
+  EXPECT_EQ(with_overrides(AttentionSimt{}, with_plan(attention_json(), to_json(plan))), plan);
 }
 
 // Each number of the plan at its bounds, and one past them.
@@ -91,13 +91,13 @@ TEST(PlanOverrides, RefuseWhatThePlanLacks) {
   const auto refuse = [](const Plan& plan, const Json& json, const Json& fixed) {
     return message_of([&] { with_overrides(plan, with_plan(json, fixed)); });
   };
-  expect_words(refuse(AttentionLanes{}, attention_json(), {{"chunk_columns", 64}}),
+  expect_words(refuse(AttentionSimt{}, attention_json(), {{"chunk_columns", 64}}),
                {"c.json: /plan/chunk_columns: unknown field", "dataflow lanes has "});
-  expect_words(refuse(LinearLanes{}, gemv_json(), {{"tiles_in_flight", 2}}),
+  expect_words(refuse(LinearSimt{}, gemv_json(), {{"tiles_in_flight", 2}}),
                {"c.json: /plan/tiles_in_flight: unknown field", "dataflow lanes has "});
-  expect_words(refuse(LinearLanes{}, gemv_json(), {{"codebook", {{"near", 1}}}}),
+  expect_words(refuse(LinearSimt{}, gemv_json(), {{"codebook", {{"near", 1}}}}),
                {"c.json: /plan/codebook: unknown field 'near'"});
-  expect_words(refuse(LinearLanes{}, gemv_json(), 3), {"c.json: /plan", "must be an object"});
+  expect_words(refuse(LinearSimt{}, gemv_json(), 3), {"c.json: /plan", "must be an object"});
 }
 
 // Each field of each dataflow, on all that lack it: neither a config nor a name can set it.
@@ -130,31 +130,31 @@ TEST(PlanFields, OfOtherDataflowsCannotBeSet) {
 // What a dataflow fixes or works out is no field of it.
 TEST(PlanFields, AreNoneThatADataflowFixes) {
   const std::vector<std::pair<Plan, std::string>> fixed = {
-      {AttentionFragments{}, "tile_tokens"},
-      {AttentionFragments{}, "lanes_per_token"},
-      {AttentionTables{}, "key_codebook"},
-      {AttentionTables{}, "lanes_per_token"},
+      {AttentionMma{}, "tile_tokens"},
+      {AttentionMma{}, "lanes_per_token"},
+      {AttentionLut{}, "key_codebook"},
+      {AttentionLut{}, "lanes_per_token"},
       {AttentionChannels{}, "combine"},
-      {AttentionLanes{}, "key_channel_splits"},
-      {LinearTables{}, "chunk_columns"},
-      {LinearTables{}, "splits"},
-      {LinearWarpgroups{}, "fragment_rows"},
-      {LinearWarpgroups{}, "fusion"},
-      {LinearWarpgroups{}, "warps_along_columns"},
-      {LinearBytes{}, "fragment_rows"},
-      {LinearBytegroups{}, "outputs_per_warp"},
-      {LinearBytes{}, "fusion"},
-      {LinearRowgroups{}, "idle_warps"},
-      {LinearRowgroups{}, "steps_ahead"},
-      {LinearSlices{}, "codebook"},
-      {LinearSlices{}, "splits"},
-      {LinearSlices{}, "chunk_columns"},
-      {AppendLanes{}, "combine"},
-      {AppendFragments{}, "warps_along_entries"},
-      {AppendFragments{}, "sub_vectors_per_warp"},
-      {AppendFragments{}, "norms"},
-      {AppendProducts{}, "warps_along_entries"},
-      {AppendProducts{}, "norms"}};
+      {AttentionSimt{}, "key_channel_splits"},
+      {LinearLut{}, "chunk_columns"},
+      {LinearLut{}, "splits"},
+      {LinearWgmma{}, "fragment_rows"},
+      {LinearWgmma{}, "fusion"},
+      {LinearWgmma{}, "warps_along_columns"},
+      {LinearInt8Mma{}, "fragment_rows"},
+      {LinearInt8Wgmma{}, "outputs_per_warp"},
+      {LinearInt8Mma{}, "fusion"},
+      {LinearWgmmaLargeM{}, "fetch_only_warps"},
+      {LinearWgmmaLargeM{}, "prefetch_steps"},
+      {LinearSlicedCodebook{}, "codebook"},
+      {LinearSlicedCodebook{}, "splits"},
+      {LinearSlicedCodebook{}, "chunk_columns"},
+      {AppendSimt{}, "combine"},
+      {AppendMma{}, "warps_along_entries"},
+      {AppendMma{}, "sub_vectors_per_warp"},
+      {AppendMma{}, "norms"},
+      {AppendGemm{}, "warps_along_entries"},
+      {AppendGemm{}, "norms"}};
   for (const auto& [plan, field] : fixed) {
     EXPECT_FALSE(to_json(plan).contains(field)) << kernel_name(plan) << " " << field;
   }
@@ -164,10 +164,10 @@ TEST(PlanFields, TellDataflowsApart) {
   const auto has = [](const Plan& plan, const Json& fields) {
     return has_fields(plan, JsonCursor(fields, "c.json", "/plan"));
   };
-  EXPECT_TRUE(has(AttentionFragments{}, {{"step_tokens", 8}, {"threads", 64}}));
-  EXPECT_FALSE(has(AttentionLanes{}, {{"step_tokens", 8}, {"threads", 64}}));
-  EXPECT_TRUE(has(AttentionFragments{}, {{"dataflow", "fragments"}, {"step_tokens", 8}}));
-  EXPECT_FALSE(has(AttentionFragments{}, {{"dataflow", "lanes"}}));
+  EXPECT_TRUE(has(AttentionMma{}, {{"step_tokens", 8}, {"threads", 64}}));
+  EXPECT_FALSE(has(AttentionSimt{}, {{"step_tokens", 8}, {"threads", 64}}));
+  EXPECT_TRUE(has(AttentionMma{}, {{"dataflow", "mma"}, {"step_tokens", 8}}));
+  EXPECT_FALSE(has(AttentionMma{}, {{"dataflow", "simt"}}));
   for_each_dataflow([&](const Plan& plan) {
     EXPECT_TRUE(has(plan, Json::object()));
     EXPECT_TRUE(has(plan, to_json(plan)));
@@ -183,9 +183,9 @@ TEST(PlanFields, MayNameADataflowOfTheOp) {
     return named_dataflow(JsonCursor(fields, "c.json", "/plan"), problem);
   };
   EXPECT_FALSE(found({{"threads", 64}}, gemv).has_value());
-  EXPECT_EQ(found({{"dataflow", "tables"}, {"threads", 64}}, gemv), Plan(LinearTables{}));
-  EXPECT_EQ(found({{"dataflow", "tables"}}, read_config(attention_json(), "c.json").problem),
-            Plan(AttentionTables{}));
+  EXPECT_EQ(found({{"dataflow", "lut"}, {"threads", 64}}, gemv), Plan(LinearLut{}));
+  EXPECT_EQ(found({{"dataflow", "lut"}}, read_config(attention_json(), "c.json").problem),
+            Plan(AttentionLut{}));
   for_each_dataflow([&](const Plan& plan) {
     const Problem problem = read_config(config_json(plan), "c.json").problem;
     EXPECT_EQ(found({{"dataflow", dataflow_name(plan)}}, problem), plan);
@@ -217,7 +217,7 @@ TEST(PlanFields, OfAWholePlanAreRead) {
                }),
                {"p.json", "'dataflow' is missing: how the kernel does its op"});
   expect_words(message_of([&] {
-                 read({{"dataflow", "slices"}, {"splits", 2}}, gemv);
+                 read({{"dataflow", "sliced_codebook"}, {"splits", 2}}, gemv);
                }),
                {"p.json: /splits: unknown field", "dataflow slices has ", "entry_slices"});
 }

@@ -330,7 +330,7 @@ Problem problem_for(const VqFormat& format) {
   const VqFormat values =
       format.in_parts() ? find_format("vqkv-llama-3.1-8b-values", "test") : for_values(format);
   AttentionDecode op{DType::f16, {1, 32, 8, 128, 4096}, format, values};
-  op.shape.window = least_window(op.keys, op.values);
+  op.shape.recent_tokens = least_window(op.keys, op.values);
   return op;
 }
 

@@ -2,8 +2,8 @@
 // and refuses what the reader refuses.
 #include <cstdlib>
 
+#include "core/access/takes_access_counts.h"
 #include "core/files/files.h"
-#include "core/hotness/takes_hotness.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "tests/core/schema_validator.h"
@@ -31,8 +31,8 @@ TEST(Schema, AcceptsTheExamples) {
 }
 
 std::vector<Json> configs_of_all_ops() {
-  return {attention_json(), gemv_json(),   edited(gemv_json(), {{"/op", R"("gemm")"}}),
-          append_json(),    decode_json(), merge_json(),
+  return {attention_json(), gemv_json(),       edited(gemv_json(), {{"/op", R"("gemm")"}}),
+          append_json(),    dequantize_json(), merge_json(),
           scalar_json()};
 }
 
@@ -42,7 +42,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
     const Problem problem = read_config(json, "c.json").problem;
     Json canonical = to_json(problem);
     canonical["gpu"] = "t4";
-    if (why_no_hotness(problem).empty()) canonical["hotness"] = "profile.json";
+    if (why_no_access_counts(problem).empty()) canonical["access_counts"] = "profile.json";
     for_each_dataflow([&](const Plan& plan) {
       canonical["plan"] = to_json(plan);
       const bool own = is_plan_of(plan, problem);
@@ -94,8 +94,9 @@ TEST(Schema, PlansFollowFromTheirFields) {
 }
 
 TEST(Schema, AcceptsFormatsByNameFileAndPreset) {
-  for (const char* keys : {R"("cq-4c8b")", R"("mine.json")", R"({"preset": "cq-4c8b"})",
-                           R"({"preset": "vecinfer-d4b8", "hadamard": false, "residuals": 2})"}) {
+  for (const char* keys :
+       {R"("cq-4c8b")", R"("mine.json")", R"({"preset": "cq-4c8b"})",
+        R"({"preset": "vecinfer-d4b8", "hadamard": false, "num_codebooks": 2})"}) {
     const Json json = edited(attention_json(), {{"/keys", keys}});
     EXPECT_EQ(schema_problem(config_schema(), json), "") << keys;
   }
@@ -143,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"page_tokens", true, {{"/shape/page_tokens", "257"}}, {"/page_tokens: maximum"}},
         Broken{"dtype", true, {{"/dtype", R"("f32")"}}, {"/dtype: enum"}},
         Broken{"gpu", true, {{"/gpu", "1"}}, {"/gpu: type"}},
-        Broken{"hotness", false, {{"/hotness", "{}"}}, {"/hotness: type"}},
+        Broken{"access_counts", false, {{"/access_counts", "{}"}}, {"/access_counts: type"}},
         Broken{"format_number", true, {{"/keys", "8"}}, {"/keys: oneOf: 0 are valid"}},
         Broken{"format_field", true, {{"/keys/bits", "8"}}, {"/keys: additional bits"}},
         Broken{"format_required", true, {{"/keys/index_bits", ""}}, {"required index_bits"}},
@@ -173,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
         Broken{"plan_dataflow", true, {{"/plan", R"({"dataflow": "warps"})"}}, {"dataflow: const"}},
         Broken{"plan_other_dataflow",
                true,
-               {{"/plan", R"({"dataflow": "fragments", "tile_tokens": 8})"}},
+               {{"/plan", R"({"dataflow": "mma", "tile_tokens": 8})"}},
                {"/plan: additional tile_tokens", "/plan/dataflow: const"}},
         Broken{"plan_of_two_dataflows",
                true,

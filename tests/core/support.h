@@ -35,9 +35,9 @@ inline Json append_json() {
     "values": {"vector_size": 4, "index_bits": 8}})",
                     "append");
 }
-inline Json decode_json() {
+inline Json dequantize_json() {
   return parse_json(R"({
-    "op": "kv_decode",
+    "op": "kv_dequantize",
     "shape": {"batch": 2, "kv_heads": 2, "head_dim": 128, "tokens": 1000},
     "keys": {"vector_size": 4, "index_bits": 8},
     "values": {"vector_size": 4, "index_bits": 8}})",
@@ -51,14 +51,14 @@ inline Json merge_json() {
 }
 inline Json scalar_json() {
   return parse_json(R"({
-    "op": "scalar_quantize", "dtype": "f32",
+    "op": "int8_quantize", "dtype": "f32",
     "shape": {"tokens": 1000, "channels": 192, "scales": "computed"}})",
                     "scalar");
 }
 inline Json gemv_json() {
   return parse_json(R"({
     "op": "gemv",
-    "shape": {"rows": 2, "out_features": 512, "in_features": 1024},
+    "shape": {"m": 2, "out_features": 512, "in_features": 1024},
     "weights": {"vector_size": 8, "index_bits": 8}})",
                     "gemv");
 }

@@ -12,13 +12,13 @@ namespace vqgen {
 namespace {
 
 TEST(PlanName, SaysWhatIsNotDefaultAndIsReadAgain) {
-  const Plan plan = AttentionFragments{.splits = 16, .key_codebook = all_replicated(256, 4)};
+  const Plan plan = AttentionMma{.splits = 16, .key_codebook = all_replicated(256, 4)};
   EXPECT_EQ(plan_name(plan),
-            "attention_fragments/splits=16,key_codebook.replicated=256,key_codebook.copies=4");
-  const Plan linear = LinearFragments{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
-  EXPECT_EQ(plan_name(linear), "linear_fragments/fusion=shared,codebook.shared=7");
-  const Plan merging = LinearLanes{.splits = 3, .combine = Combine::last_block};
-  EXPECT_EQ(plan_name(merging), "linear_lanes/splits=3,combine=last_block");
+            "attention_mma/splits=16,key_codebook.replicated=256,key_codebook.copies=4");
+  const Plan linear = LinearMma{.fusion = LinearFusion::shared, .codebook = all_shared(7)};
+  EXPECT_EQ(plan_name(linear), "linear_mma/fusion=shared,codebook.shared=7");
+  const Plan merging = LinearSimt{.splits = 3, .combine = Combine::last_block};
+  EXPECT_EQ(plan_name(merging), "linear_simt/splits=3,combine=last_block");
   for (const Plan& each : {plan, linear, merging}) EXPECT_EQ(named(plan_name(each)), each);
   for_each_dataflow([](const Plan& usual) {
     EXPECT_EQ(plan_name(usual), std::string(kernel_name(usual)) + "/");
@@ -43,28 +43,28 @@ TEST(Codes, AreNamedInOneWay) {
 TEST(PlanName, WhatIsNoNameIsRefused) {
   for (const char* name : {"",
                            "/",
-                           "lanes",
+                           "simt",
                            "gemv/",
-                           "linear_lanes",
+                           "linear_simt",
                            "linear/threads=64",
                            "attention_decode/",
-                           "linear_lanes/x=1",
-                           "linear_lanes/threads",
-                           "linear_lanes/threads=",
-                           "linear_lanes/threads=31",
-                           "linear_lanes/threads=64,threads=64",
-                           "linear_lanes/splits=2,threads=64",
-                           "linear_lanes/threads=256",
-                           "linear_lanes/dataflow=fragments",
-                           "linear_lanes/codebook=3",
-                           "linear_lanes/codebook.x=1",
-                           "linear_lanes/threads=64,",
-                           "linear_lanes/threads=064",
-                           "linear_lanes/threads= 64",
-                           "linear_lanes/=64",
-                           "linear_lanes/threads=99999999999999999999",
-                           "linear_lanes/threads.x=3",
-                           "linear_lanes/codebook=3,codebook.shared=1"}) {
+                           "linear_simt/x=1",
+                           "linear_simt/threads",
+                           "linear_simt/threads=",
+                           "linear_simt/threads=31",
+                           "linear_simt/threads=64,threads=64",
+                           "linear_simt/splits=2,threads=64",
+                           "linear_simt/threads=256",
+                           "linear_simt/dataflow=mma",
+                           "linear_simt/codebook=3",
+                           "linear_simt/codebook.x=1",
+                           "linear_simt/threads=64,",
+                           "linear_simt/threads=064",
+                           "linear_simt/threads= 64",
+                           "linear_simt/=64",
+                           "linear_simt/threads=99999999999999999999",
+                           "linear_simt/threads.x=3",
+                           "linear_simt/codebook=3,codebook.shared=1"}) {
     EXPECT_THROW(named(name), Error) << name;
   }
 }
@@ -73,13 +73,13 @@ Json row_json() {
   const TunedRow row{.problem = read_config(gemv_json(), "c.json").problem,
                      .gpu = "h200",
                      .environment = {"NVIDIA H200", "580.1", "nvrtc 13.0", "0.1"},
-                     .plan = LinearLanes{.threads = 64},
+                     .plan = LinearSimt{.threads = 64},
                      .time_us = 3,
                      .low_us = 2.5,
                      .high_us = 3,
-                     .default_plan = LinearLanes{},
+                     .default_plan = LinearSimt{},
                      .default_us = 4,
-                     .runner_up = LinearLanes{.threads = 96},
+                     .runner_up = LinearSimt{.threads = 96},
                      .runner_up_us = 3.5,
                      .noise = 0.01,
                      .rel_err = 2e-4,
@@ -93,7 +93,7 @@ TEST(TunedRow, ReadsWhatItWrites) {
   const Json json = row_json();
   const TunedRow row = read(json);
   EXPECT_EQ(to_json(row), json);
-  EXPECT_EQ(row.plan, Plan(LinearLanes{.threads = 64}));
+  EXPECT_EQ(row.plan, Plan(LinearSimt{.threads = 64}));
   EXPECT_EQ(tuned_key(row), tuned_key(row.problem, "h200", "uniform"));
   EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h200", "zipf:1"));
   EXPECT_NE(tuned_key(row), tuned_key(row.problem, "h100", "uniform"));
@@ -115,7 +115,7 @@ TEST(TunedRow, EachLieIsRefused) {
   EXPECT_NE(lie([](Json& json) { json["time_us"] = 2; }), "");
   EXPECT_NE(lie([](Json& json) { json["high_us"] = -1; }), "");
   EXPECT_NE(lie([](Json& json) { json["default_us"] = 1e300; }), "");
-  EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_lanes/"; }), "");
+  EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_simt/"; }), "");
   EXPECT_NE(lie([](Json& json) { json["candidates"] = 0; }), "");
   EXPECT_NE(lie([](Json& json) { json["problem"]["plan"] = Json::object(); }), "");
   EXPECT_NE(lie([](Json& json) { json["problem"]["shape"]["rows"] = 0; }), "");

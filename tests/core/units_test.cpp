@@ -41,7 +41,7 @@ TEST(Format, DerivedFigures) {
   EXPECT_EQ(format.entries(), 4096);
   EXPECT_EQ(format.bits_per_element(), 1.5);
   EXPECT_EQ(short_name(format), "d8b12");
-  format.residuals = 2;
+  format.num_codebooks = 2;
   EXPECT_EQ(format.bits_per_element(), 3.0);
   EXPECT_EQ(short_name(format), "d8b12x2");
   EXPECT_EQ(format.channels_per_group(), 8);
@@ -50,7 +50,7 @@ TEST(Format, DerivedFigures) {
 }
 
 TEST(Format, ACodeOfTheLatticeReadsOneOf256Entries) {
-  VqFormat format{.vector_size = 8, .index_bits = 16, .residuals = 2};
+  VqFormat format{.vector_size = 8, .index_bits = 16, .num_codebooks = 2};
   EXPECT_EQ(format.codes(), 65536);
   EXPECT_EQ(format.entries(), 65536);
   EXPECT_EQ(format.entry_of(0xfe03), 0xfe03u);

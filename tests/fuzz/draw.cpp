@@ -58,7 +58,7 @@ Json draw_format(Draw& draw, const Limits& limits) {
                                           : 2 + static_cast<int>(draw.below(15));
   if (lattice) format["decoder"] = "e8p";
   if (!draw.one_in(3)) {
-    format["residuals"] = wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(4));
+    format["num_codebooks"] = wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(4));
   }
   if (draw.one_in(4)) format["stage_scales"] = true;
   const bool eligible = !lattice && format["vector_size"] != 2;
@@ -67,8 +67,9 @@ Json draw_format(Draw& draw, const Limits& limits) {
     format["stage_scales"] = !wrong(draw);
   }
   add_layout(draw, format);
-  if (limits.table_bits < 16 && format["residuals"] == 4 && format["index_bits"] > 12 && !lattice) {
-    format["residuals"] = 2;
+  if (limits.table_bits < 16 && format["num_codebooks"] == 4 && format["index_bits"] > 12 &&
+      !lattice) {
+    format["num_codebooks"] = 2;
   }
   return format;
 }
@@ -88,7 +89,7 @@ Json draw_part(Draw& draw, const std::vector<int>& channels, const Limits& limit
   part["vector_size"] = sizes.empty() ? 2 : draw.of(sizes);
   part["index_bits"] =
       wrong(draw) ? draw.field(2, 16) : 2 + static_cast<int>(draw.below(small ? 8 : 15));
-  part["residuals"] =
+  part["num_codebooks"] =
       wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(small ? 5 : 36));
   if (draw.one_in(2)) part["scope"] = "head";
   if (wrong(draw)) part[draw.of({"smooth", "hadamard", "stage_scales"})] = true;
@@ -144,9 +145,9 @@ Json number_format(Draw& draw, std::int64_t head_dim) {
 void hold_groups(Draw& draw, Json& config) {
   Json& shape = config["shape"];
   const std::int64_t queries = shape.value("query_tokens", std::int64_t{1});
-  const std::int64_t room = shape.value("window", std::int64_t{0}) - queries + 1;
+  const std::int64_t room = shape.value("recent_tokens", std::int64_t{0}) - queries + 1;
   if (room > 0 && draw.one_in(2))
-    shape["window_batch"] = draw.field(1, static_cast<double>(wrong(draw) ? 4096 : room));
+    shape["flush_block"] = draw.field(1, static_cast<double>(wrong(draw) ? 4096 : room));
   for (const char* operand : {"keys", "values"}) {
     const Json& format = config[operand];
     const std::int64_t tokens = format.is_object() ? format.value("group_tokens", std::int64_t{0})
@@ -154,8 +155,8 @@ void hold_groups(Draw& draw, Json& config) {
                                                              : 0;
     if (tokens == 0 || wrong(draw)) continue;
     const std::int64_t least = tokens + queries - 1;
-    shape.erase("window_batch");
-    shape["window"] = std::max(shape.value("window", std::int64_t{0}), least);
+    shape.erase("flush_block");
+    shape["recent_tokens"] = std::max(shape.value("recent_tokens", std::int64_t{0}), least);
     if (shape.value("page_tokens", std::int64_t{0}) > 0) {
       shape["page_tokens"] = std::max(shape.value("page_tokens", std::int64_t{0}), tokens);
     }
@@ -213,12 +214,12 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
             ? heads + 1
             : std::max(kv_heads, std::min<std::int64_t>(heads, 65535 / kv_heads * kv_heads));
     if (draw.one_in(4)) shape["query_tokens"] = draw.field(1, 16);
-    if (draw.one_in(4)) shape["independent"] = true;
+    if (draw.one_in(4)) shape["batch_invariant"] = true;
   }
   if (draw.one_in(3)) {
     shape["page_tokens"] = wrong(draw) ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});
   }
-  if (draw.one_in(3)) shape["window"] = draw.field(0, limits.tokens < 1024 ? 100 : 4096);
+  if (draw.one_in(3)) shape["recent_tokens"] = draw.field(0, limits.tokens < 1024 ? 100 : 4096);
   if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
   config["keys"] = cache_format(draw, head_dim, true, limits);
   config["values"] = cache_format(draw, head_dim, false, limits);
@@ -305,7 +306,7 @@ Json merge_problem(Draw& draw, const Limits& limits) {
 Json matrix_problem(Draw& draw, const Limits& limits) {
   const bool decodes = draw.one_in(2);
   Json config = {
-      {"op", decodes ? ScalarDequantize::kOp : ScalarQuantize::kOp},
+      {"op", decodes ? ScalarDequantize::kOp : Int8Quantize::kOp},
       {"shape",
        {{"tokens", draw.size(limits.features)}, {"channels", draw.size(limits.features)}}}};
   if (!decodes || wrong(draw)) config["shape"]["scales"] = draw.of(enum_names<Scales>);
@@ -318,7 +319,7 @@ Json draw_config(Draw& draw, const Limits& limits) {
   Json config = op < 3    ? product(draw, op == 0, limits)
                 : op == 3 ? cache_problem(draw, AttentionDecode::kOp, limits)
                 : op == 4 ? cache_problem(draw, KvAppend::kOp, limits)
-                : op == 5 ? cache_problem(draw, KvDecode::kOp, limits)
+                : op == 5 ? cache_problem(draw, KvDequantize::kOp, limits)
                 : op == 6 ? merge_problem(draw, limits)
                           : matrix_problem(draw, limits);
   draw.only_extremes(false);
@@ -340,7 +341,7 @@ Json draw_plan(Draw& draw, const Json& config) {
       if (product) dataflows.emplace_back(each);
     } else if constexpr (std::is_same_v<OpOf<P>, ScalarMatrix>) {
       const Json& op = config["op"];
-      if (op == ScalarQuantize::kOp || op == ScalarDequantize::kOp) dataflows.emplace_back(each);
+      if (op == Int8Quantize::kOp || op == ScalarDequantize::kOp) dataflows.emplace_back(each);
     } else if (config["op"] == OpOf<P>::kOp) {
       dataflows.emplace_back(each);
     }

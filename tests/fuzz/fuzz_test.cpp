@@ -28,8 +28,8 @@ constexpr std::size_t kShards = 4;  // so that ctest runs them side by side
 // Of so many pairs one is explained and placed besides, which takes longer than all else.
 constexpr std::size_t kExplained = 16;
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,     Gemm::kOp,
-                          KvAppend::kOp,        KvDecode::kOp, AttentionMerge::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,         Gemm::kOp,
+                          KvAppend::kOp,        KvDequantize::kOp, AttentionMerge::kOp};
 enum Ending : std::size_t { kBadInput, kInfeasible, kKernel, kEndings };
 
 void require(bool fine, const std::string& what) {

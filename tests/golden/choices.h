@@ -2,7 +2,7 @@
 // holds it: the problem, then each plan and the GPUs that take it.
 //
 //   {"op": "gemv", "dtype": "f16", "shape": {...}, "weights": "aqlm-2x8"}
-//     a10 h200: linear_tables/sub_vectors_per_lane=4
+//     a10 h200: linear_lut/sub_vectors_per_lane=4
 //     t4: refused: ...
 #pragma once
 

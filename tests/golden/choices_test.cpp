@@ -51,8 +51,8 @@ TEST(Golden, ProblemsCoverWhatShips) {
   }
   EXPECT_EQ(std::set(problems.begin(), problems.end()).size(), problems.size()) << "one twice";
   EXPECT_GE(problems.size(), 200u);
-  for (const char* op : {AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp, KvDecode::kOp,
-                         AttentionMerge::kOp}) {
+  for (const char* op : {AttentionDecode::kOp, Gemv::kOp, Gemm::kOp, KvAppend::kOp,
+                         KvDequantize::kOp, AttentionMerge::kOp}) {
     EXPECT_GE(ops[op], 10) << op;
   }
   for (const std::string& format : format_names()) EXPECT_TRUE(formats.contains(format)) << format;

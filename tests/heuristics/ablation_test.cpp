@@ -29,7 +29,7 @@ AttentionDecode attention(const std::string& format) {
 
 Placement weights(const Plan& plan) { return *placement_of(plan, Operand::weights); }
 
-Plan lanes_of(const Linear& op, const GpuSpec& gpu) { return choose_plan(LinearLanes{}, op, gpu); }
+Plan lanes_of(const Linear& op, const GpuSpec& gpu) { return choose_plan(LinearSimt{}, op, gpu); }
 
 class Rules : public ::testing::Test {
  protected:
@@ -57,14 +57,14 @@ TEST_F(Rules, PutEntriesWhereTheySay) {
 
 TEST_F(Rules, OfAnAttentionTakeOneOperandEach) {
   problem_ = attention("cq-4c8b");
-  shape_ = choose_plan(AttentionLanes{}, std::get<AttentionDecode>(problem_), gpu_);
-  const auto keys = std::get<AttentionLanes>(laid(Near::keys).plan);
+  shape_ = choose_plan(AttentionSimt{}, std::get<AttentionDecode>(problem_), gpu_);
+  const auto keys = std::get<AttentionSimt>(laid(Near::keys).plan);
   EXPECT_EQ(keys.key_codebook, all_shared(256));
   EXPECT_EQ(keys.value_codebook, all_global());
-  const auto values = std::get<AttentionLanes>(laid(Near::values).plan);
+  const auto values = std::get<AttentionSimt>(laid(Near::values).plan);
   EXPECT_EQ(values.key_codebook, all_global());
   EXPECT_EQ(values.value_codebook, all_shared(256));
-  const auto copies = std::get<AttentionLanes>(laid(Near::value_copies).plan);
+  const auto copies = std::get<AttentionSimt>(laid(Near::value_copies).plan);
   EXPECT_EQ(copies.key_codebook, all_global());
   EXPECT_EQ(copies.value_codebook, all_replicated(256, 16));
 }
@@ -113,8 +113,8 @@ TEST(AblationShapes, AreBareDistinctAndOfEveryDataflow) {
 }
 
 TEST(AblationShapes, AreAsFarAsTheirFieldsAre) {
-  const LinearLanes a{.threads = 127};
-  LinearLanes b = a;
+  const LinearSimt a{.threads = 127};
+  LinearSimt b = a;
   EXPECT_EQ(distance(Plan{a}, Plan{b}), 0);
   b.threads = 255;
   EXPECT_DOUBLE_EQ(distance(Plan{a}, Plan{b}), 1);
@@ -135,7 +135,7 @@ TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
   Gemv op = gemv("aqlm-1x16");
   const GpuSpec gpu = find_gpu("h200");
   const AblationSpace space(op, gpu, {});
-  const Plan plan = choose_plan(LinearSlices{}, op, gpu);
+  const Plan plan = choose_plan(LinearSlicedCodebook{}, op, gpu);
   ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
   for (const char* name : {"GC*", "SC*", "+ copies", "GC"}) {
     EXPECT_FALSE(space.variant_of(row(space, name), plan)) << name;
@@ -180,7 +180,7 @@ TEST(AblationRows, OfferAsManyPlansAsAreAskedForAndEachDataflow) {
 }
 
 TEST(AblationRows, NameAPlanInShort) {
-  const LinearFragments plan{.threads = 128, .codebook = {.replicated = 256, .copies = 8}};
+  const LinearMma plan{.threads = 128, .codebook = {.replicated = 256, .copies = 8}};
   EXPECT_EQ(in_short(Plan{plan}, gemv("aqlm-2x8")),
             "fragments, threads 128, fusion permute; codebook c8");
 }

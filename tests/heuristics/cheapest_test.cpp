@@ -10,7 +10,7 @@
 #include "core/profiles.h"
 #include "heuristics/space.h"
 #include "tests/core/support.h"
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 
 namespace vqgen {
 namespace {
@@ -39,14 +39,14 @@ std::vector<Problem> products() {
 
 // What cheapest_plan() promises to be, plainly.
 std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec& gpu,
-                                          std::span<const HotnessProfile> profiles, bool last_block,
+                                          std::span<const AccessCounts> profiles, bool last_block,
                                           const CostProfile& coefficients) {
   CostModel model(problem, gpu, profiles, coefficients);
   std::optional<Plan> best;
   double least = std::numeric_limits<double>::infinity();
   const SpaceOptions all{.most = 0, .last_block = last_block};
   for (const Plan& plan : space(problem, gpu, all).plans) {
-    if (std::holds_alternative<AttentionBytes>(plan)) continue;
+    if (std::holds_alternative<AttentionInt8Mma>(plan)) continue;
     const std::optional<Cost> cost = model(plan);
     if (!cost || cost->us >= least) continue;
     best = plan;
@@ -59,7 +59,7 @@ std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec&
 // that overlap are a sum, or their norm.
 CostProfile lopsided(std::size_t heavy, double overlap) {
   CostProfile profile{"h200", "test", {}};
-  for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables"}) {
+  for (const char* name : {"linear_simt", "linear_mma", "linear_lut"}) {
     CostCoefficients& each = profile.dataflows[name];
     each.overlap = overlap;
     each.of.of.fill(0.5);
@@ -97,21 +97,21 @@ TEST(CheapestPlan, IsSoByAllCoefficients) {
   }
 }
 
-TEST(CheapestPlan, IsSoWithHotnessAndWithoutSomeDataflows) {
+TEST(CheapestPlan, IsSoWithAccessCountsAndWithoutSomeDataflows) {
   const GpuSpec gpu = find_gpu("h200");
   const Problem problem = product("aqlm-2x8", {1, 4096, 4096});
-  HotnessProfile one;
+  AccessCounts one;
   one.operand = Operand::weights;
   one.entries = 256;
   one.units = 1;
-  one.residuals = 2;
+  one.num_codebooks = 2;
   one.counts.assign(512, 1);
   one.counts[0] = one.counts[256] = 1000;
-  const std::vector<HotnessProfile> hot{one};
+  const std::vector<AccessCounts> hot{one};
   EXPECT_EQ(cheapest_plan(problem, gpu, hot, true),
             first_of_the_cheapest(problem, gpu, hot, true, cost_profile()));
   CostProfile profile = cost_profile();
-  for (const char* name : {"linear_fragments", "linear_tables", "linear_lanes"}) {
+  for (const char* name : {"linear_mma", "linear_lut", "linear_simt"}) {
     profile.dataflows.erase(name);
     EXPECT_EQ(cheapest_plan(problem, gpu, {}, true, profile),
               first_of_the_cheapest(problem, gpu, {}, true, profile));
@@ -156,7 +156,7 @@ TEST(LikelyPlans, AreTheCheapestThatDiffer) {
     EXPECT_EQ(each.plan, likely[next]);
     if (++next == likely.size()) break;
   }
-  config.plan = {{"dataflow", "fragments"}, {"threads", 256}};
+  config.plan = {{"dataflow", "mma"}, {"threads", 256}};
   const std::vector<Plan> fixed = likely_plans(config, gpu, {}, 5);
   EXPECT_EQ(fixed.size(), 5u);
   for (const Plan& plan : fixed) EXPECT_TRUE(has_fixed_fields(plan, config));

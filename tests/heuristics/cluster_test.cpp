@@ -38,9 +38,9 @@ TEST(ClusterSpace, HasThemBesideKernelsOfTwoToEightSplits) {
     for (const Plan& plan : space(problem, gpu, {.most = 0, .last_block = false}).plans) {
       const auto cluster = merged_as_cluster(plan, problem, gpu);
       const int splits = call_shape(plan, problem).splits;
-      const bool may = std::holds_alternative<LinearBytegroups>(plan) ||
-                       std::holds_alternative<LinearRowgroups>(plan) ||
-                       std::holds_alternative<LinearWarpgroups>(plan);
+      const bool may = std::holds_alternative<LinearInt8Wgmma>(plan) ||
+                       std::holds_alternative<LinearWgmmaLargeM>(plan) ||
+                       std::holds_alternative<LinearWgmma>(plan);
       EXPECT_TRUE(!cluster || (may && splits >= 2 && splits <= 8));
       if (!cluster) continue;
       EXPECT_EQ(std::string(name), "h100");
@@ -58,7 +58,7 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   op.shape.out_features = 14 * 256;  // clusters of 8 in one turn
   GpuSpec gpu = find_gpu("h100");
   gpu.sm_clock_mhz = 1000;
-  LinearBytegroups plan{.splits = 8, .rows_per_block = 64};
+  LinearInt8Wgmma plan{.splits = 8, .rows_per_block = 64};
   plan.codebook = all_replicated(256, 16);
   CostModel model(op, gpu, {});
   CostParts by_kernel = model.ideal(plan);
@@ -69,10 +69,10 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   EXPECT_EQ(by_kernel[CostPart::cluster], 0);
   // Twice as much beside the kernel that makes the next call's x.
   EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 0.7 + 2 * 256 * 64 * 4 / 12.0 / 1000);
-  LinearBytegroups by_blocks = plan;
-  by_blocks.x_before = 0;
+  LinearInt8Wgmma by_blocks = plan;
+  by_blocks.prepack_x = 0;
   EXPECT_DOUBLE_EQ(model.ideal(by_blocks)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 12.0 / 1000);
-  LinearRowgroups rows{.chunk_columns = 512, .splits = 8, .combine = Combine::cluster};
+  LinearWgmmaLargeM rows{.chunk_columns = 512, .splits = 8, .combine = Combine::cluster};
   rows.rows_per_block = 64;
   rows.codebook = plan.codebook;
   EXPECT_DOUBLE_EQ(model.ideal(rows)[CostPart::cluster], 0.7 + 256 * 64 * 4 / 10.0 / 1000);
@@ -110,10 +110,10 @@ TEST(BytegroupsCost, OfXByEachBlockGrowsWithRowsAndColumns) {
   const GpuSpec gpu = find_gpu("h100");
   Gemm op = product_of_bytes();
   op.shape.out_features = op.shape.in_features = 4096;
-  const auto prologue = [&](int rows, int splits, int x_before) {
+  const auto prologue = [&](int rows, int splits, int prepack_x) {
     op.shape.rows = rows;
-    LinearBytegroups plan{.splits = splits};
-    plan.x_before = x_before;
+    LinearInt8Wgmma plan{.splits = splits};
+    plan.prepack_x = prepack_x;
     plan.rows_per_block = rows;
     plan.codebook = all_replicated(256, 16);
     const Verdict verdict = check(plan, op, gpu);
@@ -131,12 +131,12 @@ TEST(BytesCost, OfMakingWarpsIsTheirTimeWhereTheyAreSlower) {
   const GpuSpec gpu = find_gpu("h100");
   Gemm op = product_of_bytes();
   op.shape = {.rows = 8, .out_features = 3584, .in_features = 18944};
-  LinearBytes plan{.threads = 320, .outputs_per_warp = 16, .chunk_columns = 1024};
+  LinearInt8Mma plan{.threads = 320, .outputs_per_warp = 16, .chunk_columns = 1024};
   plan.warps_along_columns = 4;
   plan.codebook = all_replicated(256, 16);
-  const auto shared = [&](int making_warps) {
-    plan.making_warps = making_warps;
-    plan.threads = 256 + 32 * making_warps;
+  const auto shared = [&](int producer_warps) {
+    plan.producer_warps = producer_warps;
+    plan.threads = 256 + 32 * producer_warps;
     const Verdict verdict = check(plan, op, gpu);
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
@@ -151,9 +151,9 @@ TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {
   op.shape.out_features = op.shape.in_features = 3584;
   Config config;
   config.problem = op;
-  config.plan = {{"dataflow", "bytegroups"}, {"x_before", 1}};
+  config.plan = {{"dataflow", "int8_wgmma"}, {"prepack_x", 1}};
   const auto chosen = [&](Chooser chooser) {
-    return std::get<LinearBytegroups>(propose(config, gpu, {.chooser = chooser}));
+    return std::get<LinearInt8Wgmma>(propose(config, gpu, {.chooser = chooser}));
   };
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     EXPECT_EQ(chosen(chooser).combine, Combine::cluster);

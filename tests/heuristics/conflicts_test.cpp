@@ -6,15 +6,15 @@
 #include <map>
 #include <set>
 
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 
 namespace vqgen {
 namespace {
 
 constexpr double kSampling = 0.03;  // three standard errors
 
-VqFormat format_of(int vector_size, int index_bits, int residuals = 1) {
-  return {.vector_size = vector_size, .index_bits = index_bits, .residuals = residuals};
+VqFormat format_of(int vector_size, int index_bits, int num_codebooks = 1) {
+  return {.vector_size = vector_size, .index_bits = index_bits, .num_codebooks = num_codebooks};
 }
 
 // The expectation by going through every draw of 8 lanes of 16 bytes, addresses and banks in bytes.
@@ -31,7 +31,7 @@ double by_enumeration(const SharedTable& table, const std::vector<double>& share
       const int entry = drawn[static_cast<std::size_t>(lane)];
       probability *= shares[static_cast<std::size_t>(entry)];
       if (entry < table.range.begin || entry >= table.range.end) continue;
-      const int row = (entry - table.range.begin) * table.residuals * table.copies * 16;
+      const int row = (entry - table.range.begin) * table.num_codebooks * table.copies * 16;
       const int address = row + lane % table.copies * 16;
       auto& words = words_of_bank[address / 4 % 32];
       words.insert(address);
@@ -53,12 +53,12 @@ TEST(Conflicts, AgreeWithEveryDraw) {
     std::vector<double> shares;
     for (const std::int64_t count : counts) shares.push_back(static_cast<double>(count) / sum);
     const Accesses accesses(profile_with(Operand::keys, format_of(8, 2), 1, counts));
-    for (const int residuals : {1, 2, 4, 8}) {
+    for (const int num_codebooks : {1, 2, 4, 8}) {
       for (const int copies : {1, 2, 8}) {
         for (const vq::EntryRange range : {vq::EntryRange{0, 4}, {1, 3}, {2, 4}, {0, 1}}) {
-          const SharedTable table{16, residuals, copies, range};
+          const SharedTable table{16, num_codebooks, copies, range};
           EXPECT_NEAR(conflict_factor(table, accesses), by_enumeration(table, shares), kSampling)
-              << residuals << " stages, " << copies << " copies, from " << range.begin;
+              << num_codebooks << " stages, " << copies << " copies, from " << range.begin;
         }
       }
     }
@@ -66,13 +66,13 @@ TEST(Conflicts, AgreeWithEveryDraw) {
 }
 
 TEST(Conflicts, OfEvenEntriesAreExact) {
-  for (const int residuals : {1, 2, 3, 8}) {
+  for (const int num_codebooks : {1, 2, 3, 8}) {
     for (const int copies : {1, 2, 4, 8, 16}) {
       for (const vq::EntryRange range : {vq::EntryRange{0, 3}, {1, 3}, {2, 3}}) {
-        const SharedTable table{16, residuals, copies, range};
+        const SharedTable table{16, num_codebooks, copies, range};
         EXPECT_NEAR(conflict_factor(table, Accesses(3)),
                     by_enumeration(table, std::vector<double>(3, 1.0 / 3)), 1e-9)
-            << residuals << " stages, " << copies << " copies, from " << range.begin;
+            << num_codebooks << " stages, " << copies << " copies, from " << range.begin;
       }
     }
   }
@@ -93,14 +93,14 @@ TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
 // 8 lanes into the 4 slots that each of two stages has.
 TEST(Conflicts, StagesShareTheSlots) {
   const Accesses accesses(65536);
-  const SharedTable table{.entry_bytes = 16, .residuals = 2, .range = {0, 65536}};
+  const SharedTable table{.entry_bytes = 16, .num_codebooks = 2, .range = {0, 65536}};
   EXPECT_NEAR(conflict_factor(table, accesses), 3.5, 0.1);
 }
 
 TEST(Conflicts, ACopyALaneLeavesNone) {
   for (const int bytes : {4, 8, 16}) {
-    for (const int residuals : {1, 2, 3}) {
-      const SharedTable table{bytes, residuals, 128 / bytes, {0, 256}};
+    for (const int num_codebooks : {1, 2, 3}) {
+      const SharedTable table{bytes, num_codebooks, 128 / bytes, {0, 256}};
       EXPECT_EQ(conflict_factor(table, Accesses(256)), 1.0);
     }
   }
@@ -141,7 +141,7 @@ TEST(Conflicts, UniformIsWhatEqualAndMissingCountsSay) {
 }
 
 TEST(Conflicts, SharesAreThoseOfTheCounts) {
-  HotnessProfile profile = profile_with(Operand::keys, format_of(8, 2), 1, {6, 2, 1, 1});
+  AccessCounts profile = profile_with(Operand::keys, format_of(8, 2), 1, {6, 2, 1, 1});
   profile.units = 2;
   profile.counts.insert(profile.counts.end(), {0, 0, 0, 30});  // three times the first's accesses
   const Accesses accesses(profile);
@@ -161,7 +161,7 @@ TEST(Conflicts, PassesCountLookupsAndFills) {
   OperandUse use;
   use.format.vector_size = 8;
   use.format.index_bits = 8;
-  use.format.residuals = 2;
+  use.format.num_codebooks = 2;
   use.units = 3;
   use.lookups = 8000;
   use.fills = 10;
@@ -170,8 +170,8 @@ TEST(Conflicts, PassesCountLookupsAndFills) {
   EXPECT_DOUBLE_EQ(shared_passes(use, all_replicated(256, 8), accesses), 1000 + 10 * 1536);
   EXPECT_DOUBLE_EQ(shared_passes(use, all_global(), accesses), 0);
   const double once = shared_passes(use, all_shared(256), accesses);
-  const double conflicts = conflict_factor({.entry_bytes = 16, .residuals = 2, .range = {0, 256}},
-                                           accesses, kPlacementPhases);
+  const double conflicts = conflict_factor(
+      {.entry_bytes = 16, .num_codebooks = 2, .range = {0, 256}}, accesses, kPlacementPhases);
   EXPECT_DOUBLE_EQ(once, 1000 * conflicts + 10 * 192);
   // Two levels are visited one after the other.
   EXPECT_GT(shared_passes(use, {.replicated = 128, .copies = 8, .shared = 256}, accesses),

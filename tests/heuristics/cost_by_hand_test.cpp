@@ -23,7 +23,7 @@ Gemv one_row() {
 TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
   const Gemv op = one_row();
   const GpuSpec gpu = find_gpu("h200");
-  LinearFragments plan{.outputs_per_warp = 16, .chunk_columns = 4096, .codebook = all_shared(256)};
+  LinearMma plan{.outputs_per_warp = 16, .chunk_columns = 4096, .codebook = all_shared(256)};
   CostModel model(op, gpu, {});
   const CostParts once = model.ideal(plan);
   plan.codebook = all_replicated(256, 8);
@@ -47,14 +47,14 @@ TEST(Cost, LaterFillsPassBehindWhatBlocksBesideDo) {
   Gemv op;
   op.shape = {1, 4096, 4096};
   op.weights = find_format("gptvq-2", "test");
-  const LinearFragments plan{.threads = 256,
-                             .outputs_per_warp = 16,
-                             .chunk_columns = 256,
-                             .splits = 1,
-                             .rows_per_block = 4,
-                             .fragment_rows = 4,
-                             .code_words = 4,
-                             .codebook = all_replicated(256, 8)};
+  const LinearMma plan{.threads = 256,
+                       .outputs_per_warp = 16,
+                       .chunk_columns = 256,
+                       .splits = 1,
+                       .rows_per_block = 4,
+                       .fragment_rows = 4,
+                       .code_words = 4,
+                       .codebook = all_replicated(256, 8)};
   GpuSpec gpu = find_gpu("h200");
   ASSERT_TRUE(check(plan, op, gpu).ok);
   constexpr int kBlocks = 32;
@@ -77,14 +77,14 @@ TEST(Cost, CountsOfAPlanByHand) {
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
   gpu.memory_gbps = 1000;
-  const LinearFragments plan{.threads = 128,
-                             .outputs_per_warp = 8,
-                             .chunk_columns = 4096,
-                             .splits = 1,
-                             .rows_per_block = 4,
-                             .fragment_rows = 4,
-                             .code_words = 4,
-                             .codebook = all_replicated(256, 8)};
+  const LinearMma plan{.threads = 128,
+                       .outputs_per_warp = 8,
+                       .chunk_columns = 4096,
+                       .splits = 1,
+                       .rows_per_block = 4,
+                       .fragment_rows = 4,
+                       .code_words = 4,
+                       .codebook = all_replicated(256, 8)};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   const CostParts us = CostModel(op, gpu, {}).ideal(plan);
   const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
@@ -117,13 +117,13 @@ TEST(Cost, OfAStartThatNoMergingHides) {
     GpuSpec gpu = find_gpu(name);
     gpu.sm_clock_mhz = 1000;
     gpu.sms = 300;  // each block has one to itself
-    LinearFragments plan{.threads = 128,
-                         .outputs_per_warp = 8,
-                         .chunk_columns = 4096,
-                         .splits = 1,
-                         .rows_per_block = 4,
-                         .fragment_rows = 4,
-                         .codebook = all_shared(256)};
+    LinearMma plan{.threads = 128,
+                   .outputs_per_warp = 8,
+                   .chunk_columns = 4096,
+                   .splits = 1,
+                   .rows_per_block = 4,
+                   .fragment_rows = 4,
+                   .codebook = all_shared(256)};
     ASSERT_TRUE(check(plan, op, gpu).ok);
     CostModel model(op, gpu, {});
     EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::prologue], (2 + start) * 0.3) << name;
@@ -139,12 +139,12 @@ TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  LinearFragments plan{.threads = 256,
-                       .outputs_per_warp = 8,
-                       .chunk_columns = 128,
-                       .splits = 17,
-                       .rows_per_block = 4,
-                       .fragment_rows = 4};
+  LinearMma plan{.threads = 256,
+                 .outputs_per_warp = 8,
+                 .chunk_columns = 128,
+                 .splits = 17,
+                 .rows_per_block = 4,
+                 .fragment_rows = 4};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   CostModel model(op, gpu, {});
   CostParts by_kernel = model.ideal(plan);
@@ -166,11 +166,11 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
   gpu.sms = 1100;  // each block has one to itself
-  AttentionFragments plan{.threads = 128,
-                          .step_tokens = 16,
-                          .splits = 20,
-                          .combine = Combine::last_block,
-                          .heads_per_block = 4};
+  AttentionMma plan{.threads = 128,
+                    .step_tokens = 16,
+                    .splits = 20,
+                    .combine = Combine::last_block,
+                    .heads_per_block = 4};
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
@@ -193,7 +193,7 @@ TEST(Cost, OfBlocksOfFragments) {
   op.shape = {1, 32, 8, 128, 8192};
   op.keys = op.values = find_format("vecinfer-d4b8", "test");
   CostModel model(op, find_gpu("h200"), {});
-  AttentionFragments plan{.threads = 256, .splits = 16, .heads_per_block = 4};
+  AttentionMma plan{.threads = 256, .splits = 16, .heads_per_block = 4};
   plan.key_codebook = plan.value_codebook = all_shared(256);
   EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::launch], 1);  // 128 blocks
   const CostParts near = model.ideal(plan);
@@ -212,7 +212,7 @@ TEST(Cost, OfLookupsInCodebooksOfSeveralHeads) {
   AttentionDecode op;
   op.shape = {64, 8, 8, 128, 8192};
   op.keys = op.values = find_format("vecinfer-d8b12", "test");
-  AttentionFragments plan{.threads = 128};
+  AttentionMma plan{.threads = 128};
   plan.key_codebook = plan.value_codebook = all_global();
   const auto lines = [&] {
     return CostModel(op, find_gpu("h200"), {}).ideal(plan)[CostPart::lines];
@@ -228,7 +228,7 @@ TEST(FragmentsRegisters, GrowWithSharedCodesAndLessWithTheFourthQuad) {
   AttentionDecode op;
   op.shape = {1, 32, 2, 128, 8192};
   op.keys = op.values = find_format("vecinfer-d4b8", "test");
-  AttentionFragments plan{.threads = 128, .step_tokens = 32, .heads_per_block = 4};
+  AttentionMma plan{.threads = 128, .step_tokens = 32, .heads_per_block = 4};
   plan.key_codebook = plan.value_codebook = all_shared(256);
   const int whole = registers_of(plan, op);
   op.keys.index_bits = 10;
@@ -254,7 +254,7 @@ TEST(Cost, OfLookupsThatFindTheLinesOfTheOneBefore) {
   AttentionDecode op;
   op.shape = {1, 112, 14, 256, 59904};
   op.keys = op.values = find_format("million-d4b8", "test");
-  AttentionFragments plan{.threads = 256, .splits = 9, .heads_per_block = 8};
+  AttentionMma plan{.threads = 256, .splits = 9, .heads_per_block = 8};
   const auto lines = [&](int step_tokens) {
     plan.step_tokens = step_tokens;
     GpuSpec gpu = find_gpu("h200");
@@ -283,12 +283,12 @@ TEST(Cost, OfSlicesOfIntegers) {
   Gemm op;
   op.shape = {1, 2112, 4096};  // a block for each multiprocessor
   op.weights = find_format("aqlm-1x16i8", "test");
-  LinearSlices plan{.threads = 512,
-                    .outputs_per_warp = 4,
-                    .columns_per_block = 4096,
-                    .entry_slices = 4,
-                    .rows_per_block = 4,
-                    .code_words = 2};
+  LinearSlicedCodebook plan{.threads = 512,
+                            .outputs_per_warp = 4,
+                            .columns_per_block = 4096,
+                            .entry_slices = 4,
+                            .rows_per_block = 4,
+                            .code_words = 2};
   const GpuSpec gpu = find_gpu("h200");
   const auto arithmetic = [&](int rows) {
     op.shape.rows = rows;
@@ -307,12 +307,12 @@ TEST(Cost, OfBlocksThatLeaveEachOtherRegisters) {
   op.shape = {4, 64, 8, 128, 131072};
   op.keys = op.values = find_format("int8-channel", "test");
   const GpuSpec gpu = find_gpu("h200");
-  AttentionFragments plan{.threads = 256,
-                          .step_tokens = 8,
-                          .splits = 33,
-                          .combine = Combine::last_block,
-                          .heads_per_block = 8};
-  plan.splits_by = SplitsBy::length;
+  AttentionMma plan{.threads = 256,
+                    .step_tokens = 8,
+                    .splits = 33,
+                    .combine = Combine::last_block,
+                    .heads_per_block = 8};
+  plan.schedule = Schedule::balanced;
   CostModel model(op, gpu, {});
   const double few = model(plan)->us;
   plan.step_tokens = 32;
@@ -328,7 +328,7 @@ TEST(Cost, OfManyPartialSumsIsTheirWayThroughMemory) {
   op.weights = find_format("aqlm-2x8", "test");
   GpuSpec gpu = find_gpu("h200");
   gpu.l2_bytes = std::int64_t{64} << 20;
-  LinearWarpgroups plan{.threads = 256, .chunk_columns = 128, .rows_per_block = 128};
+  LinearWgmma plan{.threads = 256, .chunk_columns = 128, .rows_per_block = 128};
   const auto combine = [&](int splits) {
     plan.splits = splits;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::combine];
@@ -347,18 +347,18 @@ TEST(Cost, OfTablesThatAreFilledWhileTheLastCallMerges) {
   op.weights = find_format("aqlm-2x8i8", "test");
   const GpuSpec gpu = find_gpu("h200");
   CostModel model(op, gpu, {});
-  LinearBytegroups groups{.threads = 512, .splits = 4, .rows_per_block = 8};
+  LinearInt8Wgmma groups{.threads = 512, .splits = 4, .rows_per_block = 8};
   groups.codebook = all_shared(256);
   groups.combine = Combine::cluster;
   ASSERT_TRUE(check(groups, op, gpu).ok) << check(groups, op, gpu).reason;
   const double whole = model.ideal(groups)[CostPart::fill];
   groups.combine = Combine::kernel;
   EXPECT_NEAR(model.ideal(groups)[CostPart::fill], whole, 1e-9);
-  groups.x_before = 0;
+  groups.prepack_x = 0;
   ASSERT_TRUE(check(groups, op, gpu).ok) << check(groups, op, gpu).reason;
   EXPECT_NEAR(model.ideal(groups)[CostPart::fill], 0.75 * whole, 1e-9);
 
-  LinearBytes bytes{.threads = 256, .outputs_per_warp = 32, .chunk_columns = 2048, .splits = 2};
+  LinearInt8Mma bytes{.threads = 256, .outputs_per_warp = 32, .chunk_columns = 2048, .splits = 2};
   bytes.codebook = all_shared(256);
   bytes.warps_along_columns = 8;
   ASSERT_TRUE(check(bytes, op, gpu).ok);
@@ -382,7 +382,7 @@ TEST(Cost, OfAttentionByChannelsIsThatOfABlocksShare) {
 Json sound_profile() {
   Json parts = {{"overlap", 2}};
   for (const char* part : enum_names<CostPart>) parts[part] = 1;
-  return {{"gpu", "h200"}, {"source", "test"}, {"dataflows", {{"linear_lanes", parts}}}};
+  return {{"gpu", "h200"}, {"source", "test"}, {"dataflows", {{"linear_simt", parts}}}};
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "heuristics/explain.h"
 #include "heuristics/space.h"
 #include "tests/core/support.h"
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 
 namespace vqgen {
 namespace {
@@ -41,9 +41,9 @@ const CostProfile& ceilings() {
     ones.of.of.fill(1);
     CostProfile all{"h200", "test", {}};
     for (const char* name :
-         {"linear_lanes", "linear_fragments", "linear_tables", "linear_warpgroups", "linear_slices",
-          "linear_rowgroups", "linear_rowgroups_bytes", "linear_bytes", "linear_bytegroups",
-          "attention_lanes", "attention_fragments"})
+         {"linear_simt", "linear_mma", "linear_lut", "linear_wgmma", "linear_sliced_codebook",
+          "linear_wgmma_large_m", "linear_wgmma_large_m_bytes", "linear_int8_mma",
+          "linear_int8_wgmma", "attention_simt", "attention_mma"})
       all.dataflows[name] = ones;
     return all;
   }();
@@ -56,7 +56,7 @@ std::vector<Plan> counted(const Problem& problem, const GpuSpec& gpu,
   CostModel model(problem, gpu, {}, ceilings());
   std::vector<Plan> plans;
   for (const Plan& plan : space(problem, gpu, options).plans) {
-    const bool left_out = std::holds_alternative<AttentionTables>(plan) ||
+    const bool left_out = std::holds_alternative<AttentionLut>(plan) ||
                           std::holds_alternative<AttentionChannels>(plan);
     EXPECT_EQ(model(plan).has_value(), !left_out) << to_json(plan).dump();
     if (!left_out) plans.push_back(plan);
@@ -172,7 +172,7 @@ TEST(Cost, TheMoreBlocksKeepInSharedMemoryTheLongerLookupsInGlobalMemoryTake) {
   op.weights = find_format("aqlm-1x16", "test");
   double before = 0;
   for (const int columns : {128, 256, 512}) {
-    LinearWarpgroups groups;
+    LinearWgmma groups;
     groups.threads = 512;
     groups.outputs_per_warp = 16;
     groups.rows_per_block = 64;
@@ -198,7 +198,7 @@ TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
     op.shape.head_dim = 128;
     op.shape.tokens = 1000;
     const int entries = 1 << op.keys.index_bits;
-    AttentionFragments fragments;
+    AttentionMma fragments;
     fragments.threads = 128;
     fragments.splits = 4;
     fragments.heads_per_block = 4;
@@ -213,22 +213,22 @@ TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
 }
 
 // A hot profile makes lanes agree, so that there are fewer conflicts than with uniform codes.
-TEST(Cost, KnowsHotness) {
+TEST(Cost, KnowsAccessCounts) {
   Gemv op;
   op.shape = {1, 4096, 4096};
   op.weights = find_format("aqlm-2x8", "test");
   const GpuSpec gpu = find_gpu("h200");
   const Plan plan =
-      LinearFragments{.outputs_per_warp = 16, .chunk_columns = 1024, .codebook = all_shared(256)};
+      LinearMma{.outputs_per_warp = 16, .chunk_columns = 1024, .codebook = all_shared(256)};
   ASSERT_TRUE(check(plan, op, gpu).ok);
-  HotnessProfile one;
+  AccessCounts one;
   one.operand = Operand::weights;
   one.entries = 256;
   one.units = 1;
-  one.residuals = 2;
+  one.num_codebooks = 2;
   one.counts.assign(512, 0);
   one.counts[0] = one.counts[256] = 1000;
-  const std::vector<HotnessProfile> hot{one};
+  const std::vector<AccessCounts> hot{one};
   const double spread = CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
   EXPECT_LT(CostModel(op, gpu, hot).ideal(plan)[CostPart::shared], 0.7 * spread);
 }
@@ -238,7 +238,7 @@ TEST(CostProfile, IsReadStrictly) {
   const auto message = [](const Json& json) {
     return message_of([&] { read_cost_profile(json, "c.json"); });
   };
-  const std::string at = "/dataflows/linear_lanes";
+  const std::string at = "/dataflows/linear_simt";
   expect_words(message(edited(sound_profile(), {{at + "/shared", ""}})), {"shared", "missing"});
   expect_words(message(edited(sound_profile(), {{at + "/shared", "-1"}})), {at + "/shared"});
   expect_words(message(edited(sound_profile(), {{at + "/shared", "1e9"}})), {at + "/shared"});
@@ -260,7 +260,7 @@ TEST(CostProfile, OfNoDataflowMakesTheModelSilentAndTheRulesChoose) {
 }
 
 TEST(CostProfile, TheShippedOneKnowsEveryDataflowOfProducts) {
-  for (const char* name : {"linear_lanes", "linear_fragments", "linear_tables"}) {
+  for (const char* name : {"linear_simt", "linear_mma", "linear_lut"}) {
     EXPECT_TRUE(cost_profile().dataflows.contains(name)) << name;
   }
   EXPECT_NO_THROW(find_gpu(cost_profile().gpu));
@@ -302,7 +302,7 @@ TEST(Propose, ChoosesAroundWhatTheConfigFixes) {
   Config config;
   config.problem = example("llama3-8b-up-aqlm-2x8");
   config.source = "c.json";
-  for (const char* dataflow : {"lanes", "fragments", "tables"}) {
+  for (const char* dataflow : {"simt", "mma", "lut"}) {
     for (const Chooser chooser : {Chooser::model}) {
       config.plan = {{"dataflow", dataflow}};
       const Plan plan = propose(config, gpu, {.chooser = chooser});

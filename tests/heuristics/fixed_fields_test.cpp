@@ -19,14 +19,14 @@ struct Fixed {
 
 TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
   const std::vector<Fixed> attention = {
-      {{{"threads", 64}}, "fragments"},
-      {{{"step_tokens", 8}}, "fragments"},
-      {{{"tile_tokens", 32}}, "lanes"},
-      {{{"lanes_per_token", 4}}, "lanes"},
-      {{{"table_bits", 32}}, "tables"},
-      {{{"tile_tokens", 32}, {"table_bits", 32}}, "tables"},
+      {{{"threads", 64}}, "mma"},
+      {{{"step_tokens", 8}}, "mma"},
+      {{{"tile_tokens", 32}}, "simt"},
+      {{{"lanes_per_token", 4}}, "simt"},
+      {{{"table_bits", 32}}, "lut"},
+      {{{"tile_tokens", 32}, {"table_bits", 32}}, "lut"},
       {{{"tile_tokens", 32}, {"key_channel_splits", 2}}, "channels"},
-      {{{"dataflow", "tables"}, {"tile_tokens", 32}}, "tables"}};
+      {{{"dataflow", "lut"}, {"tile_tokens", 32}}, "lut"}};
   for (const Fixed& each : attention) {
     SCOPED_TRACE(each.plan.dump());
     const Plan plan = by_rules(attention_json(), each.plan);
@@ -34,14 +34,14 @@ TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
     EXPECT_TRUE(is_plan_of(plan, read_config(attention_json(), "c.json").problem));
     for (const auto& [field, value] : each.plan.items()) EXPECT_EQ(to_json(plan)[field], value);
   }
-  const std::vector<Fixed> products = {{{{"threads", 64}}, "fragments"},
-                                       {{{"warps_along_columns", 2}}, "fragments"},
-                                       {{{"sub_vectors_per_lane", 2}}, "tables"},
-                                       {{{"steps_ahead", 1}}, "warpgroups"},
-                                       {{{"code_words", 1}, {"idle_warps", 0}}, "warpgroups"},
-                                       {{{"entry_slices", 2}}, "slices"},
-                                       {{{"byte_sums", 0}}, "rowgroups"},
-                                       {{{"dataflow", "lanes"}, {"chunk_columns", 512}}, "lanes"}};
+  const std::vector<Fixed> products = {{{{"threads", 64}}, "mma"},
+                                       {{{"warps_along_columns", 2}}, "mma"},
+                                       {{{"sub_vectors_per_lane", 2}}, "lut"},
+                                       {{{"prefetch_steps", 1}}, "wgmma"},
+                                       {{{"code_words", 1}, {"fetch_only_warps", 0}}, "wgmma"},
+                                       {{{"entry_slices", 2}}, "sliced_codebook"},
+                                       {{{"byte_sums", 0}}, "wgmma_large_m"},
+                                       {{{"dataflow", "simt"}, {"chunk_columns", 512}}, "simt"}};
   for (const Fixed& each : products) {
     SCOPED_TRACE(each.plan.dump());
     const Plan plan = by_rules(gemv_json(), each.plan);
@@ -53,11 +53,10 @@ TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
 // All else is the dataflow's own plan, and not what the rules' dataflow left behind.
 TEST(FixedFields, LieOverTheDataflowsOwnPlan) {
   const auto op = std::get<Gemv>(read_config(gemv_json(), "c.json").problem);
-  LinearTables own = choose_plan(LinearTables{}, op, find_gpu("h200"));
+  LinearLut own = choose_plan(LinearLut{}, op, find_gpu("h200"));
   own.sub_vectors_per_lane = 2;
   EXPECT_EQ(by_rules(gemv_json(), {{"sub_vectors_per_lane", 2}}), Plan(own));
-  EXPECT_EQ(by_rules(gemv_json(), {{"dataflow", "tables"}, {"sub_vectors_per_lane", 2}}),
-            Plan(own));
+  EXPECT_EQ(by_rules(gemv_json(), {{"dataflow", "lut"}, {"sub_vectors_per_lane", 2}}), Plan(own));
 }
 
 TEST(FixedFields, OfNoDataflowAreRefused) {
@@ -68,7 +67,7 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     expect_words(refused(attention_json(), {{"step_tokens", 8}, {"table_bits", 16}}, chooser),
                  {"c.json: /plan/table_bits: unknown field", "dataflow fragments has "});
-    expect_words(refused(attention_json(), {{"dataflow", "tables"}, {"step_tokens", 8}}, chooser),
+    expect_words(refused(attention_json(), {{"dataflow", "lut"}, {"step_tokens", 8}}, chooser),
                  {"c.json: /plan/step_tokens: unknown field", "dataflow tables has "});
     expect_words(refused(gemv_json(), {{"dataflow", "channels"}}, chooser),
                  {"c.json: /plan/dataflow: 'channels' is none of lanes, fragments, tables"});
@@ -95,8 +94,8 @@ TEST(FixedFields, TheRulesOwnDataflowNamedChangesNothing) {
 // By the model, plans of other dataflows are not looked at.
 TEST(FixedFields, HoldForTheModelToo) {
   const Json json = edited(gemv_json(), {{"/shape/out_features", "4096"}});
-  for (const Fixed& each : {Fixed{{{"sub_vectors_per_lane", 1}}, "tables"},
-                            Fixed{{{"warps_along_columns", 2}}, "fragments"}}) {
+  for (const Fixed& each :
+       {Fixed{{{"sub_vectors_per_lane", 1}}, "lut"}, Fixed{{{"warps_along_columns", 2}}, "mma"}}) {
     const Config config = with_plan(json, each.plan);
     const Plan plan = propose(config, find_gpu("h200"), {.chooser = Chooser::model});
     EXPECT_EQ(dataflow_name(plan), each.dataflow);
@@ -115,38 +114,38 @@ Config long_batch(std::int64_t tokens, const Json& plan, const Json& shape = Jso
   return with_plan(json, plan);
 }
 
-AttentionFragments by_length(const Config& config, Chooser chooser, const char* gpu = "h200") {
+AttentionMma by_length(const Config& config, Chooser chooser, const char* gpu = "h200") {
   const Plan chosen = propose(config, find_gpu(gpu), {.chooser = chooser});
   EXPECT_TRUE(check(chosen, config.problem, find_gpu(gpu)).ok);
-  return std::get<AttentionFragments>(chosen);
+  return std::get<AttentionMma>(chosen);
 }
 
 const Json kNoFields = Json::object();
-const Json kByLength = {{"splits_by", "length"}};
+const Json kByLength = {{"schedule", "balanced"}};
 
 // Blocks that share all sequences are as many as stand on the GPU at once, two on a multiprocessor,
 // whatever the capacity: batches of short ones ask for them, long ones have them by default.
 TEST(FixedFields, BlocksByLengthFillTheGpuOnce) {
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     SCOPED_TRACE(enum_name(chooser));
-    const AttentionFragments plan = by_length(long_batch(32768, kByLength), chooser);
-    EXPECT_EQ(plan.splits_by, SplitsBy::length);
+    const AttentionMma plan = by_length(long_batch(32768, kByLength), chooser);
+    EXPECT_EQ(plan.schedule, Schedule::balanced);
     EXPECT_EQ(plan.threads, 256);
     EXPECT_EQ(plan.splits, 2 * 132 / 8);
     EXPECT_EQ(by_length(long_batch(131072, kNoFields), chooser), plan);
     EXPECT_EQ(by_length(long_batch(131072, kByLength), chooser), plan);
     for (const Config& each :
-         {long_batch(32768, kNoFields), long_batch(131072, {{"splits_by", "sequence"}})}) {
-      EXPECT_EQ(by_length(each, chooser).splits_by, SplitsBy::sequence);
+         {long_batch(32768, kNoFields), long_batch(131072, {{"schedule", "per_sequence"}})}) {
+      EXPECT_EQ(by_length(each, chooser).schedule, Schedule::per_sequence);
     }
   }
 }
 
 TEST(FixedFields, BlocksByLengthAreFittedAroundFixedFields) {
-  Json asked = {{"splits_by", "length"}, {"threads", 512}};
+  Json asked = {{"schedule", "balanced"}, {"threads", 512}};
   EXPECT_EQ(by_length(long_batch(32768, asked), Chooser::model).splits, 132 / 8);
   asked["splits"] = 7;
-  const AttentionFragments plan = by_length(long_batch(32768, asked), Chooser::model);
+  const AttentionMma plan = by_length(long_batch(32768, asked), Chooser::model);
   EXPECT_EQ(plan.splits, 7);
   EXPECT_EQ(plan.threads, 512);
 }
@@ -156,11 +155,11 @@ TEST(FixedFields, BlocksByLengthAreFittedAroundFixedFields) {
 TEST(FixedFields, BlocksByLengthStandAloneWhereTwoHaveNoRoom) {
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const auto plan = by_length(long_batch(131072, kNoFields, {{"query_tokens", 4}}), chooser);
-    EXPECT_EQ(plan.splits_by, SplitsBy::length);
+    EXPECT_EQ(plan.schedule, Schedule::balanced);
     EXPECT_EQ(plan.heads_per_block, 16);
     EXPECT_EQ(plan.splits, 132 / 8);
   }
-  const AttentionFragments plan = by_length(long_batch(131072, kNoFields), Chooser::model, "l40s");
+  const AttentionMma plan = by_length(long_batch(131072, kNoFields), Chooser::model, "l40s");
   EXPECT_EQ(plan.threads, 512);
   EXPECT_EQ(plan.splits, find_gpu("l40s").sms / 8);
   EXPECT_EQ(plan.key_codebook.copies, 16);
@@ -196,7 +195,7 @@ TEST(FixedFields, ThatBlocksByLengthCannotHaveAreOfOthers) {
     EXPECT_TRUE(check(plan, config.problem, gpu).ok);
   }
   EXPECT_TRUE(is_by_length(propose(long_batch(131072, kNoFields), gpu)));
-  const Json wide = {{"splits_by", "length"}, {"threads", 512}};
+  const Json wide = {{"schedule", "balanced"}, {"threads", 512}};
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const auto plan = by_length(long_batch(131072, wide, {{"query_tokens", 4}}), chooser);
     EXPECT_LE(plan.heads_per_block, 8);

@@ -107,7 +107,7 @@ TEST(Propose, TakesBytesWhereTheyWereFaster) {
     op.shape.query_heads = each.query_heads;
     op.shape.kv_heads = each.kv_heads;
     const Plan plan = propose(op, find_gpu("h200"));
-    EXPECT_EQ(std::holds_alternative<AttentionBytes>(plan), each.bytes)
+    EXPECT_EQ(std::holds_alternative<AttentionInt8Mma>(plan), each.bytes)
         << each.batch << " x " << each.tokens << " " << to_json(plan).dump();
   }
 }

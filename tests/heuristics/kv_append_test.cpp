@@ -37,8 +37,8 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
     const GpuSpec gpu = find_gpu(name);
     for (const KvAppend& op : appends()) {
       SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
-      const Plan lanes = choose_plan(AppendLanes{}, op, gpu);
-      const Plan fragments = choose_plan(AppendFragments{}, op, gpu);
+      const Plan lanes = choose_plan(AppendSimt{}, op, gpu);
+      const Plan fragments = choose_plan(AppendMma{}, op, gpu);
       for (const Plan& plan : {lanes, fragments}) {
         const Verdict verdict = check(plan, op, gpu);
         EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -57,23 +57,23 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
 TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   KvAppend op = append("vecinfer-d4b8", 1, 4096);
   op.dtype = DType::bf16;
-  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_fragments");
-  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_lanes");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_mma");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_simt");
   op.dtype = DType::f16;
-  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_fragments");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_mma");
   op.values.index_bits = 2;
-  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_simt");
 }
 
 // One token of each of many sequences: a block has several, and every SM a block.
 TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   const GpuSpec gpu = find_gpu("h200");
   const auto plan_of = [&](int batch, int tokens) {
-    return choose_plan(AppendFragments{}, append("vecinfer-d4b8", batch, tokens), gpu);
+    return choose_plan(AppendMma{}, append("vecinfer-d4b8", batch, tokens), gpu);
   };
-  EXPECT_EQ(plan_of(64, 1),
-            (AppendFragments{
-                .threads = 256, .tokens_per_block = 1, .sequences_per_block = 8, .row_tiles = 2}));
+  EXPECT_EQ(
+      plan_of(64, 1),
+      (AppendMma{.threads = 256, .tokens_per_block = 1, .sequences_per_block = 8, .row_tiles = 2}));
   EXPECT_EQ(plan_of(1024, 1).row_tiles, 4);
   EXPECT_EQ(plan_of(64, 3).tokens_per_block, 3);
   EXPECT_EQ(plan_of(64, 3).sequences_per_block, 2);
@@ -94,9 +94,9 @@ TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
       const Plan plan = choose(op, gpu);
       SCOPED_TRACE(name + " " + plan_name(plan));
       EXPECT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
-      EXPECT_EQ(kernel_name(plan), tokens < 128 ? "append_lanes" : "append_products");
+      EXPECT_EQ(kernel_name(plan), tokens < 128 ? "append_simt" : "append_gemm");
       EXPECT_FALSE(report(plan, op, gpu, {}).empty());
-      const auto* products = std::get_if<AppendProducts>(&plan);
+      const auto* products = std::get_if<AppendGemm>(&plan);
       if (products == nullptr) continue;
       EXPECT_EQ(products->warpgroups, gpu.warpgroup_products ? 1 : 0);
       CostModel model(op, gpu, {});
@@ -105,15 +105,15 @@ TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
   }
   op.values.index_bits = 4;
   op.shape.new_tokens = 1024;
-  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_lanes");
+  EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_simt");
 }
 
 TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
   const GpuSpec gpu = find_gpu("h200");
   for (const KvAppend& op : appends()) {
-    const AppendLanes plan = choose_plan(AppendLanes{}, op, gpu);
+    const AppendSimt plan = choose_plan(AppendSimt{}, op, gpu);
     const PlanUse use = plan_use(plan, op);
-    AppendLanes most = plan;
+    AppendSimt most = plan;
     most.splits = 128;
     EXPECT_GE(use.blocks, std::min<std::int64_t>(2 * gpu.sms, plan_use(most, op).blocks))
         << to_json(Problem(op)).dump();
@@ -123,7 +123,7 @@ TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
       const int share = vq::share_sub_vectors(config, format);
       EXPECT_LT((vq::shares(config, format) - 1) * share, vq::sub_vectors(config, format));
       EXPECT_TRUE(vq::shares(config, format) == 1 ||
-                  share * format.residuals * format.index_bits % 32 == 0);
+                  share * format.num_codebooks * format.index_bits % 32 == 0);
     }
   }
 }
@@ -140,7 +140,7 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
     }
     EXPECT_GE(all.plans.size(), 60u);
     EXPECT_LT(all.plans.size(), 1500u);
-    EXPECT_TRUE(texts.contains(to_json(Plan(choose_plan(AppendLanes{}, op, gpu))).dump()));
+    EXPECT_TRUE(texts.contains(to_json(Plan(choose_plan(AppendSimt{}, op, gpu))).dump()));
     EXPECT_EQ(space(op, gpu, {.most = 40}).plans.size(), 40u);
     EXPECT_TRUE(space(op, gpu, {.placement = SpacePlacement::shared}).plans.empty());
     EXPECT_EQ(space(op, gpu, {.most = 0, .placement = SpacePlacement::global}).plans, all.plans);
@@ -163,18 +163,18 @@ TEST(KvAppendPlans, WorkIsCounted) {
     return sum;
   };
   const KvAppend large = append("vecinfer-d8b12", 1, 1);
-  const AppendLanes lanes;
-  EXPECT_LT(total(large, AppendLanes{.splits = 2}), total(large, lanes));
-  EXPECT_LT(total(large, AppendLanes{.threads = 512, .warps_along_entries = 4}),
+  const AppendSimt lanes;
+  EXPECT_LT(total(large, AppendSimt{.splits = 2}), total(large, lanes));
+  EXPECT_LT(total(large, AppendSimt{.threads = 512, .warps_along_entries = 4}),
             total(large, lanes));
   EXPECT_LT(total(append("vecinfer-d4b8", 1, 1), lanes), total(large, lanes));
   for (const KvAppend& op : appends()) {
-    EXPECT_LE(total(op, choose_plan(AppendLanes{}, op, gpu)), 1.5 * total(op, lanes));
+    EXPECT_LE(total(op, choose_plan(AppendSimt{}, op, gpu)), 1.5 * total(op, lanes));
   }
   for (const char* format : {"vecinfer-d4b8", "vecinfer-d8b12"}) {
     const KvAppend prompt = append(format, 1, 8192);
-    EXPECT_LT(2 * total(prompt, choose_plan(AppendFragments{}, prompt, gpu)),
-              total(prompt, choose_plan(AppendLanes{}, prompt, gpu)));
+    EXPECT_LT(2 * total(prompt, choose_plan(AppendMma{}, prompt, gpu)),
+              total(prompt, choose_plan(AppendSimt{}, prompt, gpu)));
   }
 }
 
@@ -183,7 +183,7 @@ TEST(KvAppendPlans, WorkIsCounted) {
 TEST(KvAppendPlans, RowsOfTunedTablesServe) {
   const GpuSpec gpu = find_gpu("h200");
   const KvAppend op = append("vecinfer-d4b8", 8, 1);
-  const AppendLanes plan{.threads = 64, .splits = 2};
+  const AppendSimt plan{.threads = 64, .splits = 2};
   const auto rung_for = [&](const KvAppend& of_row) {
     const Json json = to_json(test::tuned_row(of_row, plan));
     const TunedRow row = read_tuned_row(JsonCursor(json, "t.jsonl"));
@@ -205,11 +205,11 @@ TEST(KvAppendPlans, RowsOfTunedTablesServe) {
 TEST(KvAppendPlans, AConfigsOwnFieldsGoOverThem) {
   const GpuSpec gpu = find_gpu("h200");
   const Config config =
-      read_config(edited(append_json(), {{"/plan", R"({"splits": 3, "dataflow": "lanes"})"}}), "c");
-  const auto plan = std::get<AppendLanes>(propose(config, gpu));
+      read_config(edited(append_json(), {{"/plan", R"({"splits": 3, "dataflow": "simt"})"}}), "c");
+  const auto plan = std::get<AppendSimt>(propose(config, gpu));
   EXPECT_EQ(plan.splits, 3);
   EXPECT_EQ(plan.threads,
-            choose_plan(AppendLanes{}, std::get<KvAppend>(config.problem), gpu).threads);
+            choose_plan(AppendSimt{}, std::get<KvAppend>(config.problem), gpu).threads);
 }
 
 }  // namespace

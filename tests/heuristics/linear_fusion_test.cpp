@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include <vq/kernels/linear_fragments/plan.h>
+#include <vq/kernels/linear_mma/plan.h>
 
 #include "core/profiles.h"
 #include "heuristics/explain.h"
@@ -36,7 +36,7 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "gptvq-2", "quip-4"}) {
     const Gemm op = product(format);
-    LinearFragments plan = choose_plan(LinearFragments{}, op, gpu);
+    LinearMma plan = choose_plan(LinearMma{}, op, gpu);
     ASSERT_TRUE(check(plan, op, gpu).ok);
     EXPECT_EQ(plan.fusion, LinearFusion::permute);
     const Plan papers = with_paper_fusion(plan, op, gpu);
@@ -45,7 +45,7 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
     EXPECT_EQ(papers, Plan(plan));
   }
   const Gemm op = product("gptvq-2");
-  const Plan lanes = choose_plan(LinearLanes{}, op, gpu);
+  const Plan lanes = choose_plan(LinearSimt{}, op, gpu);
   EXPECT_EQ(with_paper_fusion(lanes, op, gpu), lanes);
 }
 
@@ -54,8 +54,8 @@ TEST(LinearFusion, WhatCheckRefusesGoesThroughSharedMemory) {
   const GpuSpec gpu = find_gpu("h200");
   Gemm op;
   op.shape = {.rows = 8, .out_features = 512, .in_features = 1024};
-  op.weights = {.vector_size = 2, .index_bits = 16, .residuals = 4, .scope = Scope::tensor};
-  LinearFragments plan{.outputs_per_warp = 16};
+  op.weights = {.vector_size = 2, .index_bits = 16, .num_codebooks = 4, .scope = Scope::tensor};
+  LinearMma plan{.outputs_per_warp = 16};
   plan.chunk_columns = 64;
   ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
   plan.fusion = LinearFusion::registers;
@@ -64,13 +64,12 @@ TEST(LinearFusion, WhatCheckRefusesGoesThroughSharedMemory) {
   EXPECT_NE(verdict.reason.find("32 words"), std::string::npos) << verdict.reason;
   EXPECT_NE(verdict.reason.find("another fusion"), std::string::npos) << verdict.reason;
   plan.fusion = LinearFusion::permute;
-  EXPECT_EQ(std::get<LinearFragments>(with_paper_fusion(plan, op, gpu)).fusion,
-            LinearFusion::shared);
+  EXPECT_EQ(std::get<LinearMma>(with_paper_fusion(plan, op, gpu)).fusion, LinearFusion::shared);
 }
 
 TEST(LinearFusion, ExplainDrawsTheChosenOne) {
   const Gemm op = product("aqlm-2x8");
-  LinearFragments plan;
+  LinearMma plan;
   const auto text_of = [&](LinearFusion chosen) {
     plan.fusion = chosen;
     std::string text;
@@ -117,31 +116,31 @@ TEST(LinearFusion, TilesHaveNoBankConflicts) {
 
 // A grid of one block a multiprocessor, other numbers of threads, many sums, copies that leave no
 // room for two blocks, and another fusion: ptxas takes what it likes.
-TEST(LinearFragments, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
+TEST(LinearMma, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
   Gemm op;
   op.shape = {4, 16384, 4096};
   op.weights = find_format("quip-4", "test");
-  const LinearFragments both{.threads = 512,
-                             .outputs_per_warp = 16,
-                             .chunk_columns = 1024,
-                             .splits = 4,
-                             .rows_per_block = 4,
-                             .fragment_rows = 4,
-                             .code_words = 4,
-                             .codebook = all_replicated(256, 8)};
+  const LinearMma both{.threads = 512,
+                       .outputs_per_warp = 16,
+                       .chunk_columns = 1024,
+                       .splits = 4,
+                       .rows_per_block = 4,
+                       .fragment_rows = 4,
+                       .code_words = 4,
+                       .codebook = all_replicated(256, 8)};
   const GpuSpec gpu = find_gpu("h200");
   const auto resident = [&](auto change) {
-    LinearFragments plan = both;
+    LinearMma plan = both;
     change(plan);
     EXPECT_TRUE(check(plan, op, gpu).ok);
     return call_shape(plan, op).launches[0].resident;
   };
-  EXPECT_EQ(resident([](LinearFragments&) {}), 2);
-  EXPECT_EQ(resident([](LinearFragments& plan) { plan.splits = 2; }), 0);  // 128 blocks
-  EXPECT_EQ(resident([](LinearFragments& plan) { plan.threads = 256; }), 0);
-  EXPECT_EQ(resident([](LinearFragments& plan) { plan.rows_per_block = 16; }), 0);
-  EXPECT_EQ(resident([](LinearFragments& plan) { plan.codebook.copies = 16; }), 0);
-  const auto shuffled = [](LinearFragments& plan) { plan.fusion = LinearFusion::registers; };
+  EXPECT_EQ(resident([](LinearMma&) {}), 2);
+  EXPECT_EQ(resident([](LinearMma& plan) { plan.splits = 2; }), 0);  // 128 blocks
+  EXPECT_EQ(resident([](LinearMma& plan) { plan.threads = 256; }), 0);
+  EXPECT_EQ(resident([](LinearMma& plan) { plan.rows_per_block = 16; }), 0);
+  EXPECT_EQ(resident([](LinearMma& plan) { plan.codebook.copies = 16; }), 0);
+  const auto shuffled = [](LinearMma& plan) { plan.fusion = LinearFusion::registers; };
   EXPECT_EQ(resident(shuffled), 0);
 }
 

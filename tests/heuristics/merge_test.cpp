@@ -33,7 +33,7 @@ TEST(MergePlans, AreAcceptedOnEveryGpu) {
     const GpuSpec gpu = find_gpu(name);
     for (const AttentionMerge& op : merges()) {
       SCOPED_TRACE(name + " " + to_json(Problem(op)).dump());
-      const MergeLanes plan = choose_plan(MergeLanes{}, op, gpu);
+      const MergeSimt plan = choose_plan(MergeSimt{}, op, gpu);
       EXPECT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}), Plan(plan));
@@ -44,11 +44,11 @@ TEST(MergePlans, AreAcceptedOnEveryGpu) {
 
 TEST(MergePlans, SpreadOverTheGpuAndNoFurther) {
   const GpuSpec gpu = find_gpu("h200");
-  EXPECT_EQ(choose_plan(MergeLanes{}, merge(1, 32), gpu), (MergeLanes{.threads = 64, .blocks = 8}));
-  EXPECT_EQ(choose_plan(MergeLanes{}, merge(100000, 32), gpu),
-            (MergeLanes{.threads = 256, .blocks = 8 * gpu.sms}));
+  EXPECT_EQ(choose_plan(MergeSimt{}, merge(1, 32), gpu), (MergeSimt{.threads = 64, .blocks = 8}));
+  EXPECT_EQ(choose_plan(MergeSimt{}, merge(100000, 32), gpu),
+            (MergeSimt{.threads = 256, .blocks = 8 * gpu.sms}));
   for (const AttentionMerge& op : merges()) {
-    const PlanUse use = plan_use(choose_plan(MergeLanes{}, op, gpu), op);
+    const PlanUse use = plan_use(choose_plan(MergeSimt{}, op, gpu), op);
     EXPECT_GE(use.blocks, 1);
     EXPECT_LE(use.blocks, 8 * gpu.sms);
     EXPECT_TRUE(use.operands.empty());
@@ -66,7 +66,7 @@ TEST(MergePlans, OfTheSpaceAreDistinctAndHaveNothingToPlace) {
       EXPECT_EQ(placed.plan, plan);
       EXPECT_TRUE(placed.operands.empty());
     }
-    EXPECT_TRUE(texts.contains(to_json(Plan(choose_plan(MergeLanes{}, op, gpu))).dump()));
+    EXPECT_TRUE(texts.contains(to_json(Plan(choose_plan(MergeSimt{}, op, gpu))).dump()));
   }
 }
 
@@ -89,8 +89,8 @@ TEST(MergePlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
   const AttentionMerge op = merge(4096, 32, 128, 4);
   CostModel model(op, gpu, {});
-  EXPECT_FALSE(model(MergeLanes{}).has_value());  // no coefficients are fitted
-  const CostParts parts = model.ideal(MergeLanes{});
+  EXPECT_FALSE(model(MergeSimt{}).has_value());  // no coefficients are fitted
+  const CostParts parts = model.ideal(MergeSimt{});
   EXPECT_DOUBLE_EQ(parts[CostPart::memory], 5.0 * 4096 * 32 * 260 * 1e-3 / gpu.memory_gbps);
   for (const double part : parts.of) EXPECT_LE(part, parts[CostPart::memory] * 2);
 }
@@ -100,7 +100,7 @@ TEST(MergePlans, RowsOfTunedTablesServe) {
   const AttentionMerge op = merge(4096, 32);
   const auto rung_for = [&](const AttentionMerge& of_row) {
     TunedTables tables(Damage::fail);
-    tables.add("t.jsonl", table_text({{test::tuned_row(of_row, MergeLanes{.threads = 128})}}));
+    tables.add("t.jsonl", table_text({{test::tuned_row(of_row, MergeSimt{.threads = 128})}}));
     const LadderAnswer answer = look_up(tables, test::config_of(op), gpu, {});
     return answer.taken ? std::string(enum_name(answer.taken->rung)) : "none";
   };

@@ -47,7 +47,7 @@ TEST(TunedPages, ARowThatLacksTheFieldIsOfContiguousRows) {
 
 TEST(Pages, AreSaidInTheReportOfEachOp) {
   const GpuSpec gpu = find_gpu("h200");
-  for (const Json& like : {attention_json(), append_json(), decode_json()}) {
+  for (const Json& like : {attention_json(), append_json(), dequantize_json()}) {
     for (const int page_tokens : {0, 128}) {
       const Problem problem =
           read_config(edited(like, {{"/shape/page_tokens", std::to_string(page_tokens)}}), "c")

@@ -10,7 +10,7 @@
 #include "heuristics/kernels/slice.h"
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/plan_use.h"
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 
 namespace vqgen {
 namespace {
@@ -54,7 +54,7 @@ class Registers : public testing::Test {
   Placed placed(const std::vector<std::int64_t>& counts, std::optional<int> registers,
                 const VqFormat& format = kOneStage) const {
     const Gemm op = product(4096, 4096, format);
-    const std::vector<HotnessProfile> profiles{profile_with(Operand::weights, format, 1, counts)};
+    const std::vector<AccessCounts> profiles{profile_with(Operand::weights, format, 1, counts)};
     return place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles,
                  {.strategy = Strategy::paper, .registers = registers});
   }
@@ -75,11 +75,11 @@ TEST_F(Registers, HoldTheEntriesAboveMeanPlusThreeSigma) {
 TEST_F(Registers, SlicesArePlacedNowhere) {
   const VqFormat format{.vector_size = 8, .index_bits = 8};
   const Gemm op = product(4096, 4096, format);
-  const std::vector<HotnessProfile> profiles{
+  const std::vector<AccessCounts> profiles{
       profile_with(Operand::weights, format, 1, sixteen_hot())};
   for (const int slices : {1, 3, 8, 16}) {
-    const Plan plan =
-        LinearSlices{.columns_per_block = 4096, .entry_slices = slices, .rows_per_block = 4};
+    const Plan plan = LinearSlicedCodebook{
+        .columns_per_block = 4096, .entry_slices = slices, .rows_per_block = 4};
     const Placed placed = place(plan, op, gpu, profiles, {.strategy = Strategy::measured});
     EXPECT_EQ(placed.plan, plan) << slices;
     EXPECT_TRUE(placed.operands.empty());
@@ -96,7 +96,7 @@ TEST_F(Registers, AreLimitedByTheSlack) {
 }
 
 TEST_F(Registers, AreLimitedByWhatCheckAllows) {
-  const VqFormat stages{.vector_size = 8, .index_bits = 8, .residuals = 2};
+  const VqFormat stages{.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   EXPECT_EQ(count(placed(sixteen_hot(), 32, stages)), 8);  // 8 x 2 stages x 4 registers
 }
 
@@ -137,12 +137,11 @@ TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
   VqFormat format = kOneStage;
   format.scope = Scope::head;
   const AttentionDecode op = attention(format, format);
-  const std::vector<HotnessProfile> profiles{
-      profile_with(Operand::keys, format, 8, sixteen_hot()),
-      profile_with(Operand::values, format, 8, sixteen_hot())};
-  const Placed both = place(choose_plan(AttentionLanes{}, op, gpu), op, gpu, profiles,
+  const std::vector<AccessCounts> profiles{profile_with(Operand::keys, format, 8, sixteen_hot()),
+                                           profile_with(Operand::values, format, 8, sixteen_hot())};
+  const Placed both = place(choose_plan(AttentionSimt{}, op, gpu), op, gpu, profiles,
                             {.strategy = Strategy::paper, .registers = 255 - 40});
-  const auto& plan = std::get<AttentionLanes>(both.plan);
+  const auto& plan = std::get<AttentionSimt>(both.plan);
   EXPECT_EQ(plan.key_codebook.registers, 16) << reasons_of(both, 0);
   EXPECT_EQ(plan.value_codebook.registers, 4) << reasons_of(both, 1);
 }
@@ -166,7 +165,7 @@ std::vector<Problem> many_problems() {
   std::vector<Problem> problems;
   for (const int bits : {2, 8, 13}) {
     for (const int vector_size : {2, 4, 8}) {
-      const VqFormat plain{.vector_size = vector_size, .index_bits = bits, .residuals = 2};
+      const VqFormat plain{.vector_size = vector_size, .index_bits = bits, .num_codebooks = 2};
       VqFormat head = plain;
       head.scope = Scope::head;
       VqFormat tile{.vector_size = vector_size, .index_bits = bits, .scope = Scope::tile};
@@ -188,7 +187,7 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
   for (const std::string name : {"h200", "a10", "t4"}) {
     const GpuSpec gpu = find_gpu(name);
     for (const Problem& problem : many_problems()) {
-      const std::vector<HotnessProfile> profiles = random_profiles(problem, random);
+      const std::vector<AccessCounts> profiles = random_profiles(problem, random);
       const Plan plan = choose(problem, gpu, {.chooser = Chooser::rules});
       const int registers = 32 + static_cast<int>(random() % 96);
       for (const Strategy strategy : {Strategy::paper, Strategy::measured}) {
@@ -221,7 +220,7 @@ TEST(Place, PaperFillsTheSlackAndNoMore) {
   const VqFormat large{.vector_size = 8, .index_bits = 12};
   const Gemm op = product(8192, 4096, large);
   const GpuSpec gpu = find_gpu("a100");
-  const std::vector<HotnessProfile> profiles{
+  const std::vector<AccessCounts> profiles{
       profile_with(Operand::weights, large, 1, zipf_counts(4096, 0.7, true))};
   const PlaceOptions paper{.strategy = Strategy::paper, .registers = 64};
   const Placed placed =
@@ -259,8 +258,8 @@ TEST(Place, ASmallCodebookDoesNotGoShortOfALargeOne) {
   }
 }
 
-LinearFragments fragments_of(const Gemm& op, const GpuSpec& gpu) {
-  return std::get<LinearFragments>(choose(op, gpu, {.chooser = Chooser::rules}));
+LinearMma fragments_of(const Gemm& op, const GpuSpec& gpu) {
+  return std::get<LinearMma>(choose(op, gpu, {.chooser = Chooser::rules}));
 }
 
 // The cases that were timed on an H200 (conflicts.h).
@@ -271,14 +270,14 @@ TEST(Copies, AreMadeWhereTheyWonOnAnH200) {
     EXPECT_EQ(fragments_of(product(outputs, 4096, aqlm), gpu).codebook, all_replicated(256, 8));
   }
   const Gemm tiles = product(4096, 4096, find_format("gptvq-2", "test"));
-  LinearFragments plan = fragments_of(tiles, gpu);
+  LinearMma plan = fragments_of(tiles, gpu);
   EXPECT_EQ(plan.codebook, all_shared(256));
   // One codebook at a time leaves room for copies, but each is read too seldom to pay for them.
   plan.chunk_columns = 256;
   plan.splits = 2;
   ASSERT_TRUE(check(plan, tiles, gpu).ok);
   EXPECT_EQ(with_copies_where_they_win(plan, tiles, gpu), Plan(plan));
-  LinearFragments copied = plan;
+  LinearMma copied = plan;
   copied.codebook = all_replicated(256, 16);
   EXPECT_TRUE(check(copied, tiles, gpu).ok);
 }
@@ -302,7 +301,7 @@ TEST(Copies, OfOneLargeCodebookWhereSequencesAreLong) {
       .values = format};
   const auto copies = [&op] {
     const auto plan =
-        std::get<AttentionFragments>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}));
+        std::get<AttentionMma>(choose(op, find_gpu("h200"), {.chooser = Chooser::rules}));
     return plan.key_codebook.copies * plan.value_codebook.copies;
   };
   EXPECT_EQ(copies(), 2);
@@ -319,7 +318,7 @@ TEST(Copies, OfTheHottestWhereAllDoNotFit) {
   const auto placed = [&](bool ordered) {
     std::vector<std::int64_t> numbered = counts;
     if (!ordered) std::reverse(numbered.begin(), numbered.end());
-    const std::vector<HotnessProfile> profiles{profile_with(Operand::weights, format, 1, numbered)};
+    const std::vector<AccessCounts> profiles{profile_with(Operand::weights, format, 1, numbered)};
     return place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles);
   };
   const Placed hot = placed(true);

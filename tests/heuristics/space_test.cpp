@@ -42,7 +42,7 @@ AttentionDecode attention(const std::string& format, AttentionShape shape) {
 Gemm gemm_of_long_codes() {
   Gemm op;
   op.shape = {13, 4099, 32};
-  op.weights = {.vector_size = 4, .index_bits = 16, .residuals = 4};
+  op.weights = {.vector_size = 4, .index_bits = 16, .num_codebooks = 4};
   return op;
 }
 
@@ -136,9 +136,8 @@ TEST(Space, IsThinnedToTheBoundAndKeepsEveryKind) {
 TEST(Space, HasWarpGroupsWhereTheGpuHasAndRowsAreMore) {
   const auto kinds = [](const Problem& problem, const std::string& gpu) {
     const std::vector<Plan> all = space(problem, find_gpu(gpu), {.most = 0}).plans;
-    return std::any_of(all.begin(), all.end(), [](const Plan& plan) {
-      return std::holds_alternative<LinearWarpgroups>(plan);
-    });
+    return std::any_of(all.begin(), all.end(),
+                       [](const Plan& plan) { return std::holds_alternative<LinearWgmma>(plan); });
   };
   for (const int rows : {2, 5, 64, 256}) {
     const Problem problem = gemm("aqlm-2x8", {rows, 4096, 4096});
@@ -158,7 +157,7 @@ TEST(Space, IsThinnedEvenly) {
     std::map<std::string, double> of;
     double count = 0;
     for (const Plan& plan : space(problem, gpu, {.most = most}).plans) {
-      const auto* fragments = std::get_if<LinearFragments>(&plan);
+      const auto* fragments = std::get_if<LinearMma>(&plan);
       if (fragments == nullptr) continue;
       ++count;
       ++of[fmt::format("threads {}", fragments->threads)];
@@ -189,14 +188,12 @@ std::set<std::string> dataflows(const Problem& problem) {
 TEST(Space, HasEveryDataflowThatFits) {
   using Names = std::set<std::string>;
   EXPECT_EQ(dataflows(gemv("aqlm-2x8", {1, 4096, 4096})),
-            (Names{"linear_lanes", "linear_fragments", "linear_tables"}));
+            (Names{"linear_simt", "linear_mma", "linear_lut"}));
   EXPECT_EQ(dataflows(gemv("gptvq-2", {1, 4096, 4096})),
-            (Names{"linear_lanes", "linear_fragments", "linear_tables"}));
+            (Names{"linear_simt", "linear_mma", "linear_lut"}));
   // No table holds 65536 points, nor 4096 entries of 32 sub-vectors of a row.
-  EXPECT_EQ(dataflows(gemv("quip-4", {1, 4096, 4096})),
-            (Names{"linear_lanes", "linear_fragments"}));
-  EXPECT_EQ(dataflows(gemv("aqlm-3", {1, 4096, 4096})),
-            (Names{"linear_lanes", "linear_fragments"}));
+  EXPECT_EQ(dataflows(gemv("quip-4", {1, 4096, 4096})), (Names{"linear_simt", "linear_mma"}));
+  EXPECT_EQ(dataflows(gemv("aqlm-3", {1, 4096, 4096})), (Names{"linear_simt", "linear_mma"}));
 }
 
 TEST(Space, ForcedPlacementsHold) {
@@ -209,7 +206,7 @@ TEST(Space, ForcedPlacementsHold) {
       const std::set<std::string> whole = texts(any.plans);
       std::size_t expected = 0;
       const auto as_forced = [&](const Plan& plan) {
-        if (std::holds_alternative<LinearSlices>(plan)) return false;
+        if (std::holds_alternative<LinearSlicedCodebook>(plan)) return false;
         for (const OperandUse& use : plan_use(plan, problem).operands) {
           const Placement wanted = allowed == SpacePlacement::global
                                        ? all_global()

@@ -11,7 +11,7 @@
 #include "heuristics/explain.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/support.h"
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 
 namespace vqgen {
 namespace {
@@ -22,7 +22,7 @@ struct Counts {
 };
 
 // Block after block, chunk after chunk, as templates/vq/ops/linear_work.cuh walks them.
-Counts by_walking(const Linear& op, const LinearLanes& plan) {
+Counts by_walking(const Linear& op, const LinearSimt& plan) {
   const auto config = configured(plan, op);
   const int block_outputs = vq::outputs_per_block(config);
   const std::int64_t chunks = vq::chunks(config);
@@ -41,7 +41,7 @@ Counts by_walking(const Linear& op, const LinearLanes& plan) {
           bound = unit;
           const std::int64_t columns = std::min<std::int64_t>(plan.chunk_columns, end - column);
           counts.lookups += static_cast<double>(outputs * columns / op.weights.vector_size *
-                                                op.weights.residuals);
+                                                op.weights.num_codebooks);
         }
       }
     }
@@ -56,10 +56,10 @@ TEST(Traffic, OfProductsIsWhatBlocksDo) {
         for (const int rows : {1, 3, 8}) {
           Gemv op;
           op.shape = {rows, 96, 4096};
-          op.weights = {.vector_size = 4, .index_bits = 6, .residuals = 2};
+          op.weights = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2};
           op.weights.scope = Scope::channel_group;
           op.weights.group_channels = static_cast<int>(unit);
-          LinearLanes plan;
+          LinearSimt plan;
           plan.chunk_columns = chunk;
           plan.splits = splits;
           plan.rows_per_block = 4;
@@ -78,9 +78,9 @@ TEST(Traffic, OfProductsIsWhatBlocksDo) {
 TEST(Traffic, OfACacheByHand) {
   AttentionDecode op;
   op.shape = {.batch = 3, .query_heads = 24, .kv_heads = 2, .head_dim = 64, .tokens = 1000};
-  op.keys = {.vector_size = 4, .index_bits = 8, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 4, .index_bits = 8, .num_codebooks = 2, .scope = Scope::head};
   op.values = {.vector_size = 8, .index_bits = 12, .scope = Scope::head};
-  AttentionLanes plan;
+  AttentionSimt plan;
   plan.heads_per_block = 6;  // two blocks a KV head, that read the same codes
   plan.splits = 5;
   plan.key_codebook = all_shared(256);
@@ -114,7 +114,7 @@ TEST(Report, OfAllThatShips) {
     for (const auto& path : example_configs()) {
       SCOPED_TRACE(name + " " + path.filename().string());
       const Problem problem = read_config(path).problem;
-      const std::vector<HotnessProfile> profiles = random_profiles(problem, random);
+      const std::vector<AccessCounts> profiles = random_profiles(problem, random);
       const Placed placed = place(choose(problem, gpu), problem, gpu, profiles);
       for (const OperandTraffic& each : expected_traffic(placed.plan, problem, profiles)) {
         EXPECT_NEAR(each.in_registers + each.replicated + each.shared + each.global, 1, 1e-9);
@@ -130,7 +130,7 @@ TEST(Report, OfAllThatShips) {
       expect_words(text, {"registers: 77 a thread, as compiled", "slack: ",
                           plain              ? "no codebooks"
                           : profiles.empty() ? "codes taken as uniform"
-                                             : "by the hotness profile"});
+                                             : "by the access_counts profile"});
       std::vector<std::string> broken{" nan", " inf"};
       for (char digit = '0'; digit <= '9'; ++digit) broken.push_back(std::string(" -") + digit);
       for (const std::string& each : broken) {
@@ -148,7 +148,7 @@ TEST(Report, DrawsAFragmentWithoutShuffles) {
       op.weights = {.vector_size = vector_size, .index_bits = 8};
       const GpuSpec gpu = find_gpu("h200");
       std::string text;
-      const LinearFragments plan = choose_plan(LinearFragments{}, op, gpu);
+      const LinearMma plan = choose_plan(LinearMma{}, op, gpu);
       for (const ReportSection& section : report(plan, op, gpu)) {
         for (const std::string& line : section.lines) text += line + "\n";
       }

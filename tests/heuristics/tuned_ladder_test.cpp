@@ -127,7 +127,7 @@ TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
     return Tables({{tuned_row(gemv_problem(1, out, in), plan)}}).ask(asked);
   };
   EXPECT_EQ(taken(at(8192, 4096, good)), "nearest t0:2");
-  ASSERT_TRUE(std::holds_alternative<LinearTables>(good));  // whose splits follow from the columns
+  ASSERT_TRUE(std::holds_alternative<LinearLut>(good));  // whose splits follow from the columns
   expect_words(at(8192, 2048, good).passed.at(0).refused, {" splits here, ", "measured"});
   EXPECT_EQ(taken(at(16384, 4096, good)), "nearest t0:2");
   EXPECT_EQ(taken(at(16640, 4096, good)), "");  // more than a factor of 4
@@ -154,7 +154,7 @@ TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
 
 TEST(TunedLadder, OtherSizesOfWhatHasNoModelAreNotBelieved) {
   const auto decode = [](int batch) {
-    KvDecode op;
+    KvDequantize op;
     op.shape = {.batch = batch, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
     op.keys = op.values = find_format("million-d4b8", "test");
     return op;
@@ -169,7 +169,7 @@ TEST(TunedLadder, WhatIsNoSizeMustBeEqual) {
   const Problem asked = attention_problem(4096);
   const Plan plan = model_choice(asked);
   for (const auto& change : std::vector<std::function<void(AttentionDecode&)>>{
-           [](AttentionDecode& op) { op.shape.window = 16; },
+           [](AttentionDecode& op) { op.shape.recent_tokens = 16; },
            [](AttentionDecode& op) { op.shape.sinks = 4; },
            [](AttentionDecode& op) { op.shape.query_tokens = 4; },
            [](AttentionDecode& op) { op.shape.query_heads *= 2; },
@@ -325,8 +325,8 @@ TEST(TunedLadder, FieldsThatTheConfigFixesMustBeThePlans) {
 // A row of another dataflow lacks the field; the config's own dataflow is looked for then.
 TEST(TunedLadder, AFieldOfAnotherDataflowPassesTheRow) {
   const Problem problem = gemv_problem(1, 1024, 1024);
-  const Tables tables({{tuned_row(problem, LinearLanes{.threads = 128, .chunk_columns = 512})}});
-  for (const char* fixed : {R"({"fragment_rows": 4})", R"({"dataflow": "fragments"})"}) {
+  const Tables tables({{tuned_row(problem, LinearSimt{.threads = 128, .chunk_columns = 512})}});
+  for (const char* fixed : {R"({"fragment_rows": 4})", R"({"dataflow": "mma"})"}) {
     const LadderAnswer answer = tables.ask(problem, "uniform", fixed);
     EXPECT_EQ(taken(answer), "");
     expect_words(answer.passed.at(0).refused, {"fixes fields"});
@@ -366,8 +366,8 @@ TEST(TunedLadder, RowsBySequenceDoNotServeABatchOfLongAndShortOnes) {
   const Tables tables({{tuned_row(problem, model_choice(problem))}});
   EXPECT_EQ(taken(tables.ask(attention_problem(49152, 32))), "bucket t0:2");
   expect_words(tables.ask(longer).passed.front().refused, {"each sequence by itself"});
-  for (const char* asked : {R"({"splits_by": "sequence"})", R"({"splits": 1})",
-                            R"({"dataflow": "fragments", "splits": 1})"})
+  for (const char* asked : {R"({"schedule": "per_sequence"})", R"({"splits": 1})",
+                            R"({"dataflow": "mma", "splits": 1})"})
     EXPECT_EQ(taken(tables.ask(longer, "uniform", asked)), "bucket t0:2") << asked;
 }
 

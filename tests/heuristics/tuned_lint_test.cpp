@@ -48,8 +48,8 @@ TEST(TunedLint, EachDoubtIsFoundOnce) {
       {[](TunedRow& row) { row.policy.timer = "cpu"; }, "timed by 'cpu'"},
       {[](TunedRow& row) { row.policy.l2 = "warm"; }, "l2 'warm'"},
       {[](TunedRow& row) { row.policy.rounds = 0; }, "0 rounds"},
-      {[](TunedRow& row) { row.plan = LinearLanes{.threads = 48}; }, "the winner cannot run"},
-      {[](TunedRow& row) { row.default_plan = LinearLanes{.threads = 48}; },
+      {[](TunedRow& row) { row.plan = LinearSimt{.threads = 48}; }, "the winner cannot run"},
+      {[](TunedRow& row) { row.default_plan = LinearSimt{.threads = 48}; },
        "the default plan cannot run"}};
   for (const auto& [change, words] : doubts) {
     const std::vector<LintFinding> findings = findings_of(change);

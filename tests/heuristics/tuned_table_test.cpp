@@ -103,8 +103,8 @@ TEST(TunedTable, MergeIsCommutativeAssociativeAndIdempotent) {
 
 TEST(TunedTable, TiesGoByTheNameOfThePlanBeforeAllElse) {
   const Problem problem = gemv_problem(1, 256, 512);
-  TunedRow first = tuned_row(problem, LinearLanes{.threads = 128});
-  TunedRow second = tuned_row(problem, LinearLanes{.threads = 64});
+  TunedRow first = tuned_row(problem, LinearSimt{.threads = 128});
+  TunedRow second = tuned_row(problem, LinearSimt{.threads = 64});
   ASSERT_LT(plan_name(first.plan), plan_name(second.plan));
   first.candidates = 9;  // where the text alone would put it last
   second.candidates = 1;

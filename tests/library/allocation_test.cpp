@@ -77,7 +77,7 @@ class Allocations : public testing::Test {
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, gemv.c_str(), nullptr, &gemv_), VQGEN_OK);
     const std::string append = append_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, append.c_str(), nullptr, &append_), VQGEN_OK);
-    const std::string decode = decode_json().dump();
+    const std::string decode = dequantize_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, decode.c_str(), nullptr, &decode_), VQGEN_OK);
     const std::string merge = merge_json().dump();
     EXPECT_EQ(vqgen_prepare(&fake_.runtime, merge.c_str(), nullptr, &merge_), VQGEN_OK);
@@ -116,14 +116,14 @@ class Allocations : public testing::Test {
     n.keys = a.keys;
     n.values = a.values;
     append_status_ = vqgen_append_launch(append_, &n, nullptr);
-    vqgen_kv_decode_args d{};
+    vqgen_kv_dequantize_args d{};
     d.struct_bytes = sizeof(d);
     d.tokens = tokens;
     d.out_keys = d.out_values = memory;
     d.keys = a.keys;
     d.values = a.values;
     d.lengths = a.lengths;
-    decode_status_ = vqgen_kv_decode_launch(decode_, &d, nullptr);
+    decode_status_ = vqgen_kv_dequantize_launch(decode_, &d, nullptr);
     const void* const outs[] = {memory, memory, memory};
     const float* const lses[] = {a.lse, a.lse, a.lse};
     vqgen_merge_args m{};

@@ -17,9 +17,9 @@ T* place(std::size_t offset) {
 class AppendArgs : public Launches {
  protected:
   AppendArgs() {
-    op_ = prepared(edited(
-        append_json(),
-        {{"/shape/window", "8"}, {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
+    op_ = prepared(
+        edited(append_json(), {{"/shape/recent_tokens", "8"},
+                               {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
                                          "stage_scales": true})"}}));
     n_.struct_bytes = sizeof(n_);
     n_.tokens = 1000;
@@ -187,7 +187,7 @@ TEST(AppendFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(append_json());
   ASSERT_NE(outcome.record, nullptr);
-  EXPECT_TRUE(std::holds_alternative<AppendLanes>(outcome.record->buckets.front().plan));
+  EXPECT_TRUE(std::holds_alternative<AppendSimt>(outcome.record->buckets.front().plan));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// vqgen_kv_decode_launch(): what must not be launched is refused with a status of its own, what is
-// passed on arrives where it belongs, and tokens pick the kernel.
-#include <vq/args/kv_decode.h>
+// vqgen_kv_dequantize_launch(): what must not be launched is refused with a status of its own, what
+// is passed on arrives where it belongs, and tokens pick the kernel.
+#include <vq/args/kv_dequantize.h>
 
 #include "runtime/library/record.h"
 #include "tests/library/launches.h"
@@ -14,12 +14,12 @@ T* decoded_at(std::size_t offset) {
   return reinterpret_cast<T*>(decoded + offset);
 }
 
-class DecodeArgs : public Launches {
+class DequantizeArgs : public Launches {
  protected:
-  DecodeArgs() {
+  DequantizeArgs() {
     op_ = prepared(
-        edited(decode_json(),
-               {{"/shape/window", "8"},
+        edited(dequantize_json(),
+               {{"/shape/recent_tokens", "8"},
                 {"/shape/tokens", "20000"},
                 {"/keys",
                  R"({"vector_size": 4, "index_bits": 8, "smooth": true, "stage_scales": true})"}}));
@@ -32,32 +32,33 @@ class DecodeArgs : public Launches {
     n_.raw_keys = n_.raw_values = decoded;
     n_.raw_batch_stride = 160;
     n_.raw_head_stride = 80;
-    n_.lengths = n_.windows = decoded_at<std::int32_t>(0);
+    n_.lengths = n_.recent_counts = decoded_at<std::int32_t>(0);
   }
-  ~DecodeArgs() override { vqgen_op_release(op_); }
+  ~DequantizeArgs() override { vqgen_op_release(op_); }
   template <class Edit>
   vqgen_status launched(const Edit& edit, const char* words = "") {
-    const auto launch = [&](const vqgen_kv_decode_args* args) {
-      return vqgen_kv_decode_launch(op_, args, nullptr);
+    const auto launch = [&](const vqgen_kv_dequantize_args* args) {
+      return vqgen_kv_dequantize_launch(op_, args, nullptr);
     };
     return Launches::launched(n_, edit, launch, words);
   }
 
   vqgen_op* op_ = nullptr;
-  vqgen_kv_decode_args n_{};
+  vqgen_kv_dequantize_args n_{};
 };
 
-TEST_F(DecodeArgs, SoundOnesPass) {
+TEST_F(DequantizeArgs, SoundOnesPass) {
   for (const std::int64_t tokens : {1, 1024, 1025, 20000}) {
     EXPECT_EQ(launched([&](auto& n) { n.tokens = tokens; }), VQGEN_OK) << vqgen_last_error();
   }
 }
 
-TEST_F(DecodeArgs, WhatIsMissingIsNamed) {
+TEST_F(DequantizeArgs, WhatIsMissingIsNamed) {
   EXPECT_EQ(launched([](auto& n) { n.out_keys = nullptr; }, "'out_keys'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.out_values = nullptr; }, "'out_values'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.lengths = nullptr; }, "'lengths'"), VQGEN_BAD_INPUT);
-  EXPECT_EQ(launched([](auto& n) { n.windows = nullptr; }, "'windows'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(launched([](auto& n) { n.recent_counts = nullptr; }, "'recent_counts'"),
+            VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.keys.codes = nullptr; }, "'keys'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.keys.scales = nullptr; }, "'keys'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.values.codebooks = nullptr; }, "'values'"), VQGEN_BAD_INPUT);
@@ -66,7 +67,7 @@ TEST_F(DecodeArgs, WhatIsMissingIsNamed) {
 }
 
 // Rows of elements move 16 bytes at a time.
-TEST_F(DecodeArgs, WhatIsNotAligned) {
+TEST_F(DequantizeArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto& n) { n.out_keys = decoded + 8; }, "'out_keys'"), VQGEN_ALIGNMENT);
   EXPECT_EQ(launched([](auto& n) { n.out_values = decoded + 2; }, "'out_values'"), VQGEN_ALIGNMENT);
   EXPECT_EQ(launched([](auto& n) { n.raw_keys = decoded + 8; }, "'raw_keys'"), VQGEN_ALIGNMENT);
@@ -75,15 +76,15 @@ TEST_F(DecodeArgs, WhatIsNotAligned) {
 }
 
 // Of no token nothing is written.
-TEST_F(DecodeArgs, NoTokensAreNoLaunch) {
+TEST_F(DequantizeArgs, NoTokensAreNoLaunch) {
   n_.tokens = 0;
   n_.out_keys = n_.out_values = nullptr;
   const int before = fake_.backend->enqueued;
-  EXPECT_EQ(vqgen_kv_decode_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(vqgen_kv_dequantize_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(fake_.backend->enqueued, before);
 }
 
-TEST_F(DecodeArgs, WhatIsOutOfRangeOrWouldBeReadTwice) {
+TEST_F(DequantizeArgs, WhatIsOutOfRangeOrWouldBeReadTwice) {
   for (const std::int64_t tokens : {-1, 20001}) {
     EXPECT_EQ(launched([&](auto& n) { n.tokens = tokens; }, "tokens"), VQGEN_RANGE);
   }
@@ -93,21 +94,21 @@ TEST_F(DecodeArgs, WhatIsOutOfRangeOrWouldBeReadTwice) {
   EXPECT_EQ(launched([](auto& n) { n.struct_bytes -= 8; }, "struct_bytes"), VQGEN_BAD_INPUT);
 }
 
-TEST_F(DecodeArgs, AnotherOpIsRefusedByItsName) {
+TEST_F(DequantizeArgs, AnotherOpIsRefusedByItsName) {
   vqgen_op* append = prepared(append_json());
-  EXPECT_EQ(vqgen_kv_decode_launch(append, &n_, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_kv_dequantize_launch(append, &n_, nullptr), VQGEN_BAD_INPUT);
   expect_words(vqgen_last_error(), {"vqgen_append_launch"});
   vqgen_op_release(append);
   vqgen_append_args other{};
   other.struct_bytes = sizeof(other);
   EXPECT_EQ(vqgen_append_launch(op_, &other, nullptr), VQGEN_BAD_INPUT);
-  expect_words(vqgen_last_error(), {"vqgen_kv_decode_launch"});
-  EXPECT_EQ(vqgen_kv_decode_launch(nullptr, &n_, nullptr), VQGEN_BAD_INPUT);
-  EXPECT_EQ(vqgen_kv_decode_launch(op_, nullptr, nullptr), VQGEN_BAD_INPUT);
+  expect_words(vqgen_last_error(), {"vqgen_kv_dequantize_launch"});
+  EXPECT_EQ(vqgen_kv_dequantize_launch(nullptr, &n_, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_kv_dequantize_launch(op_, nullptr, nullptr), VQGEN_BAD_INPUT);
 }
 
-TEST_F(DecodeArgs, ArriveWhereTheyBelong) {
-  std::vector<vq::KvDecodeArgs> seen;
+TEST_F(DequantizeArgs, ArriveWhereTheyBelong) {
+  std::vector<vq::KvDequantizeArgs> seen;
   keep_arguments(seen);
   n_.out_keys = decoded + 16;
   n_.out_values = decoded + 32;
@@ -119,17 +120,17 @@ TEST_F(DecodeArgs, ArriveWhereTheyBelong) {
   n_.raw_keys = decoded + 80;
   n_.raw_values = decoded + 96;
   n_.lengths = decoded_at<std::int32_t>(112);
-  n_.windows = decoded_at<std::int32_t>(116);
+  n_.recent_counts = decoded_at<std::int32_t>(116);
   n_.sinks = decoded_at<std::int32_t>(120);
   n_.tokens = 999;
-  ASSERT_EQ(vqgen_kv_decode_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_kv_dequantize_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
   ASSERT_EQ(seen.size(), 1u);
-  const vq::KvDecodeArgs& args = seen.front();
+  const vq::KvDequantizeArgs& args = seen.front();
   const auto same = [](const void* a, const void* b) { EXPECT_EQ(a, b); };
   same(args.out_keys, n_.out_keys);
   same(args.out_values, n_.out_values);
   same(args.lengths, n_.lengths);
-  same(args.windows, n_.windows);
+  same(args.recent_counts, n_.recent_counts);
   same(args.sinks, n_.sinks);
   expect_same_cache(args, n_);
   EXPECT_EQ(args.keys.batch_stride, 1024);
@@ -140,7 +141,7 @@ TEST_F(DecodeArgs, ArriveWhereTheyBelong) {
 }
 
 // Its grid grows with the tokens, so that each size has a kernel, also where plans are equal.
-TEST_F(DecodeArgs, SizesHaveKernelsOfTheirOwn) {
+TEST_F(DequantizeArgs, SizesHaveKernelsOfTheirOwn) {
   EXPECT_EQ(vqgen_op_bucket(op_, 1), 1024);
   EXPECT_EQ(vqgen_op_bucket(op_, 1024), 1024);
   EXPECT_EQ(vqgen_op_bucket(op_, 1025), 4096);
@@ -152,9 +153,9 @@ TEST_F(DecodeArgs, SizesHaveKernelsOfTheirOwn) {
 // Under a policy of falling back the plain plan of the op is its own.
 TEST(DecodeFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
-  const Outcome outcome = fake.prepare(decode_json());
+  const Outcome outcome = fake.prepare(dequantize_json());
   ASSERT_NE(outcome.record, nullptr);
-  EXPECT_TRUE(std::holds_alternative<DecodeLanes>(outcome.record->buckets.front().plan));
+  EXPECT_TRUE(std::holds_alternative<DequantizeSimt>(outcome.record->buckets.front().plan));
 }
 
 }  // namespace

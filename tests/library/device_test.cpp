@@ -30,10 +30,10 @@ TEST_F(OnDevice, AttentionAndProductsOnTheCallersStream) {
     ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
   }
-  vqgen_op* decode = prepared(runtime_, small_decode());
+  vqgen_op* decode = prepared(runtime_, small_dequantize());
   for (const std::int64_t tokens : {1, 700, 1100}) {
-    DecodeTrial trial(std::get<KvDecode>(read_config(small_decode(), "test").problem), runtime_,
-                      tokens);
+    DequantizeTrial trial(std::get<KvDequantize>(read_config(small_dequantize(), "test").problem),
+                          runtime_, tokens);
     ASSERT_EQ(trial.launch(decode, stream_), VQGEN_OK) << vqgen_last_error();
     ASSERT_EQ(vqgen_synchronize(runtime_, stream_), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
@@ -164,7 +164,7 @@ class ChainTrial {
   static Json square_gemv() {
     return {{"op", "gemv"},
             {"weights", "aqlm-2x8"},
-            {"shape", {{"rows", 1}, {"out_features", 2048}, {"in_features", 2048}}}};
+            {"shape", {{"m", 1}, {"out_features", 2048}, {"in_features", 2048}}}};
   }
   void launch_all(void* stream, bool waiting) {
     for (std::size_t i = 0; i < 40; ++i) {

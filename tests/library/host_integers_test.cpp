@@ -81,11 +81,11 @@ TEST(HostIntegers, EntriesThatAreNoPagesAreNamedWhereASequenceHasTokens) {
 // Of longer sequences the first tokens are decoded, and no other page is asked for.
 TEST(HostIntegers, DecodeAsksForThePagesOfItsTokens) {
   const Json config =
-      in_pages(edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
+      in_pages(edited(dequantize_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
   const OwnedOp op(config);
-  DecodeTrial trial(std::get<KvDecode>(read_config(config, "test").problem), host(), 40);
+  DequantizeTrial trial(std::get<KvDequantize>(read_config(config, "test").problem), host(), 40);
   const auto said = [&](const std::vector<std::int32_t>& table) {
-    return said_of(op, trial, &vqgen_kv_decode_args::lengths, {80, 80}, table);
+    return said_of(op, trial, &vqgen_kv_dequantize_args::lengths, {80, 80}, table);
   };
   EXPECT_EQ(said({0, 1, 0, -1, kNobody, 1, 1, 0, -1, -1}), "");
   expect_words(said({0, 1, 0, -1, kNobody, 1, 1, -2, -1, -1}), {"block_table[1][2] is -2"});
@@ -131,8 +131,8 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
 TEST(HostIntegers, AppendsHavePagesOfTheirOwnForTheBatchesThatTheyFill) {
   const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
                                                       {"/shape/tokens", "75"},
-                                                      {"/shape/window", "40"},
-                                                      {"/shape/window_batch", "20"}}),
+                                                      {"/shape/recent_tokens", "40"},
+                                                      {"/shape/flush_block", "20"}}),
                                16);
   const OwnedOp op(config);
   AppendTrial trial(std::get<KvAppend>(read_config(config, "test").problem), host(), 75);
@@ -154,14 +154,14 @@ class HostCounts : public testing::TestWithParam<int> {
   HostCounts()
       : config_(in_pages(edited(attention_json(), {{"/shape/head_dim", "64"},
                                                    {"/shape/tokens", "20"},
-                                                   {"/shape/window", "8"},
+                                                   {"/shape/recent_tokens", "8"},
                                                    {"/shape/sinks", "2"},
                                                    {"/shape/query_tokens", "3"}}),
                          GetParam())),
         op_(std::make_unique<OwnedOp>(config_)) {}
   struct Counts {
     std::vector<std::int32_t> lengths = {20, 5};
-    std::vector<std::int32_t> windows = {0, 0};
+    std::vector<std::int32_t> recent_counts = {0, 0};
     std::vector<std::int32_t> sinks = {2, 0};
     std::vector<std::int32_t> query_start = {0, 3, 4};
   };
@@ -169,15 +169,15 @@ class HostCounts : public testing::TestWithParam<int> {
   std::string said(bool fresh, const Counts& counts) {
     AttentionDecode problem = std::get<AttentionDecode>(read_config(config_, "test").problem);
     AttentionTrial trial(host(), problem, 20);
-    const Integers lengths(counts.lengths), windows(counts.windows), sinks(counts.sinks),
-        starts(counts.query_start);
+    const Integers lengths(counts.lengths), recent_counts(counts.recent_counts),
+        sinks(counts.sinks), starts(counts.query_start);
     const DeviceBuffer rows(host()->registry->backend(), 6 * 2 * 64 * 2);
     const DeviceBuffer results(host()->registry->backend(), 6 * 8 * 64 * 2);
     const DeviceBuffer sums(host()->registry->backend(), 6 * 8 * sizeof(float));
     const Integers table({0, 0, 0, 0});  // one page serves all
     vqgen_attention_args& args = trial.args();
     args.lengths = lengths.data();
-    args.windows = windows.data();
+    args.recent_counts = recent_counts.data();
     args.sinks = sinks.data();
     args.query_start = starts.data();
     args.query = args.out = results.data();
@@ -208,11 +208,11 @@ TEST_P(HostCounts, LengthsHaveRoomForTheQueryTokensThatComeWithThem) {
 }
 
 TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
-  EXPECT_EQ(said(false, {.windows = {6, 8}}), "");
-  expect_words(said(false, {.windows = {7, 8}}),
+  EXPECT_EQ(said(false, {.recent_counts = {6, 8}}), "");
+  expect_words(said(false, {.recent_counts = {7, 8}}),
                {"windows[0] is 7", "window of 8", "serves 3 query tokens with at most 6"});
-  EXPECT_EQ(said(true, {.lengths = {17, 5}, .windows = {8, 8}}), "");
-  expect_words(said(true, {.lengths = {17, 5}, .windows = {8, 9}}),
+  EXPECT_EQ(said(true, {.lengths = {17, 5}, .recent_counts = {8, 8}}), "");
+  expect_words(said(true, {.lengths = {17, 5}, .recent_counts = {8, 9}}),
                {"windows[1] is 9", "serves a sequence with at most 8"});
   expect_words(said(false, {.sinks = {3, 0}}), {"sinks[0] is 3, and the config has 2"});
   // One that rests asks for nothing.
@@ -220,13 +220,13 @@ TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
 }
 
 TEST_P(HostCounts, WindowsLeaveRoomForABatch) {
-  config_ = edited(config_, {{"/shape/window_batch", "5"}});
+  config_ = edited(config_, {{"/shape/flush_block", "5"}});
   op_ = std::make_unique<OwnedOp>(config_);
-  EXPECT_EQ(said(false, {.windows = {2, 4}}), "");
-  expect_words(said(false, {.windows = {3, 4}}),
+  EXPECT_EQ(said(false, {.recent_counts = {2, 4}}), "");
+  expect_words(said(false, {.recent_counts = {3, 4}}),
                {"windows[0] is 3", "window of 8 in the config, which tokens leave 5 at a time",
                 "serves 3 query tokens with at most 2"});
-  expect_words(said(true, {.lengths = {17, 5}, .windows = {4, 5}}),
+  expect_words(said(true, {.lengths = {17, 5}, .recent_counts = {4, 5}}),
                {"windows[1] is 5", "serves a sequence with at most 4"});
 }
 
@@ -234,7 +234,7 @@ TEST_P(HostCounts, NegativeWindowsAndSinksAreNamed) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
   for (const std::int32_t negative : {-1, kLeast}) {
     const std::string number = std::to_string(negative);
-    expect_words(said(false, {.windows = {0, negative}}), {"windows[1] is " + number});
+    expect_words(said(false, {.recent_counts = {0, negative}}), {"windows[1] is " + number});
     expect_words(said(false, {.sinks = {negative, 0}}), {"sinks[0] is " + number});
     expect_words(said(false, {.lengths = {negative, 5}}), {"lengths[0] is " + number});
   }
@@ -250,7 +250,7 @@ TEST_P(HostCounts, RowsOfQueryTokensDoNotDescend) {
 
 TEST_P(HostCounts, ArraysThatAreNotThereOrTooShortAreNamed) {
   expect_words(said(false, {.lengths = {20}}), {"lengths[0] to [1] are", "allocation of 4 bytes"});
-  expect_words(said(false, {.windows = {0}}), {"windows[0] to [1] are"});
+  expect_words(said(false, {.recent_counts = {0}}), {"windows[0] to [1] are"});
   expect_words(said(false, {.sinks = {0}}), {"sinks[0] to [1] are"});
   expect_words(said(false, {.query_start = {0, 3}}), {"query_start[0] to [2] are"});
 }
@@ -289,10 +289,11 @@ TEST(HostIntegers, PointersToNowhereAreNamed) {
     refused(append, trial, "counts[0] to [1]");
   }
 
-  const Json of_decode =
-      edited(decode_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}});
-  const OwnedOp decode(of_decode);
-  DecodeTrial rows(std::get<KvDecode>(read_config(of_decode, "test").problem), host(), 40);
+  const Json of_dequantize =
+      edited(dequantize_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}});
+  const OwnedOp decode(of_dequantize);
+  DequantizeTrial rows(std::get<KvDequantize>(read_config(of_dequantize, "test").problem), host(),
+                       40);
   rows.args().lengths = nowhere;
   refused(decode, rows, "lengths[0] to [1]");
 

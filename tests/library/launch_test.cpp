@@ -44,10 +44,10 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
 // other.
 TEST(Launch, SeveralQueryTokensAreRight) {
   for (const char* plan : {R"({"dataflow": "channels", "splits": 2})",
-                           R"({"dataflow": "fragments", "splits": 3, "combine": "last_block"})"}) {
+                           R"({"dataflow": "mma", "splits": 3, "combine": "last_block"})"}) {
     const Json config = edited(attention_json(), {{"/shape/head_dim", "64"},
                                                   {"/shape/tokens", "300"},
-                                                  {"/shape/window", "8"},
+                                                  {"/shape/recent_tokens", "8"},
                                                   {"/shape/query_tokens", "5"},
                                                   {"/plan", plan}});
     const OwnedOp prepared(config);
@@ -123,11 +123,11 @@ TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
   LinearTrial trial(host(), *as_linear(read_config(config, "test").problem), 9);
   const auto refused = [&](const std::vector<std::int32_t>& offsets, const char* words) {
     const std::size_t bytes = offsets.size() * sizeof(std::int32_t);
-    ASSERT_EQ(vqgen_lend(host(), offsets.data(), bytes), VQGEN_OK);
+    ASSERT_EQ(vqgen_register_host_memory(host(), offsets.data(), bytes), VQGEN_OK);
     trial.args().expert_rows = offsets.data();
     EXPECT_EQ(trial.launch(prepared.op), VQGEN_BAD_INPUT);
     expect_words(vqgen_last_error(), {words});
-    vqgen_give_back(host(), offsets.data(), bytes);
+    vqgen_unregister_host_memory(host(), offsets.data(), bytes);
   };
   const auto rows = static_cast<std::int32_t>(trial.args().rows);
   refused({0, 2, 1, 3}, "expert_rows[1] and [2] are 2 and 1");
@@ -193,13 +193,13 @@ TEST(Launch, AppendIsRightAtAllCapacities) {
 
 // The first tokens of sequences that are longer, by the kernels of two sizes.
 TEST(Launch, DecodeIsRightForAllTokens) {
-  const Json config = small_decode();
+  const Json config = small_dequantize();
   const OwnedOp prepared(config);
   ASSERT_NE(prepared.op, nullptr);
-  const auto op = std::get<KvDecode>(read_config(config, "test").problem);
+  const auto op = std::get<KvDequantize>(read_config(config, "test").problem);
   for (const std::int64_t tokens : {1, 33, 1023, 1024, 1025, 1100}) {
     SCOPED_TRACE(tokens);
-    DecodeTrial trial(op, host(), tokens);
+    DequantizeTrial trial(op, host(), tokens);
     ASSERT_EQ(trial.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
     trial.expect_right();
   }
@@ -252,7 +252,7 @@ TEST(Launch, AnOpSaysWhatItIs) {
   EXPECT_EQ(names, (std::vector<std::string>{"query", "out", "lse", "keys.codes", "keys.codebooks",
                                              "keys.scales", "values.codes", "values.codebooks",
                                              "key_smooth", "raw_keys", "raw_values", "lengths",
-                                             "windows", "sinks"}));
+                                             "recent_counts", "sinks"}));
   EXPECT_EQ(said.at("arguments").at(3).at("shape"), Json({2, 2, 1500, 4}));
 
   const OwnedOp append(small_append());
@@ -266,15 +266,15 @@ TEST(Launch, AnOpSaysWhatItIs) {
   EXPECT_EQ(of_append.at("arguments").at(0).at("shape"), Json({2, 4, 2, 64}));
   EXPECT_EQ(of_append.at("arguments").at(10).at("shape"), Json({2, 2, 5, 64}));
 
-  const OwnedOp decode(small_decode());
-  const Json of_decode = parse_json(vqgen_op_description(decode.op), "description");
+  const OwnedOp decode(small_dequantize());
+  const Json of_dequantize = parse_json(vqgen_op_description(decode.op), "description");
   names.clear();
-  for (const Json& each : of_decode.at("arguments")) names.push_back(each.at("name"));
+  for (const Json& each : of_dequantize.at("arguments")) names.push_back(each.at("name"));
   EXPECT_EQ(names, (std::vector<std::string>{"out_keys", "out_values", "keys.codes",
                                              "keys.codebooks", "keys.scales", "values.codes",
                                              "values.codebooks", "key_smooth", "raw_keys",
-                                             "raw_values", "lengths", "windows", "sinks"}));
-  EXPECT_EQ(of_decode.at("arguments").at(0).at("shape"), Json({2, 2, 1100, 64}));
+                                             "raw_values", "lengths", "recent_counts", "sinks"}));
+  EXPECT_EQ(of_dequantize.at("arguments").at(0).at("shape"), Json({2, 2, 1100, 64}));
 
   const OwnedOp merge(small_merge());
   const Json of_merge = parse_json(vqgen_op_description(merge.op), "description");

@@ -128,7 +128,7 @@ TEST(MergeFallback, PreparesDataflowLanes) {
   const Outcome outcome = fake.prepare(merge_json());
   ASSERT_NE(outcome.record, nullptr);
   ASSERT_EQ(outcome.record->buckets.size(), 1u);
-  EXPECT_TRUE(std::holds_alternative<MergeLanes>(outcome.record->buckets.front().plan));
+  EXPECT_TRUE(std::holds_alternative<MergeSimt>(outcome.record->buckets.front().plan));
 }
 
 }  // namespace

@@ -53,11 +53,12 @@ TEST(Pages, AppendIsRightInEveryOrder) {
 TEST(Pages, DecodeIsRightInEveryOrder) {
   for (const int page_tokens : {16, 64}) {
     SCOPED_TRACE(page_tokens);
-    const Json config = in_pages(edited(small_decode(), {{"/shape/tokens", "200"}}), page_tokens);
-    const auto op = std::get<KvDecode>(read_config(config, "test").problem);
+    const Json config =
+        in_pages(edited(small_dequantize(), {{"/shape/tokens", "200"}}), page_tokens);
+    const auto op = std::get<KvDequantize>(read_config(config, "test").problem);
     expect_right_in_all_orders(OwnedOp(config), [&](std::uint64_t seed) {
       const std::int64_t tokens = seed % 2 == 0 ? 77 : 200;
-      return std::make_unique<DecodeTrial>(op, host(), tokens, seed);
+      return std::make_unique<DequantizeTrial>(op, host(), tokens, seed);
     });
   }
 }
@@ -256,8 +257,9 @@ TEST(Pages, OfAppendsAndDecodesAreJudgedAlike) {
   const Json append = in_pages(edited(small_append(), {{"/shape/tokens", "90"}}), 16);
   AppendTrial append_trial(std::get<KvAppend>(read_config(append, "test").problem), host(), 90);
   expect_pages_judged(OwnedOp(append), append_trial);
-  const Json decode = in_pages(edited(small_decode(), {{"/shape/tokens", "200"}}), 16);
-  DecodeTrial decode_trial(std::get<KvDecode>(read_config(decode, "test").problem), host(), 77);
+  const Json decode = in_pages(edited(small_dequantize(), {{"/shape/tokens", "200"}}), 16);
+  DequantizeTrial decode_trial(std::get<KvDequantize>(read_config(decode, "test").problem), host(),
+                               77);
   expect_pages_judged(OwnedOp(decode), decode_trial);
 }
 

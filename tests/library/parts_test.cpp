@@ -8,7 +8,7 @@ namespace {
 
 // Of heads of 64 channels, every third one being of the second part.
 Json with_parts(Json config) {
-  Json first = {{"vector_size", 8}, {"index_bits", 7}, {"residuals", 2}};
+  Json first = {{"vector_size", 8}, {"index_bits", 7}, {"num_codebooks", 2}};
   Json second = {{"vector_size", 4}, {"index_bits", 5}, {"scope", "head"}};
   for (int channel = 0; channel < 64; ++channel) {
     (channel % 3 == 1 && channel < 48 ? second : first)["channels"].push_back(channel);
@@ -33,7 +33,7 @@ TEST(KeysInParts, AreReadByAttention) {
 TEST(KeysInParts, AreAppendedAndDecoded) {
   for (const int page_tokens : {0, 16}) {
     Json append = with_parts(small_append());
-    Json decode = with_parts(small_decode());
+    Json decode = with_parts(small_dequantize());
     append["shape"]["page_tokens"] = decode["shape"]["page_tokens"] = page_tokens;
     const OwnedOp appending(append);
     const OwnedOp decoding(decode);
@@ -43,8 +43,8 @@ TEST(KeysInParts, AreAppendedAndDecoded) {
     AppendTrial written(of_append, host(), of_append.shape.tokens);
     ASSERT_EQ(written.launch(appending.op), VQGEN_OK) << vqgen_last_error();
     written.expect_right();
-    const auto of_decode = std::get<KvDecode>(read_config(decode, "test").problem);
-    DecodeTrial read(of_decode, host(), of_decode.shape.tokens);
+    const auto of_dequantize = std::get<KvDequantize>(read_config(decode, "test").problem);
+    DequantizeTrial read(of_dequantize, host(), of_dequantize.shape.tokens);
     ASSERT_EQ(read.launch(decoding.op), VQGEN_OK) << vqgen_last_error();
     read.expect_right();
   }

@@ -44,12 +44,12 @@ TEST(Policies, FallbackServesThePlainPlanUntilTheWantedOneIsThere) {
   const Outcome outcome = fake.prepare(config);
   ASSERT_NE(outcome.record, nullptr);
   EXPECT_EQ(outcome.provenance, Provenance::baseline);
-  EXPECT_EQ(dataflow_of(outcome.record->current()), "lanes");
+  EXPECT_EQ(dataflow_of(outcome.record->current()), "simt");
   EXPECT_EQ(fake.prepare(config).provenance, Provenance::baseline);
   go = true;
   while (&outcome.record->current() == outcome.record.get()) std::this_thread::yield();
   const Record& now = outcome.record->current();
-  EXPECT_EQ(dataflow_of(now), "fragments");
+  EXPECT_EQ(dataflow_of(now), "mma");
   EXPECT_EQ(fake.prepare(config).provenance, Provenance::memory);
   // Whoever made room for the baseline has room for what took over.
   EXPECT_GE(outcome.record->workspace_bytes, now.workspace_bytes);
@@ -156,7 +156,7 @@ TEST(Policies, ARuntimeWaitsForTheBackgroundAndItsOpsGoOn) {
     fake.prepare(edited(gemv_json(), {{"/shape/rows", "1"}}));
     while (backend->compilations < 3) std::this_thread::yield();  // two baselines, one under way
   }
-  EXPECT_EQ(dataflow_of(outcome.record->current()), "fragments");
+  EXPECT_EQ(dataflow_of(outcome.record->current()), "mma");
   outcome.record->current().buckets.front().kernel->enqueue(0, {}, nullptr);
   outcome.record.reset();
   EXPECT_EQ(backend->loaded, 0);

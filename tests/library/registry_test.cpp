@@ -105,9 +105,9 @@ TEST(Registry, KeysDifferInAllThatMakesAnotherKernelAndInNothingElse) {
   const GpuSpec gpu = find_gpu("h200");
   const std::string own = key(gemv_json(), gpu, "cuda");
   EXPECT_EQ(own, key(edited(gemv_json(), {{"/dtype", "\"f16\""}}), gpu, "cuda"));
-  const std::vector<Edit> edits{{"/dtype", "\"bf16\""},         {"/shape/rows", "1"},
-                                {"/shape/out_features", "520"}, {"/weights/index_bits", "7"},
-                                {"/hotness", "\"h.json\""},     {"/plan", R"({"splits": 2})"}};
+  const std::vector<Edit> edits{{"/dtype", "\"bf16\""},           {"/shape/rows", "1"},
+                                {"/shape/out_features", "520"},   {"/weights/index_bits", "7"},
+                                {"/access_counts", "\"h.json\""}, {"/plan", R"({"splits": 2})"}};
   for (const Edit& edit : edits) {
     EXPECT_NE(own, key(edited(gemv_json(), {edit}), gpu, "cuda")) << edit.pointer;
   }

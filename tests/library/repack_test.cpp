@@ -50,7 +50,7 @@ TEST(RepackApi, RefusesWhatCannotBe) {
 TEST(RepackApi, AnOpAsksForTheAlignmentOfItsLayout) {
   FakeRuntime fake{{}};
   const Json config = edited(
-      gemv_json(), {{"/weights/layout", R"({"rows": 4})"}, {"/plan", R"({"dataflow": "lanes"})"}});
+      gemv_json(), {{"/weights/layout", R"({"rows": 4})"}, {"/plan", R"({"dataflow": "simt"})"}});
   vqgen_op* op = nullptr;
   ASSERT_EQ(vqgen_prepare(&fake.runtime, config.dump().c_str(), nullptr, &op), VQGEN_OK)
       << vqgen_last_error();

@@ -108,7 +108,7 @@ TEST_F(ScalarArgs, OtherOps) {
   vqgen_merge_args args{};
   args.struct_bytes = sizeof(args);
   EXPECT_EQ(vqgen_attention_merge_launch(op_, &args, nullptr), VQGEN_BAD_INPUT);
-  expect_words(vqgen_last_error(), {"scalar_quantize", "vqgen_scalar_launch"});
+  expect_words(vqgen_last_error(), {"int8_quantize", "vqgen_scalar_launch"});
   EXPECT_EQ(vqgen_scalar_launch(nullptr, &n_, workspace_, bytes_, nullptr), VQGEN_BAD_INPUT);
 }
 

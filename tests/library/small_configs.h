@@ -9,7 +9,7 @@ inline Json small_attention() {
   return edited(attention_json(), {{"/shape/query_heads", "4"},
                                    {"/shape/head_dim", "64"},
                                    {"/shape/tokens", "1500"},
-                                   {"/shape/window", "8"},
+                                   {"/shape/recent_tokens", "8"},
                                    {"/shape/sinks", "3"},
                                    {"/keys", R"({"vector_size": 4, "index_bits": 8,
                                                  "smooth": true, "stage_scales": true})"}});
@@ -18,19 +18,20 @@ inline Json small_attention() {
 inline Json small_append() {
   return edited(append_json(), {{"/shape/head_dim", "64"},
                                 {"/shape/tokens", "30"},
-                                {"/shape/window", "3"},
+                                {"/shape/recent_tokens", "3"},
                                 {"/shape/sinks", "2"},
-                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
+                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "num_codebooks": 2,
                                               "smooth": true, "hadamard": true,
                                               "stage_scales": true})"}});
 }
 
-inline Json small_decode() {
-  return edited(decode_json(), {{"/shape/head_dim", "64"},
-                                {"/shape/tokens", "1100"},
-                                {"/shape/window", "9"},
-                                {"/shape/sinks", "2"},
-                                {"/keys", R"({"vector_size": 4, "index_bits": 6, "residuals": 2,
+inline Json small_dequantize() {
+  return edited(dequantize_json(),
+                {{"/shape/head_dim", "64"},
+                 {"/shape/tokens", "1100"},
+                 {"/shape/recent_tokens", "9"},
+                 {"/shape/sinks", "2"},
+                 {"/keys", R"({"vector_size": 4, "index_bits": 6, "num_codebooks": 2,
                                               "smooth": true, "hadamard": true,
                                               "stage_scales": true})"}});
 }

@@ -13,7 +13,7 @@ namespace vqgen::library::test {
 namespace {
 
 constexpr const char* kFormat =
-    R"({"vector_size": 4, "index_bits": 4, "scope": "head", "residuals": 2, "stage_scales": true})";
+    R"({"vector_size": 4, "index_bits": 4, "scope": "head", "num_codebooks": 2, "stage_scales": true})";
 
 struct Training {
   std::vector<float> vectors = std::vector<float>(2 * 50 * 16);
@@ -96,7 +96,7 @@ TEST(TrainingApi, TellsTheFieldsOfAFormat) {
   const Json fields = Json::parse(text);
   vqgen_text_free(text);
   EXPECT_EQ(fields["vector_size"], 8);
-  EXPECT_EQ(fields["residuals"], 1);
+  EXPECT_EQ(fields["num_codebooks"], 1);
   EXPECT_EQ(fields["smooth"], true);
   EXPECT_EQ(vqgen_format_fields("{", &text), VQGEN_BAD_INPUT);
 }

@@ -9,7 +9,7 @@
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_dequantize.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/reference_merge.h"
 #include "tests/library/fake_backend.h"
@@ -70,7 +70,7 @@ class AttentionTrial {
     args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
     args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     args_.lengths = device_.input(data_.lengths);
-    args_.windows = device_.input(data_.windows);
+    args_.recent_counts = device_.input(data_.recent_counts);
     args_.sinks = device_.input(data_.sinks);
     args_.out =
         device_.output<std::uint16_t>(results * static_cast<std::size_t>(op_.shape.head_dim));
@@ -242,12 +242,12 @@ class AppendTrial {
 };
 
 // The first `tokens` of a cache of the op's size.
-class DecodeTrial {
+class DequantizeTrial {
  public:
-  DecodeTrial(KvDecode op, vqgen_runtime* runtime, std::int64_t tokens,
-              std::uint64_t paging_seed = 1)
+  DequantizeTrial(KvDequantize op, vqgen_runtime* runtime, std::int64_t tokens,
+                  std::uint64_t paging_seed = 1)
       : op_(std::move(op)),
-        data_(make_decode_data(
+        data_(make_dequantize_data(
             op_, {.seed = static_cast<std::uint64_t>(tokens), .lengths = LengthPattern::ragged})),
         device_(runtime->registry->backend()) {
     const auto elements = static_cast<std::size_t>(op_.shape.batch * op_.shape.kv_heads * tokens *
@@ -265,19 +265,19 @@ class DecodeTrial {
     args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
     args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     args_.lengths = device_.input(data_.lengths);
-    args_.windows = device_.input(data_.windows);
+    args_.recent_counts = device_.input(data_.recent_counts);
     args_.sinks = device_.input(data_.sinks);
     device_.poison_outputs();
   }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
-    return vqgen_kv_decode_launch(op, &args_, stream);
+    return vqgen_kv_dequantize_launch(op, &args_, stream);
   }
   void poison() { device_.poison_outputs(); }
   PageOrder order() const { return pool_.order; }
-  vqgen_kv_decode_args& args() { return args_; }
+  vqgen_kv_dequantize_args& args() { return args_; }
   void expect_right() const {
-    const DecodeVerdict verdict =
-        judge_decode(data_, reference_decode(data_), {whole(0), whole(1)});
+    const DequantizeVerdict verdict =
+        judge_dequantize(data_, reference_dequantize(data_), {whole(0), whole(1)});
     EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
     device_.require_inputs_unchanged();
   }
@@ -285,7 +285,7 @@ class DecodeTrial {
  private:
   // An output as if all rows had been decoded: what was left out is the reference's.
   std::vector<std::uint16_t> whole(std::size_t number) const {
-    const DecodeResult reference = reference_decode(data_);
+    const DequantizeResult reference = reference_dequantize(data_);
     const std::vector<double>& rows = number == 0 ? reference.keys : reference.values;
     const std::vector<std::uint16_t> written = device_.fetch<std::uint16_t>(number);
     const auto dim = static_cast<std::size_t>(op_.shape.head_dim);
@@ -304,11 +304,11 @@ class DecodeTrial {
     }
     return all;
   }
-  KvDecode op_;
+  KvDequantize op_;
   AttentionData data_;
   PagePool pool_;
   DeviceData device_;
-  vqgen_kv_decode_args args_{};
+  vqgen_kv_dequantize_args args_{};
 };
 
 // Of `rows` query tokens, in place of a part or apart as the rows draw it.

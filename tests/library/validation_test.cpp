@@ -34,7 +34,7 @@ class Validation : public Launches {
     a_.key_smooth = as<float>(buffer);
     a_.raw_batch_stride = 160;
     a_.raw_head_stride = 80;
-    a_.lengths = a_.windows = a_.sinks = as<std::int32_t>(buffer);
+    a_.lengths = a_.recent_counts = a_.sinks = as<std::int32_t>(buffer);
     l_.struct_bytes = sizeof(l_);
     l_.rows = 5;
     l_.x = l_.y = buffer;
@@ -43,7 +43,7 @@ class Validation : public Launches {
   }
   static Json own_config() {
     return edited(attention_json(),
-                  {{"/shape/window", "32"},
+                  {{"/shape/recent_tokens", "32"},
                    {"/shape/sinks", "4"},
                    {"/keys", R"({"vector_size": 4, "index_bits": 8, "smooth": true,
                                  "stage_scales": true})"}});
@@ -91,7 +91,8 @@ TEST_F(Validation, WhatIsMissingIsNamed) {
   EXPECT_EQ(attention([](auto& a) { a.raw_keys = nullptr; }, "'raw_keys'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.raw_values = nullptr; }, "'raw_values'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.lengths = nullptr; }, "'lengths'"), VQGEN_BAD_INPUT);
-  EXPECT_EQ(attention([](auto& a) { a.windows = nullptr; }, "'windows'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([](auto& a) { a.recent_counts = nullptr; }, "'recent_counts'"),
+            VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.sinks = nullptr; }, "'sinks'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.x = nullptr; }, "'x'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.y = nullptr; }, "'y'"), VQGEN_BAD_INPUT);
@@ -166,7 +167,7 @@ TEST_F(Validation, StridesOfZeroAreForWhatIsSingle) {
     vqgen_op_release(attention_);
     attention_ = prepared(edited(attention_json(), edits));
   };
-  swap_op({{"/shape/window", "32"}, {"/shape/batch", "1"}});
+  swap_op({{"/shape/recent_tokens", "32"}, {"/shape/batch", "1"}});
   heads_refused();
   const auto one_sequence = [](auto& a) {
     a.keys.batch_stride = a.values.batch_stride = a.raw_batch_stride = 0;
@@ -287,7 +288,7 @@ TEST_F(Validation, ArgumentsArriveWhereTheyBelong) {
     std::memcpy(&seen.emplace_back(), bytes.data(), bytes.size());
   };
   a_.key_smooth = as<float>(at(16));
-  a_.windows = as<std::int32_t>(at(32));
+  a_.recent_counts = as<std::int32_t>(at(32));
   a_.sinks = as<std::int32_t>(at(48));
   a_.keys.codes = at(64);
   a_.values.codes = at(80);
@@ -295,7 +296,7 @@ TEST_F(Validation, ArgumentsArriveWhereTheyBelong) {
   ASSERT_FALSE(seen.empty());
   const vq::AttentionDecodeArgs& args = seen.front();
   EXPECT_EQ(args.key_smooth, a_.key_smooth);
-  EXPECT_EQ(args.windows, a_.windows);
+  EXPECT_EQ(args.recent_counts, a_.recent_counts);
   EXPECT_EQ(args.sinks, a_.sinks);
   EXPECT_EQ(static_cast<const void*>(args.keys.codes), a_.keys.codes);
   EXPECT_EQ(static_cast<const void*>(args.values.codes), a_.values.codes);

@@ -33,18 +33,16 @@ Json counting_product(int rows, const char* plan) {
 std::vector<Counting> all_counting() {
   const Json experts = edited(small_gemv(), {{"/shape/experts", "3"},
                                              {"/shape/total_rows", "9"},
-                                             {"/plan", R"({"dataflow": "lanes", "splits": 2,
+                                             {"/plan", R"({"dataflow": "simt", "splits": 2,
                                           "combine": "last_block"})"}});
   return {
-      {"lanes",
-       counting_attention(R"({"dataflow": "lanes", "splits": 3, "combine": "last_block"})")},
-      {"fragments",
-       counting_attention(R"({"dataflow": "fragments", "splits": 3, "combine": "last_block"})")},
-      {"length", counting_attention(R"({"dataflow": "fragments", "splits": 5, "splits_by": "length",
+      {"simt", counting_attention(R"({"dataflow": "simt", "splits": 3, "combine": "last_block"})")},
+      {"mma", counting_attention(R"({"dataflow": "mma", "splits": 3, "combine": "last_block"})")},
+      {"length", counting_attention(R"({"dataflow": "mma", "splits": 5, "schedule": "balanced",
                               "combine": "last_block"})")},
-      {"gemv", counting_product(1, R"({"dataflow": "lanes", "splits": 2,
+      {"gemv", counting_product(1, R"({"dataflow": "simt", "splits": 2,
                                        "combine": "last_block"})")},
-      {"gemm", counting_product(8, R"({"dataflow": "fragments", "splits": 3,
+      {"gemm", counting_product(8, R"({"dataflow": "mma", "splits": 3,
                                        "combine": "last_block"})")},
       {"experts", experts},
   };

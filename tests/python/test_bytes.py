@@ -7,10 +7,10 @@ import reference
 import vqgen
 
 
-@pytest.mark.parametrize("dataflow", ["bytes", "bytegroups"])
+@pytest.mark.parametrize("dataflow", ["int8_mma", "int8_wgmma"])
 def test_products_of_bytes(host, draw, dataflow):
     rows, features, columns = int(draw.integers(9, 40)), int(draw.integers(1, 70)), 256
-    linear = host.linear({"op": "gemm", "shape": {"rows": rows, "out_features": features,
+    linear = host.linear({"op": "gemm", "shape": {"m": rows, "out_features": features,
                                                   "in_features": columns},
                           "weights": "aqlm-2x8i8", "plan": {"dataflow": dataflow}})
     codes = draw.integers(0, 256, (features, columns // 8 * 2))

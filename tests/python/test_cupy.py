@@ -21,7 +21,7 @@ def runtime(tmp_path_factory):
 
 def test_products_on_a_stream_of_its_own(runtime, draw):
     op = runtime.linear({"op": "gemm", "weights": FORM,
-                         "shape": {"rows": 8, "out_features": 24, "in_features": 64}})
+                         "shape": {"m": 8, "out_features": 24, "in_features": 64}})
     packed = reference.pack(draw.integers(0, 256, (24, 16)), 8)
     books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
     x = draw.standard_normal((8, 64)).astype(np.float16)
@@ -42,7 +42,7 @@ def test_products_on_a_stream_of_its_own(runtime, draw):
 
 def test_arrays_elsewhere_are_refused_in_words(runtime, draw):
     op = runtime.linear({"op": "gemv", "weights": FORM,
-                         "shape": {"rows": 1, "out_features": 24, "in_features": 64}})
+                         "shape": {"m": 1, "out_features": 24, "in_features": 64}})
     weights = vqgen.Quantized(cupy.zeros((24, 4), cupy.uint32), cupy.zeros((1, 1, 256, 4), "float16"))
     with pytest.raises(vqgen.BadInput, match="'x'"):
         op(np.zeros((1, 64), np.float16), weights)

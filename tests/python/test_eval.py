@@ -31,10 +31,10 @@ def own_cache(tmp_path_factory):
 @pytest.mark.parametrize("form, units", [
     ({"vector_size": 4, "index_bits": 8}, 1),
     ({"vector_size": 2, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True}, 2),
-    ({"vector_size": 4, "index_bits": 5, "residuals": 2, "scope": "head", "stage_scales": True}, 2),
+    ({"vector_size": 4, "index_bits": 5, "num_codebooks": 2, "scope": "head", "stage_scales": True}, 2),
     ({"vector_size": 8, "index_bits": 7, "scope": "channel_group", "group_channels": 16}, 8)])
 def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
-    heads, dim, tokens, stages = 2, 64, 21, form.get("residuals", 1)
+    heads, dim, tokens, stages = 2, 64, 21, form.get("num_codebooks", 1)
     plain = {name: each for name, each in form.items() if name not in ("smooth", "hadamard")}
 
     def tensor(*shape, kind=torch.float32):
@@ -80,7 +80,7 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
 def test_simulated_keys_in_parts_are_those_that_the_kernels_store(draw, scopes):
     heads, dim, tokens = 2, 64, 21
     order = draw.permutation(dim).tolist()
-    parts = [{"channels": order[:24], "vector_size": 8, "index_bits": 6, "residuals": 3, "scope": scopes[0]},
+    parts = [{"channels": order[:24], "vector_size": 8, "index_bits": 6, "num_codebooks": 3, "scope": scopes[0]},
              {"channels": order[24:], "vector_size": 4, "index_bits": 5, "scope": scopes[1]}]
     units = {"tensor": (1, 1), "head": (heads, heads), "channel_group": (heads * 3, heads * 10)}
     sizes = [units[scope][i] * (3 * 64 * 8, 32 * 4)[i] for i, scope in enumerate(scopes)]
@@ -167,7 +167,7 @@ def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
     ones = torch.ones(1, 1, 1, form["vector_size"], dtype=torch.float16, device=DEVICE)
     cache = vt.VQCache(batch=2, query_heads=2, kv_heads=heads, head_dim=dim, tokens=tokens, keys=form,
                        values="int4-kivi-values", key_codebooks=ones, value_codebooks=ones.new_ones(1, 1, 1, 4),
-                       window=32)
+                       recent_tokens=32)
     cache._windows.zero_()
     rows = [tensor(2, heads, tokens, dim) for _ in range(2)]
     for begin in range(0, tokens, 15):
@@ -187,16 +187,16 @@ def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
 
 @pytest.mark.parametrize("window, together, batch", [
     (3, 1, 1), (3, 4, 1), (0, 1, 1), (0, 4, 1), (3, 1, 3), (7, 1, 4), (8, 1, 5), (13, 1, 2)])
-def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, window, together, batch):
+def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, recent_tokens, together, batch):
     tokens, dim, sinks = 13, 8, 2
     query, keys, values, raw_keys, raw_values = (
         torch.from_numpy(draw.standard_normal((1, heads, tokens, dim))) for heads in (4, 2, 2, 2, 2))
-    out = simulation.attention(query, keys, values, raw_keys, raw_values, window, sinks, 0.3,
+    out = simulation.attention(query, keys, values, raw_keys, raw_values, recent_tokens, sinks, 0.3,
                                together, batch)
     for head in range(4):
         for now in range(tokens):
             full = (now + 1) // together * together
-            in_window = {token // batch for token in range(now - window + batch, now + 1)} if window else ()
+            in_window = {token // batch for token in range(now - recent_tokens + batch, now + 1)} if recent_tokens else ()
             raw = [token // batch in in_window or token < sinks or token >= full for token in range(now + 1)]
             seen_keys, seen_values = (
                 np.stack([(own if is_raw else held)[0, head // 2, token].numpy()
@@ -208,7 +208,7 @@ def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, wind
 
 
 @pytest.mark.parametrize("window, batch", [(5, 1), (5, 3), (7, 4), (4, 4)])
-def test_simulated_batches_leave_the_window_as_in_the_cache(draw, window, batch):
+def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens, batch):
     """What a token sees raw, told by attention alone: of the simulation and of the kernels, step by step."""
     heads, dim, tokens, sinks = 2, 64, 21, 2
     form = {"vector_size": 4, "index_bits": 4}
@@ -218,13 +218,13 @@ def test_simulated_batches_leave_the_window_as_in_the_cache(draw, window, batch)
 
     books = [tensor(1, 1, 16, 4) for _ in range(2)]
     cache = vt.VQCache(batch=3, query_heads=4, kv_heads=heads, head_dim=dim, tokens=tokens, keys=form,
-                       values=form, key_codebooks=books[0], value_codebooks=books[1], window=window,
-                       window_batch=batch, sinks=sinks)
+                       values=form, key_codebooks=books[0], value_codebooks=books[1], recent_tokens=recent_tokens,
+                       flush_block=batch, sinks=sinks)
     keys, values = tensor(3, heads, tokens, dim), tensor(3, heads, tokens, dim)
     query = tensor(3, 4, tokens, dim)
     held = [simulation.dequantized(rows, form, each) for rows, each in zip((keys, values), books)]
-    expected = simulation.attention(query, *held, keys, values, window, sinks, dim**-0.5, window_batch=batch)
-    plain = simulation.attention(query, *held, keys, values, window, sinks, dim**-0.5)
+    expected = simulation.attention(query, *held, keys, values, recent_tokens, sinks, dim**-0.5, flush_block=batch)
+    plain = simulation.attention(query, *held, keys, values, recent_tokens, sinks, dim**-0.5)
     assert batch == 1 or (expected - plain).abs().max() > 0.05  # the raw tokens can be told
     for now in range(tokens):
         cache.append(keys[:, :, now:now + 1].transpose(1, 2), values[:, :, now:now + 1].transpose(1, 2))
@@ -235,9 +235,9 @@ def test_simulated_batches_leave_the_window_as_in_the_cache(draw, window, batch)
 
 def test_a_batch_that_the_window_lacks_is_refused(draw):
     rows = torch.zeros(1, 1, 3, 4)
-    for window in (0, 2):
-        with pytest.raises(vqgen.BadInput, match=f"window_batch is 3; it is at most the window, which is {window}"):
-            simulation.attention(rows, rows, rows, rows, rows, window, 0, 1.0, window_batch=3)
+    for recent_tokens in (0, 2):
+        with pytest.raises(vqgen.BadInput, match=f"flush_block is 3; it is at most the window, which is {recent_tokens}"):
+            simulation.attention(rows, rows, rows, rows, rows, recent_tokens, 0, 1.0, flush_block=3)
 
 
 @pytest.fixture(scope="module")
@@ -261,18 +261,18 @@ def small(tmp_path_factory):
 def test_the_command_says_what_it_measured(small, capsys):
     out = small / "out.json"
     assert vqgen.eval.main([
-        str(small), "--text", str(small / "text"), "--format", "vecinfer-d4b8", "--window", "0", "8", "11:4",
+        str(small), "--text", str(small / "text"), "--format", "vecinfer-d4b8", "--recent-tokens", "0", "8", "11:4",
         "--calibration", "6", "--sequences", "2", "--length", "40", "--codebooks",
         str(small / "books"), "--device", DEVICE, "--json", str(out)]) == 0
     result = json.loads(out.read_text())["accuracy"]
-    assert [(row["window"], row["window_batch"], row["bits"]) for row in result["rows"]] == [
+    assert [(row["recent_tokens"], row["flush_block"], row["bits"]) for row in result["rows"]] == [
         (0, 1, 2.0), (8, 1, 2.0), (11, 4, 2.0)]
     for row in result["rows"]:
         assert abs(row["loss"] - row["simulated"]) < 0.05 * row["simulated"]
         assert row["bytes_per_token"] == 2 * 2 * 16
-    of_none, *windows = (row["loss"] for row in result["rows"])
+    of_none, *recent_counts = (row["loss"] for row in result["rows"])
     assert all(abs(each - result["unquantized"]) < min(0.2, abs(of_none - result["unquantized"]))
-               for each in windows)
+               for each in recent_counts)
     said = capsys.readouterr().out
     assert "perplexity" in said and " 11:4 " in said
 
@@ -334,8 +334,8 @@ def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
     (["--text", "none", "--format", "vecinfer-d4b8"], "none"),
     (["--text", "TEXT", "--format", "vecinfer-d4b8", "--sequences", "500"], "are wanted"),
     (["--text", "TEXT", "--format", "nothing", "--length", "20"], "nothing"),
-    (["--text", "TEXT", "--format", "vecinfer-d4b8", "--length", "20", "--calibration", "8", "--window", "4:5"],
-     "window_batch is 5")])
+    (["--text", "TEXT", "--format", "vecinfer-d4b8", "--length", "20", "--calibration", "8", "--recent-tokens", "4:5"],
+     "flush_block is 5")])
 def test_what_cannot_be_evaluated_is_refused_in_a_line(small, capsys, options, words):
     options = [str(small / "text") if each == "TEXT" else each for each in options]
     assert vqgen.eval.main([str(small), "--device", DEVICE, *options]) == 2

@@ -11,7 +11,7 @@ BEGIN = """
 import os, sys, threading, time
 import numpy as np, vqgen
 sys.setswitchinterval(1e-5)
-config = {"op": "gemm", "shape": {"rows": 2, "out_features": 256, "in_features": 64},
+config = {"op": "gemm", "shape": {"m": 2, "out_features": 256, "in_features": 64},
           "weights": {"vector_size": 4, "index_bits": 8}}
 def runtime(cache=os.environ["KERNELS"]): return vqgen.Runtime("host", cache_dir=cache)
 def compile_anew(out):

@@ -28,7 +28,7 @@ def made(draw, experts, rows, features, columns):
 
 def config(experts, rows, features, columns):
     return {"op": "gemv",
-            "shape": {"rows": rows, "out_features": features, "in_features": columns,
+            "shape": {"m": rows, "out_features": features, "in_features": columns,
                       "experts": experts, "total_rows": experts * rows},
             "weights": "aqlm-2x8"}
 
@@ -50,7 +50,7 @@ def test_each_expert_has_its_rows(host, draw):
 
 def test_one_matrix_has_no_experts(host, draw):
     linear = host.linear({"op": "gemv", "weights": "aqlm-2x8",
-                          "shape": {"rows": 4, "out_features": 8, "in_features": 64}})
+                          "shape": {"m": 4, "out_features": 8, "in_features": 64}})
     x, weights, scales, offsets, _ = made(draw, 1, 4, 8, 64)
     with pytest.raises(vqgen.BadInput, match="expert_rows"):
         linear(x, vqgen.Quantized(weights.codes[0], weights.codebooks), output_scales=scales[0],

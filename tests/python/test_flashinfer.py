@@ -1,5 +1,5 @@
 """Attention over a quantized cache, contiguous and in FlashInfer's pages, against its references in
-plain PyTorch, over the dense keys and values that kv_decode gives, cut into pages; and merges.
+plain PyTorch, over the dense keys and values that kv_dequantize gives, cut into pages; and merges.
 VQGEN_FLASHINFER names a folder with the unpacked wheel of flashinfer-python (docs/development.md);
 nothing compiled of it is loaded."""
 
@@ -81,14 +81,14 @@ def codebooks(form, draw):
 
 def filled(case, draw):
     """A contiguous cache of random codes, with lengths of 0 and of all its tokens among them."""
-    batch, tokens, head_dim, group, forms, window, sinks = case
+    batch, tokens, head_dim, group, forms, recent_tokens, sinks = case
     books = [codebooks(form, draw) for form in forms]
     smooth = 0.5 + torch.rand(KV_HEADS, head_dim, generator=draw, device=DEVICE)
     cache = vt.VQCache(
         batch=batch, query_heads=group * KV_HEADS, kv_heads=KV_HEADS, head_dim=head_dim,
         tokens=-(-tokens // PAGE) * PAGE, keys=forms[0], values=forms[1],
         key_codebooks=books[0][0], value_codebooks=books[1][0], key_scales=books[0][1],
-        value_scales=books[1][1], key_smooth=smooth, window=window, sinks=sinks)
+        value_scales=books[1][1], key_smooth=smooth, recent_tokens=recent_tokens, sinks=sinks)
     for held in (cache.keys, cache.values):
         held.codes.random_(-1 << 31, 1 << 31, generator=draw)
     for raw in (cache.raw_keys, cache.raw_values):
@@ -132,7 +132,7 @@ def in_pages(layout):
             vt.config_text(config), query, codes[0], *cache.keys[1:], codes[1], *cache.values[1:],
             cache.lengths, key_smooth=cache.key_smooth, raw_keys=cache.raw_keys,
             raw_values=cache.raw_values, tokens=cache.tokens,
-            windows=torch.full_like(cache.lengths, config["shape"]["window"]) if raw else None,
+            recent_counts=torch.full_like(cache.lengths, config["shape"]["recent_tokens"]) if raw else None,
             sinks=torch.full_like(cache.lengths, config["shape"]["sinks"]) if raw else None,
             block_table=order.view(batch, pages).int())
     attend.__name__ = layout

@@ -180,7 +180,7 @@ def test_with_a_window_that_holds_all_it_is_the_unquantized_model(model, codeboo
     options = {"max_new_tokens": 8, "do_sample": False, "return_dict_in_generate": True,
                "output_logits": True}
     out, parts = (
-        model.generate(**inputs, past_key_values=new_cache(model, codebooks, 2, window=40),
+        model.generate(**inputs, past_key_values=new_cache(model, codebooks, 2, recent_tokens=40),
                        **options, **chunks) for chunks in ({}, {"prefill_chunk_size": 3}))
     assert torch.equal(parts.sequences, out.sequences)
     model.set_attn_implementation("sdpa")
@@ -241,7 +241,7 @@ def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured, b
     lengths = [5, 12, 1]
     inputs = prompts(lengths)
     mask = inputs["attention_mask"]
-    caches = [new_cache(model, codebooks, 3, window=8, window_batch=batch, sinks=2, drafts=3)
+    caches = [new_cache(model, codebooks, 3, recent_tokens=8, flush_block=batch, sinks=2, drafts=3)
               for _ in range(2)]
     for cache in caches:
         with torch.no_grad():
@@ -290,8 +290,8 @@ def test_greedy_tokens_with_drafts_are_those_without(model, codebooks, length):
     inputs, new = prompts([length]), 88
     first, second = inputs["input_ids"].chunk(2, 1)
     second.copy_(first)  # so that there is a draft in the prompt's pass
-    caches = [new_cache(model, codebooks, 1, tokens=length + new, window=16, drafts=3,
-                        independent=True) for _ in range(2)]
+    caches = [new_cache(model, codebooks, 1, tokens=length + new, recent_tokens=16, drafts=3,
+                        batch_invariant=True) for _ in range(2)]
     expected, expected_logits, _, _ = generate(model, caches[0], inputs, new, 0)
     out, logits, passes, refused = generate(model, caches[1], inputs, new, 3)
     assert torch.equal(out, expected)
@@ -322,7 +322,7 @@ def test_taking_back_what_no_step_holds_is_refused_in_words(model, codebooks):
     ({"vector_size": 4, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True},
      {"vector_size": 8, "index_bits": 5, "scope": "tensor"}),
     ({"vector_size": 4, "index_bits": 5, "scope": "channel_group", "group_channels": 32,
-      "residuals": 2, "stage_scales": True}, FORM)])
+      "num_codebooks": 2, "stage_scales": True}, FORM)])
 def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values):
     import subprocess
 

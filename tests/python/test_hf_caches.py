@@ -18,8 +18,8 @@ from vqgen._models import attending
 
 
 @pytest.mark.parametrize("window, drafts", [(0, 0), (8, 0), (8, 3)])
-def test_a_pass_that_fails_midway_is_told_of(model, layers, window, drafts, monkeypatch):
-    cache = new_cache(model, layers, window=window, drafts=drafts)
+def test_a_pass_that_fails_midway_is_told_of(model, layers, recent_tokens, drafts, monkeypatch):
+    cache = new_cache(model, layers, recent_tokens=recent_tokens, drafts=drafts)
     broken = cache.layers[1].cache
     write = type(broken).write
 
@@ -33,7 +33,7 @@ def test_a_pass_that_fails_midway_is_told_of(model, layers, window, drafts, monk
         steps(model, cache)
     assert untouched(cache)  # nothing was there before
     monkeypatch.setattr(type(broken), "write", write)
-    expected = steps(model, new_cache(model, layers, window=window, drafts=drafts))
+    expected = steps(model, new_cache(model, layers, recent_tokens=recent_tokens, drafts=drafts))
     assert torch.equal(steps(model, cache), expected)
     monkeypatch.setattr(type(broken), "write", fails)
     with pytest.raises(vqgen.DeviceError):
@@ -87,7 +87,7 @@ def test_tokens_beyond_what_one_append_takes_come_in_parts(layers, counts, monke
     new = torch.randn(2, 3, 7, 2, 64, device=DEVICE).half()
     if counts is not None:
         counts = torch.tensor(counts, dtype=torch.int32, device=DEVICE)
-    caches = [vt.VQCache(batch=3, query_heads=4, kv_heads=2, head_dim=64, tokens=16, window=4, sinks=1, keys=item["keys"],
+    caches = [vt.VQCache(batch=3, query_heads=4, kv_heads=2, head_dim=64, tokens=16, recent_tokens=4, sinks=1, keys=item["keys"],
                          values=item["values"], key_codebooks=tensors["keys.codebooks"],
                          value_codebooks=tensors["values.codebooks"]) for _ in range(2)]
     positions = torch.tensor([2, 5, -1], dtype=torch.int32, device=DEVICE)
@@ -122,8 +122,8 @@ def test_a_prompt_above_65536_tokens(model, layers):
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
 def test_copies_of_a_cache_go_on_by_themselves(model, layers, copied):
-    first = new_cache(model, layers, window=4, drafts=1)
-    expected = steps(model, new_cache(model, layers, window=4, drafts=1))
+    first = new_cache(model, layers, recent_tokens=4, drafts=1)
+    expected = steps(model, new_cache(model, layers, recent_tokens=4, drafts=1))
     with torch.no_grad():
         model(IDS[:, :5], past_key_values=first)
     copies = [copied(first) for _ in range(2)]

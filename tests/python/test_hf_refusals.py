@@ -115,10 +115,10 @@ def test_a_refused_keyword_leaves_the_cache_empty(layers):
 
 
 def test_a_mask_that_is_not_plain_causal_is_refused_in_words(model):
-    window = torch.zeros(2, dtype=torch.long)
+    recent_tokens = torch.zeros(2, dtype=torch.long)
     makers = {"sliding_window_causal_mask_function": (4,), "sliding_window_overlay": (4,),
               "sliding_window_bidirectional_overlay": (4,), "sliding_window_bidirectional_mask_function": (4,),
-              "chunked_causal_mask_function": (4, window), "chunked_overlay": (4, window),
+              "chunked_causal_mask_function": (4, recent_tokens), "chunked_overlay": (4, recent_tokens),
               "blockwise_overlay": (IDS,), "packed_sequence_mask_function": (IDS,), "padding_mask_function": (IDS,),
               "remap_positions_for_packed_sequence": (masking_utils.causal_mask_function, IDS)}
     functions = {name: getattr(masking_utils, name)(*given) for name, given in makers.items()

@@ -10,7 +10,7 @@ import vqgen.torch as vt
 from vqgen import _kmeans, _nearest
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FORMAT = {"vector_size": 32, "index_bits": 5, "residuals": 3}
+FORMAT = {"vector_size": 32, "index_bits": 5, "num_codebooks": 3}
 
 
 def clustered(draw, units=1, rows=600, columns=64):
@@ -35,7 +35,7 @@ def by_torch(vectors, form, dtype=torch.float16, **options):
 
 
 @pytest.mark.parametrize("form", [FORMAT, {**FORMAT, "stage_scales": True, "scope": "head"},
-                                  {**FORMAT, "vector_size": 64, "residuals": 2}])
+                                  {**FORMAT, "vector_size": 64, "num_codebooks": 2}])
 def test_its_codebooks_are_as_good_as_those_of_all_cores(draw, form):
     vectors = clustered(draw, units=2)
     vectors[1] *= 30

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import reference
 import vqgen
 import vqgen.torch as vt
-from test_torch import (DEVICE, FORM, append_call, attention_call, decode_call, linear_call, merge_call, new_cache,
+from test_torch import (DEVICE, FORM, append_call, attention_call, dequantize_call, linear_call, merge_call, new_cache,
                         own_cache, tensor)
 
 __all__ = ["own_cache"]  # the fixture
@@ -19,7 +19,7 @@ __all__ = ["own_cache"]  # the fixture
 
 def layer_of(draw, dtype=torch.float16, out=40, columns=64, **fields):
     """A layer of random codes, and its W."""
-    form = {**FORM, "residuals": 2, **fields}
+    form = {**FORM, "num_codebooks": 2, **fields}
     packed = reference.pack(draw.integers(0, 256, (out, columns // 4 * 2)), 8)
     books = torch.from_numpy(draw.standard_normal((1, 2, 256, 4))).to(dtype)
     scales = tensor(draw.uniform(0.5, 2, out).astype(np.float32)) if fields.get("output_scales") else None
@@ -42,7 +42,7 @@ def test_the_gradient_of_a_product_is_dy_w(draw, dtype):
 
 def test_the_gradient_of_experts_is_that_of_each(draw):
     config = vt.config_text({"op": "gemm", "weights": FORM, "shape": {
-        "rows": 4, "out_features": 24, "in_features": 64, "experts": 3, "total_rows": 6}})
+        "m": 4, "out_features": 24, "in_features": 64, "experts": 3, "total_rows": 6}})
     packed = reference.pack(draw.integers(0, 256, (3, 24, 16)), 8)
     books = draw.standard_normal((3, 1, 256, 4)).astype(np.float16)
     x = torch.randn(6, 64, dtype=torch.float16, device=DEVICE, requires_grad=True)
@@ -59,7 +59,7 @@ def test_the_gradient_of_experts_is_that_of_each(draw):
 
 
 @pytest.mark.parametrize("name, call, number", [
-    ("attention", lambda draw: attention_call(draw)[0], 1), ("decode", decode_call, 2),
+    ("attention", lambda draw: attention_call(draw)[0], 1), ("decode", dequantize_call, 2),
     ("merge", lambda draw: merge_call(draw)[0], 1), ("linear", lambda draw: linear_call(draw)[0], 3)])
 def test_what_has_no_gradient_says_so_in_backward(draw, name, call, number):
     arguments = list(call(draw))
@@ -125,7 +125,7 @@ def test_a_dtype_leaves_the_weights_as_they_are(draw, change, dtype):
 def test_a_layer_and_a_cache_are_copied_and_saved(draw):
     layer, _ = layer_of(draw, output_scales=True)
     x = torch.randn(3, 64, dtype=torch.float16, device=DEVICE)
-    cache = new_cache(draw, window=8, sinks=2)
+    cache = new_cache(draw, recent_tokens=8, sinks=2)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
     cache.append(*fresh)
     query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
@@ -146,7 +146,7 @@ def test_a_layer_and_a_cache_are_copied_and_saved(draw):
 
 def test_what_is_made_in_inference_mode_is_used_outside(draw):
     with torch.inference_mode():
-        cache = new_cache(draw, window=8, sinks=2)
+        cache = new_cache(draw, recent_tokens=8, sinks=2)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 3, 2, 64)).astype(np.float16)]
     query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
     cache.append(*fresh)
@@ -181,7 +181,7 @@ def test_configs_and_sizes_that_are_none(draw):
         with pytest.raises(vqgen.BadInput, match=words):
             torch.ops.vqgen.linear(bad, x, *others)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):
-        torch.ops.vqgen.decode(*decode_call(draw), tokens=-5)
+        torch.ops.vqgen.decode(*dequantize_call(draw), tokens=-5)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):
         torch.ops.vqgen.attention(*attention_call(draw)[0], tokens=-5)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):

@@ -104,7 +104,7 @@ def test_several_query_tokens(host, draw):
 def test_append_writes_what_attention_reads(host, draw):
     batch, kv_heads, tokens, dim, new = 2, 2, 20, 64, 3
     shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": dim, "tokens": tokens}
-    form = {"vector_size": 4, "index_bits": 6, "residuals": 2}
+    form = {"vector_size": 4, "index_bits": 6, "num_codebooks": 2}
     append = host.append({"shape": {**shape, "new_tokens": new}, "keys": form, "values": form})
     caches = [vqgen.Quantized(np.zeros((batch, kv_heads, tokens, 6), np.uint32),
                               draw.standard_normal((1, 2, 64, 4)).astype(np.float16))
@@ -126,14 +126,14 @@ def test_append_writes_what_attention_reads(host, draw):
 
 
 def test_decoded_tensors_are_what_attention_reads(host, draw):
-    batch, kv_heads, tokens, dim, window, sinks = 2, 3, 50, 96, 8, 2
-    form = configs.Format(4, 6, residuals=2)
-    op = host.decode(configs.DecodeConfig(
-        configs.DecodeShape(batch, kv_heads, dim, 64, window, sinks), form, form))
+    batch, kv_heads, tokens, dim, recent_tokens, sinks = 2, 3, 50, 96, 8, 2
+    form = configs.Format(4, 6, num_codebooks=2)
+    op = host.decode(configs.DequantizeConfig(
+        configs.DequantizeShape(batch, kv_heads, dim, 64, recent_tokens, sinks), form, form))
     caches = [random_cache(draw, batch, kv_heads, tokens, dim, 4, 6, 2) for _ in range(2)]
-    raw = draw.standard_normal((2, batch, kv_heads, sinks + window, dim)).astype(np.float16)
-    lengths, windows, firsts = (np.array(each, np.int32) for each in ([50, 21], [8, 3], [1, 2]))
-    arguments = dict(raw_keys=raw[0], raw_values=raw[1], windows=windows, sinks=firsts)
+    raw = draw.standard_normal((2, batch, kv_heads, sinks + recent_tokens, dim)).astype(np.float16)
+    lengths, recent_counts, firsts = (np.array(each, np.int32) for each in ([50, 21], [8, 3], [1, 2]))
+    arguments = dict(raw_keys=raw[0], raw_values=raw[1], recent_counts=recent_counts, sinks=firsts)
     results = op(*caches, lengths, **arguments)
     given = np.full((2, batch, kv_heads, 30, dim), 7, np.float16)
     assert op(*caches, lengths, out_keys=given[0], out_values=given[1], **arguments)[0] is not None
@@ -144,8 +144,8 @@ def test_decoded_tensors_are_what_attention_reads(host, draw):
             for token in range(length):
                 if token < firsts[sequence]:
                     rows[sequence, :, token] = slots[sequence, :, token]
-                elif token >= length - windows[sequence]:
-                    rows[sequence, :, token] = slots[sequence, :, sinks + token % window]
+                elif token >= length - recent_counts[sequence]:
+                    rows[sequence, :, token] = slots[sequence, :, sinks + token % recent_tokens]
             assert reference.worst(result[sequence, :, :length], rows[sequence, :, :length]) < 1e-3
             assert np.array_equal(fewer[sequence, :, :length], result[sequence, :, :min(length, 30)])
         assert (fewer[1, :, 21:] == 7).all()  # no token is there
@@ -160,9 +160,9 @@ def test_decoded_tensors_are_what_attention_reads(host, draw):
 @pytest.mark.parametrize("op", ["gemv", "gemm"])
 def test_products(host, draw, op):
     rows, features, columns = 7, int(draw.integers(1, 70)), 96
-    linear = host.linear({"op": op, "shape": {"rows": rows, "out_features": features,
+    linear = host.linear({"op": op, "shape": {"m": rows, "out_features": features,
                                               "in_features": columns},
-                          "weights": {"vector_size": 8, "index_bits": 8, "residuals": 2,
+                          "weights": {"vector_size": 8, "index_bits": 8, "num_codebooks": 2,
                                       "output_scales": True}})
     codes = draw.integers(0, 256, (features, columns // 8 * 2))
     weights = vqgen.Quantized(reference.pack(codes, 8),
@@ -194,7 +194,7 @@ def test_products(host, draw, op):
 
 def test_bfloat16_comes_as_its_bits(host, draw):
     linear = host.linear({"dtype": "bf16",
-                          "shape": {"rows": 1, "out_features": 8, "in_features": 32},
+                          "shape": {"m": 1, "out_features": 8, "in_features": 32},
                           "weights": {"vector_size": 4, "index_bits": 8}})
     bits = lambda values: (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
     floats = lambda values: (values.astype(np.uint32) << 16).view(np.float32)
@@ -279,7 +279,7 @@ def test_read_only_arrays_are_read_and_not_written(host):
 
 @pytest.mark.parametrize("config, error, words", [
     ({"shape": {"batch": 1}}, vqgen.BadInput, "query_heads"),
-    ({"op": "gemm", "shape": {"rows": 2, "out_features": 8, "in_features": 32},
+    ({"op": "gemm", "shape": {"m": 2, "out_features": 8, "in_features": 32},
       "weights": {"vector_size": 4, "index_bits": 8}}, vqgen.BadInput, "is of op gemm"),
     (17, vqgen.BadInput, "a config is a dict"),
     ({"shape": {"batch": object()}}, vqgen.BadInput, "no JSON"),
@@ -291,7 +291,7 @@ def test_configs_that_are_none(host, config, error, words):
 
 
 def test_configs_from_files_and_beforehand(host, tmp_path):
-    config = {"op": "gemm", "shape": {"rows": 2, "out_features": 8, "in_features": 32},
+    config = {"op": "gemm", "shape": {"m": 2, "out_features": 8, "in_features": 32},
               "weights": {"vector_size": 4, "index_bits": 8}}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
@@ -309,9 +309,9 @@ def test_dataclasses_have_the_fields_of_the_schema():
     ops = {each["properties"]["op"]["const"]: each["properties"] for each in schema["oneOf"]}
     for op, whole, shape in [("attention_decode", configs.AttentionConfig, configs.AttentionShape),
                              ("kv_append", configs.AppendConfig, configs.AppendShape),
-                             ("kv_decode", configs.DecodeConfig, configs.DecodeShape),
+                             ("kv_dequantize", configs.DequantizeConfig, configs.DequantizeShape),
                              ("attention_merge", configs.MergeConfig, configs.MergeShape),
-                             ("scalar_quantize", configs.ScalarConfig, configs.ScalarShape),
+                             ("int8_quantize", configs.ScalarConfig, configs.ScalarShape),
                              ("gemm", configs.LinearConfig, configs.LinearShape)]:
         assert names(whole) == set(ops[op]), op
         assert names(shape) == set(ops[op]["shape"]["properties"]), op
@@ -348,7 +348,7 @@ def test_threads_call_one_op_at_once(host, draw):
     form = {"vector_size": 4, "index_bits": 8}
     # Splits, so that a workspace is shared.
     op = host.attention({"shape": shape, "keys": form, "values": form,
-                         "plan": {"dataflow": "lanes", "splits": 4}})
+                         "plan": {"dataflow": "simt", "splits": 4}})
     cache = random_cache(draw, 1, 1, 64, 64, 4, 8)
     rows = reference.decoded(cache.codes, cache.codebooks, 64, 8)
     queries = draw.standard_normal((8, 1, 2, 64)).astype(np.float16)

@@ -22,7 +22,7 @@ SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
 FLAGSHIP = SOURCE / "docs" / "charts" / "flagship.json"
 CHARTS = {"context": "context", "rows": "flagship-rows", "roofline": "flagship-roofline"}
 PRODUCT = {"op": "gemv", "weights": "aqlm-1x8",
-           "shape": {"rows": 1, "out_features": 256, "in_features": 1024}}
+           "shape": {"m": 1, "out_features": 256, "in_features": 1024}}
 
 
 def vqgen(folder, *arguments):
@@ -38,7 +38,7 @@ def told(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    """Of keys of 2 heads and 128 tokens; what vqgen profile --json says; and the file that it writes."""
+    """Of keys of 2 heads and 128 tokens; what vqgen count-accesses --json says; and the file that it writes."""
     folder = tmp_path_factory.mktemp("profile")
     draw = np.random.default_rng(3)
     names = {"l.k": 0, "l.v": 1}
@@ -61,7 +61,7 @@ def tuning(tmp_path_factory):
     """A sweep of two problems, tuned on a recording; the path of what vqgen tune --json says."""
     folder = tmp_path_factory.mktemp("tuning")
     (folder / "c.json").write_text(json.dumps(PRODUCT))
-    (folder / "none.json").write_text('[{"plan": "linear_lanes/threads=992", "time_us": 1}]')
+    (folder / "none.json").write_text('[{"plan": "linear_simt/threads=992", "time_us": 1}]')
     common = ["--gpu", "h200", "--most", 40, "--strategy", "exhaustive", "--replay"]
     vqgen(folder, "tune", "c.json", "--journal", "asked", *common, "none.json")
     asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
@@ -71,7 +71,7 @@ def tuning(tmp_path_factory):
     (folder / "times.json").write_text(json.dumps(times))
     (folder / "sweep.json").write_text(json.dumps({
         "model": {"name": "tiny", "source": "a test"}, "formats": {"weights": ["aqlm-1x8"]},
-        "ops": [{"name": "up", "shape": {"rows": 1, "out_features": [256, 512], "in_features": 1024}}]}))
+        "ops": [{"name": "up", "shape": {"m": 1, "out_features": [256, 512], "in_features": 1024}}]}))
     document = told(folder, "tune", "sweep.json", *common, "times.json")
     (folder / "tune.json").write_text(json.dumps(document))
     return folder / "tune.json"
@@ -81,7 +81,7 @@ def tuning(tmp_path_factory):
 def ablated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ablation")
     (folder / "a.json").write_text(json.dumps(
-        {"op": "gemv", "shape": {"rows": 1, "out_features": 16, "in_features": 64},
+        {"op": "gemv", "shape": {"m": 1, "out_features": 16, "in_features": 64},
          "weights": {"vector_size": 8, "index_bits": 4}}))
     return told(folder, "ablate", "a.json", "--backend", "host", "--gpu", "h200", "--budget", 3)
 
@@ -95,9 +95,9 @@ def words(axes):
     return axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()
 
 
-def test_hotness_is_what_the_profile_counts(profile):
+def test_access_counts_is_what_the_profile_counts(profile):
     summary, path = profile
-    figure = plots.hotness(path)
+    figure = plots.access_counts(path)
     profiles = json.loads(path.read_text())["profiles"]
     assert len(figure.axes) == 3 * len(profiles) == 6  # with the scales of colours
     for place, each in enumerate(profiles):
@@ -256,9 +256,9 @@ def names_of(axes):
 
 
 def test_accuracy_is_what_is_lost():
-    rows = [{"keys": "d2b8", "values": "d2b8", "window": 0, "sinks": 0, "bits": 4, "loss": 3.25},
-            {"keys": "d4b8", "values": "d8b8", "window": 16, "sinks": 0, "bits": 2.25, "loss": 3.5},
-            {"keys": "int8", "values": "int8", "window": 0, "sinks": 0, "bits": 8, "loss": 3.124}]
+    rows = [{"keys": "d2b8", "values": "d2b8", "recent_tokens": 0, "sinks": 0, "bits": 4, "loss": 3.25},
+            {"keys": "d4b8", "values": "d8b8", "recent_tokens": 16, "sinks": 0, "bits": 2.25, "loss": 3.5},
+            {"keys": "int8", "values": "int8", "recent_tokens": 0, "sinks": 0, "bits": 8, "loss": 3.124}]
     axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
     assert points_of(axes) == [[[4, 0.125]], [[2.25, 0.375]], [[8, plots.LEAST_RISE]]]
     assert names_of(axes) == ["d2b8", "d4b8 / d8b8, window 16", "int8"]
@@ -267,7 +267,7 @@ def test_accuracy_is_what_is_lost():
 
 
 def test_accuracy_names_what_codebooks_were_trained_on_where_that_differs():
-    rows = [{"keys": "d2b8", "values": "d2b8", "window": 0, "sinks": 0, "bits": 4, "loss": loss,
+    rows = [{"keys": "d2b8", "values": "d2b8", "recent_tokens": 0, "sinks": 0, "bits": 4, "loss": loss,
              "calibration": {"text": "prose", "sequences": count}}
             for loss, count in ((3.25, 1), (3.5, 6), (None, 7))]  # the last was only simulated
     axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
@@ -368,7 +368,7 @@ def test_what_is_no_such_document_is_refused_in_a_line(tuning, tmp_path, capsys,
     for wrong in ({"entries": 3}, {"entries": 0}, {"counts": []}, {"counts": ["1"] * 4},
                   {"parts": {**profile["parts"], "number": 2}},
                   {"parts": {**profile["parts"], "counts": [4]}}):
-        expect("hotness", {"profiles": [{**profile, **wrong}]}, "vqgen profile --out")
+        expect("access_counts", {"profiles": [{**profile, **wrong}]}, "vqgen count-accesses --out")
     expect("rows", {"figures": []}, "nothing to draw")
     error = refused(capsys, monkeypatch, "rows", tmp_path / "none.json", "--out", out)
     assert "none.json" in error and error.count("\n") == 1

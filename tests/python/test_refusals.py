@@ -20,7 +20,7 @@ def refused(call, words):
 
 
 def linear_of(host, rows=4):
-    op = host.linear({"op": "gemm", "shape": {"rows": rows, "out_features": 64, "in_features": 64},
+    op = host.linear({"op": "gemm", "shape": {"m": rows, "out_features": 64, "in_features": 64},
                       "weights": {"vector_size": 4, "index_bits": 8}})
     return op, vqgen.Quantized(np.zeros((64, 4), np.uint32), np.ones((1, 1, 256, 4), np.float16))
 
@@ -95,7 +95,7 @@ def test_arrays(host, bad):
     linear, weights = linear_of(host)
     good = np.ones((1, 64), np.float16)
     merge = host.merge({"shape": {"rows": 2, "heads": 1, "head_dim": 64, "parts": 2}})
-    scalar = host.scalar({"op": "scalar_quantize", "dtype": "f32",
+    scalar = host.scalar({"op": "int8_quantize", "dtype": "f32",
                           "shape": {"tokens": 8, "channels": 64, "scales": "computed"}})
     for number in range(4):
         given = list(arrays)
@@ -140,7 +140,7 @@ def test_a_format_file_is_read_once(tmp_path, monkeypatch):
 
         def format_fields(self, text):
             told = fields(text)
-            path.write_text('{"vector_size": 4, "index_bits": 7, "residuals": 2}')
+            path.write_text('{"vector_size": 4, "index_bits": 7, "num_codebooks": 2}')
             return told
 
     monkeypatch.setattr(vqgen._training, "_core", Core())
@@ -173,7 +173,7 @@ def test_what_is_written_has_memory_of_its_own(host):
     merge(list(outs), list(lses), out=outs[1], lse=lses[0])  # in place
     whole = np.zeros((3, 1, 64), np.float16)
     refused(lambda: merge([whole[:2], outs[1]], list(lses), out=whole[1:]), "shares memory with 'outs.0'")
-    scalar = host.scalar({"op": "scalar_quantize", "dtype": "f32",
+    scalar = host.scalar({"op": "int8_quantize", "dtype": "f32",
                           "shape": {"tokens": 8, "channels": 64, "scales": "computed"}})
     x = np.ones((8, 64), np.float32)
     refused(lambda: scalar(x, out=x.reshape(-1).view(np.int8)[:512].reshape(8, 64)),
@@ -212,13 +212,13 @@ def test_nothing_comes_of_nothing(host):
     linear, weights = linear_of(host)
     assert linear(np.zeros((0, 64), np.float16), weights).shape == (0, 64)
     experts = host.linear({"op": "gemm", "weights": {"vector_size": 4, "index_bits": 8}, "shape": {
-        "rows": 2, "out_features": 64, "in_features": 64, "experts": 2, "total_rows": 4}})
+        "m": 2, "out_features": 64, "in_features": 64, "experts": 2, "total_rows": 4}})
     own = vqgen.Quantized(np.zeros((2, 64, 4), np.uint32), np.ones((2, 1, 256, 4), np.float16))
     assert experts(np.zeros((0, 64), np.float16), own, expert_rows=np.zeros(3, np.int32)).shape == (0, 64)
     merge = host.merge({"shape": {"rows": 2, "heads": 1, "head_dim": 64, "parts": 2}})
     outs, lses = np.zeros((2, 0, 1, 64), np.float16), np.zeros((2, 0, 1), np.float32)
     assert [each.shape for each in merge(list(outs), list(lses))] == [(0, 1, 64), (0, 1)]
-    config = {"op": "scalar_quantize", "dtype": "f32", "shape": {"tokens": 8, "channels": 64}}
+    config = {"op": "int8_quantize", "dtype": "f32", "shape": {"tokens": 8, "channels": 64}}
     codes, scales = host.scalar({**config, "shape": {**config["shape"], "scales": "computed"}})(
         np.zeros((0, 64), np.float32))
     assert codes.shape == (0, 64) and (scales == 1).all()

@@ -9,7 +9,7 @@ import reference
 import vqgen
 from vqgen import _nearest, _rsimvq
 
-FORMAT = {"vector_size": 16, "index_bits": 4, "residuals": 3, "scope": "tensor"}
+FORMAT = {"vector_size": 16, "index_bits": 4, "num_codebooks": 3, "scope": "tensor"}
 QUICK = {"steps": 40, "batch": 200, "learning_rate": 5e-3}
 
 
@@ -90,10 +90,10 @@ def test_other_vectors_may_judge(draw):
 
 def test_more_stages_lose_less(draw):
     vectors = clustered(draw)
-    errors = [error(vectors, vqgen.train_rsimvq(vectors, {**FORMAT, "residuals": stages}, **QUICK))[0]
+    errors = [error(vectors, vqgen.train_rsimvq(vectors, {**FORMAT, "num_codebooks": stages}, **QUICK))[0]
               for stages in (1, 2, 4)]
     assert errors[2] < 0.8 * errors[1] < 0.64 * errors[0]
-    trained = vqgen.train_rsimvq(vectors, {**FORMAT, "residuals": 4}, **QUICK)
+    trained = vqgen.train_rsimvq(vectors, {**FORMAT, "num_codebooks": 4}, **QUICK)
     by_stage = [error(vectors, vqgen.Codebooks(trained.codebooks[:, :stages], None))[0]
                 for stages in (1, 2, 3, 4)]
     assert by_stage == sorted(by_stage, reverse=True)
@@ -178,7 +178,7 @@ def test_a_random_start_learns_and_revives_dead_entries(draw):
     # A start whose entries but two are far from all vectors.
     start = np.full((1, 1, 16, 16), 1e4, np.float16)
     start[0, 0, :2] = vectors.reshape(-1, 16)[:2]
-    form = {**FORMAT, "residuals": 1}
+    form = {**FORMAT, "num_codebooks": 1}
     trained = vqgen.train_rsimvq(vectors, form, start=vqgen.Codebooks(start, None), **QUICK)
     assert len(np.unique(oracle(vectors.reshape(-1, 16), trained.codebooks[0])[0])) > 8
 
@@ -208,7 +208,7 @@ def test_types_scales_and_projections_alone(draw):
 
 
 def test_kernels_store_the_nearest_entries_and_read_their_sums(host, draw):
-    form = {"vector_size": 32, "index_bits": 5, "residuals": 4, "scope": "tensor"}
+    form = {"vector_size": 32, "index_bits": 5, "num_codebooks": 4, "scope": "tensor"}
     rows = clustered(draw, rows=90, columns=64)[0]
     rows = (rows / np.abs(rows).max() * 4).astype(np.float16)
     books = vqgen.train_rsimvq(rows[None].astype(np.float32), form, steps=30, batch=128).codebooks
@@ -221,7 +221,7 @@ def test_kernels_store_the_nearest_entries_and_read_their_sums(host, draw):
     expected_codes, expected = oracle(rows[:64].astype(np.float64).reshape(-1, 32), books[0])
     codes = reference.unpack(cache[0].codes[0, 0, :64], 8, 5).reshape(-1, 4)
     assert (codes != expected_codes).any(1).mean() < 0.02  # near ties may go either way
-    decode = host.decode({"op": "kv_decode", "shape": shape, "keys": form, "values": form})
+    decode = host.decode({"op": "kv_dequantize", "shape": shape, "keys": form, "values": form})
     keys, values = decode(*cache, np.array([64], np.int32))
     same = (codes == expected_codes).all(1).reshape(64, 2).all(1)
     assert reference.worst(keys[0, 0, :64][same], expected.reshape(64, 64)[same]) < 2e-3

@@ -17,7 +17,7 @@ def test_a_matrix_goes_to_int8_and_back(host, draw, dtype, type_):
     op = quantizing(host, dtype=dtype)
     back = host.scalar({"op": "scalar_dequantize", "dtype": dtype,
                         "shape": {"tokens": 40, "channels": 72}})
-    assert op.name == "scalar_quantize" and op.bucket(1) == 40 and op.bucket(41) == 0
+    assert op.name == "int8_quantize" and op.bucket(1) == 40 and op.bucket(41) == 0
     for tokens in (1, 7, 40):
         x = draw.uniform(-1, 1, (tokens, 72)).astype(type_)
         codes, scales = op(x)

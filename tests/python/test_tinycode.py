@@ -60,8 +60,8 @@ def test_its_tokens_are_bytes(folder):
 
 def test_loss_through_kernels_is_that_of_the_simulation(model, text, codebooks):
     assert abs(vqgen.eval.loss(model, text[24:]) - 0.631) < 0.002
-    for window, most in ((0, 0.760), (128, 0.66)):
-        row = vqgen.eval.accuracy(model, text[24:], codebooks, window=window)
+    for recent_tokens, most in ((0, 0.760), (128, 0.66)):
+        row = vqgen.eval.accuracy(model, text[24:], codebooks, recent_tokens=recent_tokens)
         assert abs(row["loss"] - row["simulated"]) < 0.002, row
         assert row["loss"] < most, row
 
@@ -73,8 +73,8 @@ def test_loss_of_other_formats_is_that_of_the_simulation(model, text, tmp_path, 
     bundle = tmp_path / "codebooks"
     vqgen.hf.calibrate(model, text[:24].split(4), bundle, keys=keys, values=values)
     short = text[24:].view(-1, 512)  # as many tokens in a quarter of the steps
-    for window in (0, 128):
-        row = vqgen.eval.accuracy(model, short, bundle, window=window)
+    for recent_tokens in (0, 128):
+        row = vqgen.eval.accuracy(model, short, bundle, recent_tokens=recent_tokens)
         assert abs(row["loss"] - row["simulated"]) < 0.002, row
 
 
@@ -118,7 +118,7 @@ def test_greedy_tokens_with_drafts_are_those_without(model, text, codebooks):
         prompt, made = source[None, :length].cuda(), []
         for drafts in (0, 3):
             cache = vqgen.hf.VQCache(model.config, codebooks, batch=1, tokens=length + 256,
-                                     window=128, drafts=3, independent=True, device="cuda")
+                                     recent_tokens=128, drafts=3, batch_invariant=True, device="cuda")
             taken_back, crop = [], cache.crop
             cache.crop = lambda tokens: (taken_back.append(-tokens), crop(tokens))
             with vqgen.hf.captured(model, cache):

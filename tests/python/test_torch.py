@@ -47,7 +47,7 @@ def attention_call(draw):
 
 def linear_call(draw, rows=3):
     config = vt.config_text({"op": "gemm",
-                             "shape": {"rows": 8, "out_features": 24, "in_features": 64},
+                             "shape": {"m": 8, "out_features": 24, "in_features": 64},
                              "weights": FORM})
     codes = draw.integers(0, 256, (24, 16))
     books = draw.standard_normal((1, 1, 256, 4)).astype(np.float16)
@@ -66,8 +66,8 @@ def append_call(draw):
             tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]), tensor(books[1]), None)
 
 
-def decode_call(draw):
-    config = vt.config_text({"op": "kv_decode", "shape": SHAPE, "keys": FORM, "values": FORM})
+def dequantize_call(draw):
+    config = vt.config_text({"op": "kv_dequantize", "shape": SHAPE, "keys": FORM, "values": FORM})
     codes, books = cache_arguments(draw)
     return (config, tensor(codes[0]), tensor(books[0]), None, tensor(codes[1]), tensor(books[1]),
             None, tensor(np.array([40, 11], np.int32)))
@@ -100,7 +100,7 @@ def paged_append_call(draw):
 
 
 def paged_decode_call(draw):
-    config, codes, table = paged_call(draw, "kv_decode")
+    config, codes, table = paged_call(draw, "kv_dequantize")
     return (config, *codes, tensor(np.array([40, 11], np.int32))), {"tokens": 23, **table}
 
 
@@ -115,7 +115,7 @@ def merge_call(draw):
 
 @pytest.mark.parametrize("name, call, named", [
     ("attention", lambda draw: attention_call(draw)[0], {}), ("append", append_call, {}),
-    ("decode", decode_call, {"tokens": 23}), ("merge", lambda draw: merge_call(draw)[0], {}),
+    ("decode", dequantize_call, {"tokens": 23}), ("merge", lambda draw: merge_call(draw)[0], {}),
     ("linear", lambda draw: linear_call(draw)[0], {})])
 def test_opcheck(draw, name, call, named):
     arguments = call(draw)
@@ -160,7 +160,7 @@ def test_pages_are_a_contiguous_cache(draw, order):
     expected, expected_lse = cache.attend(query)
     assert reference.worst(out.cpu(), expected.double().cpu().numpy()) < 2e-3
     torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=0)
-    for got, wanted in zip(torch.ops.vqgen.decode(config("kv_decode"), *codes, cache.lengths,
+    for got, wanted in zip(torch.ops.vqgen.decode(config("kv_dequantize"), *codes, cache.lengths,
                                                   tokens=36, block_table=table), cache.decode(36)):
         assert torch.equal(got, wanted) and got.any()
     nobody = torch.from_numpy(places[2 * COLUMNS:]).to(DEVICE)
@@ -206,16 +206,16 @@ def test_whole_graphs_compile(draw):
     assert torch.equal(compiled(query), step(query))
 
 
-def new_cache(draw, window=0, sinks=0, window_batch=1, **options):
+def new_cache(draw, recent_tokens=0, sinks=0, flush_block=1, **options):
     books = [tensor(draw.standard_normal((1, 1, 256, 4)).astype(np.float16)) for _ in range(2)]
     return vt.VQCache(**SHAPE, query_heads=4, keys=FORM, values=FORM, key_codebooks=books[0],
-                      value_codebooks=books[1], window=window, sinks=sinks,
-                      window_batch=window_batch, **options)
+                      value_codebooks=books[1], recent_tokens=recent_tokens, sinks=sinks,
+                      flush_block=flush_block, **options)
 
 
 @pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
-def test_a_cache_grows_token_by_token(draw, window, sinks, batch):
-    cache = new_cache(draw, window, sinks, batch)
+def test_a_cache_grows_token_by_token(draw, recent_tokens, sinks, batch):
+    cache = new_cache(draw, recent_tokens, sinks, batch)
     assert cache.bytes_per_token() == 2 * 2 * 16
     raw = draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)
     for token in range(14):
@@ -230,7 +230,7 @@ def test_a_cache_grows_token_by_token(draw, window, sinks, batch):
                                     held.codebooks.cpu().numpy(), 64, 8)[:, :, :14]
         for sequence, length in enumerate((14, 9)):
             for token in range(length):
-                if token < sinks or token >= (length - (window - batch + 1)) // batch * batch:
+                if token < sinks or token >= (length - (recent_tokens - batch + 1)) // batch * batch:
                     decoded[sequence, :, token] = given[sequence, token]
         rows.append(decoded)
     expected, _ = reference.attention(query, *rows, [14, 9])
@@ -238,8 +238,8 @@ def test_a_cache_grows_token_by_token(draw, window, sinks, batch):
 
 
 @pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
-def test_attention_over_a_decoded_cache_is_attend(draw, window, sinks, batch):
-    cache = new_cache(draw, window, sinks, batch)
+def test_attention_over_a_decoded_cache_is_attend(draw, recent_tokens, sinks, batch):
+    cache = new_cache(draw, recent_tokens, sinks, batch)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
     cache.append(*fresh, tensor(np.array([14, 9], np.int32)))
     keys, values = cache.decode(14)
@@ -262,16 +262,16 @@ def test_a_cache_attends_by_the_plan_that_is_asked_for(draw):
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 40, 2, 64)).astype(np.float16)]
     query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
     results, plans = [], []
-    for asked in (None, {"splits_by": "length"}):
+    for asked in (None, {"schedule": "balanced"}):
         cache = new_cache(np.random.default_rng(seed), attention_plan=asked)
         cache.append(*fresh, tensor(np.array([40, 3], np.int32)))
         results.append(cache.attend(query)[0])
         op = vt.prepare(cache.attention_config, torch.device(DEVICE))
-        plans.append({each["plan"]["splits_by"] for each in op.description["buckets"]})
+        plans.append({each["plan"]["schedule"] for each in op.description["buckets"]})
     assert plans == [{"sequence"}, {"length"}]
     assert torch.allclose(*(each.float() for each in results), atol=2e-3)
-    with pytest.raises(vqgen.Infeasible, match="splits_by 'length'"):
-        new_cache(draw, attention_plan={"splits_by": "length"}, independent=True)
+    with pytest.raises(vqgen.Infeasible, match="schedule 'balanced'"):
+        new_cache(draw, attention_plan={"schedule": "balanced"}, batch_invariant=True)
 
 
 def test_several_tokens_at_once_are_those_one_by_one(draw):
@@ -326,10 +326,10 @@ def test_what_does_not_fit_is_refused_in_words(draw):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
 def test_a_captured_step_goes_on_where_it_ended(draw):
-    cache = new_cache(draw, window=4)
+    cache = new_cache(draw, recent_tokens=4)
     keys, values = (tensor(draw.standard_normal((2, 1, 2, 64)).astype(np.float16)) for _ in "kv")
     query = tensor(draw.standard_normal((2, 4, 64)).astype(np.float16))
-    plain = new_cache(np.random.default_rng(1), window=4)
+    plain = new_cache(np.random.default_rng(1), recent_tokens=4)
     plain.keys, plain.values = (held._replace(codes=held.codes.clone())
                                 for held in (cache.keys, cache.values))
     cache.attend(query)  # what is warmed up is prepared

@@ -5,7 +5,7 @@ import pytest
 
 import vqgen
 
-FORMAT = {"vector_size": 4, "index_bits": 5, "scope": "head", "residuals": 2, "stage_scales": True}
+FORMAT = {"vector_size": 4, "index_bits": 5, "scope": "head", "num_codebooks": 2, "stage_scales": True}
 
 
 def decoded(vectors, trained):
@@ -50,7 +50,7 @@ def test_bf16_and_no_scales(draw):
 
 def test_format_fields():
     fields = vqgen.format_fields("vecinfer-d8b12")
-    assert (fields["vector_size"], fields["index_bits"], fields["residuals"]) == (8, 12, 1)
+    assert (fields["vector_size"], fields["index_bits"], fields["num_codebooks"]) == (8, 12, 1)
     assert vqgen.format_fields({"preset": "vecinfer-d4b8", "hadamard": False})["hadamard"] is False
 
 

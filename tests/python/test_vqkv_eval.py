@@ -22,7 +22,7 @@ from vqgen import _calibration, _recipes, _reconstruction, simulation
 
 SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WIDE = {"vector_size": 32, "index_bits": 5, "residuals": 3, "scope": "tensor"}
+WIDE = {"vector_size": 32, "index_bits": 5, "num_codebooks": 3, "scope": "tensor"}
 QUICK = {"steps": 20, "batch": 128}
 
 
@@ -69,7 +69,7 @@ BATCHES = [torch.arange(120).view(2, 60), torch.arange(120, 200)[None]]
 
 @pytest.mark.parametrize("keys", [
     WIDE, {"vector_size": 8, "index_bits": 5, "scope": "head", "smooth": True, "hadamard": True},
-    {"vector_size": 8, "index_bits": 4, "scope": "channel_group", "group_channels": 16, "residuals": 2,
+    {"vector_size": 8, "index_bits": 4, "scope": "channel_group", "group_channels": 16, "num_codebooks": 2,
      "stage_scales": True}])
 def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
     vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=keys, values=WIDE, rsimvq=QUICK)
@@ -79,7 +79,7 @@ def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
         for name, part in zip(("keys", "values"), parts):
             form = item[name]
             stored = vt.bundle_tensors(tmp_path / "bundle", f"layer{number}", [f"{name}.codes"])[f"{name}.codes"]
-            stages, size = form["residuals"], form["vector_size"]
+            stages, size = form["num_codebooks"], form["vector_size"]
             codes = reference.unpack(stored.numpy(), 64 // size * stages, form["index_bits"])
             codes = codes.reshape(2, 200, -1, stages)
             books = tensors[f"{name}.codebooks"].double().numpy()
@@ -133,7 +133,7 @@ def test_keys_in_parts_are_their_parts(model, tmp_path):
     low = [*range(16, 32), *range(48, 64)]
     high = [*range(16), *range(32, 48)]
     layers = _calibration.layers_in_parts(given, states, [
-        {**WIDE, "channels": low}, {**WIDE, "channels": high, "residuals": 2}])
+        {**WIDE, "channels": low}, {**WIDE, "channels": high, "num_codebooks": 2}])
     whole = _reconstruction.reconstruction(layers, states)
     lost, all_of = 0, 0
     for (item, tensors), (keys, _) in zip(layers, states):
@@ -180,22 +180,22 @@ def test_keys_that_are_mostly_alike_are_warned_of(draw):
 
 def test_the_recipe_vqkv_has_the_windows_of_the_paper():
     runs = list(_recipes.runs_of("vqkv", 32768))
-    assert [(run.keys[1]["residuals"] * 8 / 64, run.parts is not None, run.rsimvq) for run in runs[::2]] == [
+    assert [(run.keys[1]["num_codebooks"] * 8 / 64, run.parts is not None, run.rsimvq) for run in runs[::2]] == [
         (bits, parts, rsimvq) for bits in (2, 2.75, 4) for parts in (False, True) for rsimvq in (False, True)]
-    assert {(run.window, run.window_batch, run.sinks) for run in runs[::2]} == {(0, 1, 0)}
-    assert {(run.window, run.window_batch, run.sinks) for run in runs[1::2]} == {(2047, 1024, 4)}
-    assert [run._replace(window=0, window_batch=1, sinks=0) for run in runs[1::2]] == runs[::2]
-    assert next(run for run in _recipes.runs_of("vqkv", 2048) if run.window).window_batch == 256
-    assert next(run for run in _recipes.runs_of("vqkv", 5) if run.window).window == 1
-    assert next(run for run in _recipes.runs_of("vqkv", 2048, 100) if run.window)[2:5] == (199, 4, 100)
+    assert {(run.recent_tokens, run.flush_block, run.sinks) for run in runs[::2]} == {(0, 1, 0)}
+    assert {(run.recent_tokens, run.flush_block, run.sinks) for run in runs[1::2]} == {(2047, 1024, 4)}
+    assert [run._replace(recent_tokens=0, flush_block=1, sinks=0) for run in runs[1::2]] == runs[::2]
+    assert next(run for run in _recipes.runs_of("vqkv", 2048) if run.recent_tokens).flush_block == 256
+    assert next(run for run in _recipes.runs_of("vqkv", 5) if run.recent_tokens).recent_tokens == 1
+    assert next(run for run in _recipes.runs_of("vqkv", 2048, 100) if run.recent_tokens)[2:5] == (199, 4, 100)
     assert list(_recipes.runs_of("raw", 5)) == vqgen.eval.RECIPES["raw"]
 
 
 def test_recipes_of_vqkv(small, capsys, monkeypatch):
     wide = ("wide", WIDE)
     monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv", [
-        _recipes.Run(wide, wide, window, rsimvq=rsimvq, parts=parts)
-        for parts in (None, 1) for rsimvq in (False, True) for window in (0, _recipes.VQKV)])
+        _recipes.Run(wide, wide, recent_tokens, rsimvq=rsimvq, parts=parts)
+        for parts in (None, 1) for rsimvq in (False, True) for recent_tokens in (0, _recipes.VQKV)])
     whole = "whole", {**WIDE, "vector_size": 64}
     monkeypatch.setitem(vqgen.eval.RECIPES, "vqkv-parts", [_recipes.Run(whole, wide, parts=1)])
     out = small / "vqkv.json"
@@ -206,7 +206,7 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
     said = capsys.readouterr()
     rows = json.loads(out.read_text())["accuracy"]["rows"]
     assert [row["keys"].endswith(" rsimvq") for row in rows] == [False, False, True, True] * 2 + [False]
-    assert [(row["window"], row["window_batch"], row["sinks"]) for row in rows] == [(0, 1, 0), (9, 5, 4)] * 4 + [
+    assert [(row["recent_tokens"], row["flush_block"], row["sinks"]) for row in rows] == [(0, 1, 0), (9, 5, 4)] * 4 + [
         (0, 1, 0)]
     for row in rows:
         assert abs(row["loss"] - row["simulated"]) < 0.02 * row["simulated"]

@@ -105,7 +105,7 @@ TEST(BundleLies, FormatsThatDoNotFit) {
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":8)", "layer0.keys.codes");
   expect_refused_metadata(R"("vector_size":4)", R"("vector_size":5)", "vector_size");
   expect_refused_metadata(R"("index_bits":5)", R"("index_bits":6)", "layer0.keys.codebooks");
-  expect_refused_metadata(R"("residuals":2)", R"("residuals":36)", "layer0.keys.codes");
+  expect_refused_metadata(R"("num_codebooks":2)", R"("num_codebooks":36)", "layer0.keys.codes");
   expect_refused_metadata(R"("scope":"head")", R"("scope":"tensor")", "layer0.keys.codebooks");
   expect_refused_metadata(R"("decoder":"table")", R"("decoder":"e8p")", "e8p makes 8 elements");
   expect_refused_metadata(R"("entry_type":"element")", R"("entry_type":"int8")",
@@ -121,7 +121,8 @@ TEST(BundleLies, FormatsThatDoNotFit) {
 TEST(BundleLies, QueriesThatDoNotFit) {
   expect_refused<AttentionData>([](auto& data) { data.lengths[1] = 7; }, "element 1 is 7");
   expect_refused<AttentionData>([](auto& data) { data.lengths[1] = -1; }, "element 1 is -1");
-  expect_refused<AttentionData>([](auto& data) { data.windows[0] = 3; }, "layer0.windows");
+  expect_refused<AttentionData>([](auto& data) { data.recent_counts[0] = 3; },
+                                "layer0.recent_counts");
   expect_refused<AttentionData>([](auto& data) { data.sinks[0] = 2; }, "layer0.sinks");
   expect_refused<AttentionData>([](auto& data) { data.lengths.clear(); }, "layer0.lengths");
   expect_refused<AttentionData>([](auto& data) { data.raw_keys.clear(); }, "layer0.raw_keys");

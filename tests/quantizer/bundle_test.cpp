@@ -23,11 +23,11 @@ void expect_equal(const AttentionData& a, const AttentionData& b) {
   EXPECT_EQ(a.dtype, b.dtype);
   expect_equal(a.keys, b.keys);
   expect_equal(a.values, b.values);
-  EXPECT_EQ(std::tuple(a.batch, a.query_heads, a.max_window, a.max_sinks),
-            std::tuple(b.batch, b.query_heads, b.max_window, b.max_sinks));
+  EXPECT_EQ(std::tuple(a.batch, a.query_heads, a.max_recent_tokens, a.max_sinks),
+            std::tuple(b.batch, b.query_heads, b.max_recent_tokens, b.max_sinks));
   EXPECT_EQ(a.queries, b.queries);
   EXPECT_EQ(a.lengths, b.lengths);
-  EXPECT_EQ(a.windows, b.windows);
+  EXPECT_EQ(a.recent_counts, b.recent_counts);
   EXPECT_EQ(a.sinks, b.sinks);
   EXPECT_EQ(a.raw_keys, b.raw_keys);
   EXPECT_EQ(a.raw_values, b.raw_values);
@@ -81,10 +81,10 @@ TEST(Bundle, KeepsALatticeByItsTable) {
 TEST(Bundle, OptionalPartsMayBeMissing) {
   Bundle bundle = samples::full_bundle();
   auto& attention = std::get<AttentionData>(bundle.items[0].data);
-  attention.batch = attention.query_heads = attention.max_window = attention.max_sinks = 0;
+  attention.batch = attention.query_heads = attention.max_recent_tokens = attention.max_sinks = 0;
   attention.queries.clear();
   attention.lengths.clear();
-  attention.windows.clear();
+  attention.recent_counts.clear();
   attention.sinks.clear();
   attention.raw_keys.clear();
   attention.raw_values.clear();

@@ -91,7 +91,7 @@ void expect_greedy(const FloatTensor& tensor, const Codebooks& codebooks) {
   const FloatTensor decoded = decode(result);
   const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "test");
   const auto size = static_cast<std::size_t>(format.vector_size);
-  const auto residuals = static_cast<std::size_t>(format.residuals);
+  const auto num_codebooks = static_cast<std::size_t>(format.num_codebooks);
   for (std::int64_t unit = 0; unit < map.units(); ++unit) {
     const UnitDecoder decoder(result, unit);
     const auto check = [&](std::int64_t row, std::int64_t column) {
@@ -99,9 +99,9 @@ void expect_greedy(const FloatTensor& tensor, const Codebooks& codebooks) {
       std::vector<float> left(size);
       for (std::size_t d = 0; d < size; ++d) left[d] = tensor.data[place + d];
       std::vector<float> sum(size, 0.0f);
-      for (std::size_t stage = 0; stage < residuals; ++stage) {
+      for (std::size_t stage = 0; stage < num_codebooks; ++stage) {
         const auto entries = decoder.entries(static_cast<int>(stage));
-        const std::uint32_t code = codes[place / size * residuals + stage];
+        const std::uint32_t code = codes[place / size * num_codebooks + stage];
         const auto mine = entries.subspan(code * size, size);
         const auto best = entries.subspan(brute_force(left, entries) * size, size);
         ASSERT_LE(squared_distance(left, mine), squared_distance(left, best) * (1 + 1e-6) + 1e-12);

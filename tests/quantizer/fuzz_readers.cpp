@@ -13,14 +13,14 @@
 #include <string>
 #include <vector>
 
+#include "core/access/access_counts_summary.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_summary.h"
 #include "core/json/json.h"
 #include "core/problem/config.h"
 #include "core/profiles.h"
+#include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
 #include "quantizer/encode.h"
-#include "quantizer/hotness.h"
 #include "quantizer/safetensors.h"
 #include "tests/quantizer/samples.h"
 
@@ -153,12 +153,12 @@ TEST(FuzzReaders, Json) {
 }
 
 // What an accepted profile promises: its figures can be worked out.
-TEST(FuzzReaders, Hotness) {
-  const std::vector<std::string> corpus{hotness_text(profile_bundle(samples::full_bundle(), 2)),
-                                        hotness_text({})};
-  fuzz("hotness", corpus, [&](Mutator& mutator, std::size_t base) {
+TEST(FuzzReaders, AccessCounts) {
+  const std::vector<std::string> corpus{
+      access_counts_text(profile_bundle(samples::full_bundle(), 2)), access_counts_text({})};
+  fuzz("access_counts", corpus, [&](Mutator& mutator, std::size_t base) {
     const Json json = parse_json(mutator.mutate(corpus[base]), "fuzz.json");
-    for (const HotnessProfile& profile : read_hotness(json, "fuzz.json")) {
+    for (const AccessCounts& profile : read_access_counts(json, "fuzz.json")) {
       summarise(profile);
       steadiness(profile);
       share_below(profile, profile.entries, Numbering::hot_first);

@@ -1,9 +1,9 @@
 // Keys in parts on their way to codes and bundles: each part is what its channels alone would be.
 #include "quantizer/parts.h"
 
+#include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
 #include "quantizer/encode.h"
-#include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "quantizer/train/quantize.h"
 #include "quantizer/train/split.h"
@@ -177,7 +177,7 @@ TEST(QuantizedParts, ChannelsAreSharedOutByTheirErrors) {
   EXPECT_NE(message_of([&] { quantize_kv(request); }).find("not in parts"), std::string::npos);
 }
 
-TEST(QuantizedParts, HaveNoHotnessAndAreRepacked) {
+TEST(QuantizedParts, HaveNoAccessCountsAndAreRepacked) {
   Files files;
   Bundle bundle = quantize_kv(files.request()).bundle;
   EXPECT_NE(message_of([&] { profile_bundle(bundle); }).find("keys in parts"), std::string::npos);

@@ -45,7 +45,7 @@ QuantizedTensor tensor_with(const Shape& shape, CodeOf&& code_of) {
   tensor.codebooks = codebooks.entries;
   tensor.stage_scales = codebooks.stage_scales;
   std::vector<std::uint32_t> row(
-      static_cast<std::size_t>(shape.columns / format.vector_size * format.residuals));
+      static_cast<std::size_t>(shape.columns / format.vector_size * format.num_codebooks));
   tensor.row_words = vq::row_words(std::ssize(row), 1, 1, format.index_bits);
   std::vector<std::uint32_t> words(static_cast<std::size_t>(tensor.row_words));
   for (std::int64_t index = 0; index < shape.batch * shape.heads * shape.rows; ++index) {
@@ -74,7 +74,7 @@ inline QuantizedTensor random_tensor(const Shape& shape, std::uint32_t seed) {
 inline void fill_padding(QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
   const std::int64_t bits =
-      tensor.columns / format.vector_size * format.residuals * format.index_bits;
+      tensor.columns / format.vector_size * format.num_codebooks * format.index_bits;
   if (bits % 32 == 0) return;
   const auto row_words = static_cast<std::size_t>(tensor.row_words);
   for (std::size_t last = row_words - 1; last < tensor.codes.size(); last += row_words) {

@@ -3,16 +3,16 @@
 
 #include <cstring>
 
-#include "core/hotness/hotness_summary.h"
+#include "core/access/access_counts_summary.h"
+#include "quantizer/access_counts.h"
 #include "quantizer/encode.h"
-#include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "tests/quantizer/random_tensor.h"
 
 namespace vqgen {
 namespace {
 
-HotnessProfile profile_of(const QuantizedTensor& tensor) {
+AccessCounts profile_of(const QuantizedTensor& tensor) {
   return count_accesses(tensor, "x", Operand::keys);
 }
 
@@ -29,7 +29,7 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 void expect_zero_padding(const QuantizedTensor& tensor) {
   const VqFormat& format = tensor.format;
   const std::int64_t bits =
-      tensor.columns / format.vector_size * format.residuals * format.index_bits;
+      tensor.columns / format.vector_size * format.num_codebooks * format.index_bits;
   if (bits % 32 == 0) return;
   const auto row_words = static_cast<std::size_t>(tensor.row_words);
   for (std::size_t last = row_words - 1; last < tensor.codes.size(); last += row_words) {
@@ -38,7 +38,7 @@ void expect_zero_padding(const QuantizedTensor& tensor) {
 }
 
 void expect_hot_first(const QuantizedTensor& tensor) {
-  const HotnessProfile profile = profile_of(tensor);
+  const AccessCounts profile = profile_of(tensor);
   for (std::size_t i = 0; i < profile.codebooks(); ++i) {
     EXPECT_TRUE(std::is_sorted(profile.codebook(i).rbegin(), profile.codebook(i).rend()));
   }
@@ -50,11 +50,11 @@ void expect_hot_first(const QuantizedTensor& tensor) {
 
 TEST(Reorder, DecodesToTheSameBitsHotFirst) {
   for (samples::Shape shape : samples::awkward_shapes()) {
-    shape.format.stage_scales = shape.format.residuals > 1;
+    shape.format.stage_scales = shape.format.num_codebooks > 1;
     SCOPED_TRACE(fmt::format("{} bits, {} stages, scope {}", shape.format.index_bits,
-                             shape.format.residuals, enum_name(shape.format.scope)));
+                             shape.format.num_codebooks, enum_name(shape.format.scope)));
     QuantizedTensor tensor = samples::random_tensor(shape, 8);
-    const HotnessProfile before = profile_of(tensor);
+    const AccessCounts before = profile_of(tensor);
     samples::fill_padding(tensor);
     const QuantizedTensor after = reordered(tensor, before.counts);
     expect_same_bits(decode(after).data, decode(tensor).data);
@@ -66,7 +66,7 @@ TEST(Reorder, DecodesToTheSameBitsHotFirst) {
     EXPECT_EQ(after.row_words, tensor.row_words);
 
     // How uneven and how steady the accesses are has not changed.
-    const HotnessProfile now = profile_of(after);
+    const AccessCounts now = profile_of(after);
     EXPECT_EQ(summarise(now).top_share, summarise(before).top_share);
     EXPECT_EQ(now.parts.accesses, before.parts.accesses);
     EXPECT_EQ(now.parts.counts, before.parts.counts);
@@ -123,14 +123,14 @@ TEST(Reorder, RefusesWhatItCannotDoAndLeavesItAlone) {
 
 TEST(Reorder, OfABundleNeedsAProfileThatFits) {
   Bundle bundle = samples::full_bundle();
-  const std::vector<HotnessProfile> profiles = profile_bundle(bundle, 2);
-  const auto refusal = [&](std::vector<HotnessProfile> given) {
+  const std::vector<AccessCounts> profiles = profile_bundle(bundle, 2);
+  const auto refusal = [&](std::vector<AccessCounts> given) {
     return message_of([&] { reorder(bundle, given); });
   };
   EXPECT_NE(refusal({}).find("no profile of the keys of 'layer0'"), std::string::npos);
   EXPECT_NE(refusal({profiles[0], profiles[2]}).find("no profile of the values of 'layer0'"),
             std::string::npos);
-  std::vector<HotnessProfile> other = profiles;
+  std::vector<AccessCounts> other = profiles;
   other[1].format.group_channels = 4;
   EXPECT_NE(refusal(other).find("'layer0.values' is of another format"), std::string::npos);
   other = profiles;
@@ -141,7 +141,7 @@ TEST(Reorder, OfABundleNeedsAProfileThatFits) {
 // By the counts of other data: that data's order, and still the same bits.
 TEST(Reorder, OfABundleByTheProfileOfAnother) {
   const Bundle bundle = samples::full_bundle();
-  std::vector<HotnessProfile> profiles = profile_bundle(bundle, 1);
+  std::vector<AccessCounts> profiles = profile_bundle(bundle, 1);
   std::reverse(profiles[0].counts.begin(), profiles[0].counts.end());
   Bundle after = bundle;
   reorder(after, profiles);

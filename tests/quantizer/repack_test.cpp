@@ -2,8 +2,8 @@
 
 #include <numeric>
 
+#include "quantizer/access_counts.h"
 #include "quantizer/encode.h"
-#include "quantizer/hotness.h"
 #include "quantizer/pack.h"
 #include "tests/quantizer/random_tensor.h"
 
@@ -157,7 +157,7 @@ TEST(Repack, ATensorSaysTheSame) {
       EXPECT_EQ(again.codes, tensor.codes);
 
       // How often entries are read is no matter of where codes stand.
-      const HotnessProfile profile = count_accesses(tensor, "x", Operand::keys);
+      const AccessCounts profile = count_accesses(tensor, "x", Operand::keys);
       EXPECT_EQ(profile, count_accesses(plain, "x", Operand::keys));
       QuantizedTensor hot = tensor, hot_plain = plain;
       reorder(hot, profile.counts);

@@ -43,29 +43,29 @@ inline std::vector<std::uint16_t> bits_of(const std::vector<float>& values, DTyp
 inline Codebooks random_codebooks(const VqFormat& format, std::int64_t units, DType dtype,
                                   std::uint32_t seed) {
   Codebooks result{format, dtype, units, {}, {}, {}};
-  const std::int64_t stages = units * format.residuals;
+  const std::int64_t stages = units * format.num_codebooks;
   result.entries =
       bits_of(normal_floats(stages * format.entries() * format.vector_size, seed), dtype);
   if (format.stage_scales) {
     for (std::int64_t i = 0; i < stages; ++i) {
-      result.stage_scales.push_back(1.0f / static_cast<float>(1 << (i % format.residuals)));
+      result.stage_scales.push_back(1.0f / static_cast<float>(1 << (i % format.num_codebooks)));
     }
   }
   return result;
 }
 
 inline VqFormat table_format(int vector_size, int index_bits, Scope scope = Scope::tensor,
-                             int residuals = 1) {
+                             int num_codebooks = 1) {
   VqFormat format;
   format.vector_size = vector_size;
   format.index_bits = index_bits;
   format.scope = scope;
-  format.residuals = residuals;
+  format.num_codebooks = num_codebooks;
   return format;
 }
 
-inline VqFormat lattice_format(Scope scope, int residuals, bool stage_scales) {
-  VqFormat format = table_format(8, 16, scope, residuals);
+inline VqFormat lattice_format(Scope scope, int num_codebooks, bool stage_scales) {
+  VqFormat format = table_format(8, 16, scope, num_codebooks);
   format.decoder = Decoder::e8p;
   format.stage_scales = stage_scales;
   return format;
@@ -96,9 +96,9 @@ inline Bundle full_bundle(DType dtype = DType::f16) {
   attention.query_heads = 4;
   attention.queries = bits_of(normal_floats(3 * 4 * 16, 4), dtype);
   attention.lengths = {4, 0, 6};
-  attention.windows = {2, 0, 1};
+  attention.recent_counts = {2, 0, 1};
   attention.sinks = {1, 0, 1};
-  attention.max_window = 2;
+  attention.max_recent_tokens = 2;
   attention.max_sinks = 1;
   attention.raw_keys = bits_of(normal_floats(2 * 3 * 16, 5), dtype);
   attention.raw_values = bits_of(normal_floats(2 * 3 * 16, 6), dtype);

@@ -220,7 +220,7 @@ TEST(Train, StageScalesAreTheRootMeanSquareOfTheirResidual) {
   EXPECT_NEAR(codebooks.stage_scales[0] / std::sqrt(energy / size), 1.0, 1e-5);
 
   Codebooks first = codebooks;  // stage 0 alone
-  first.format.residuals = 1;
+  first.format.num_codebooks = 1;
   first.entries.resize(32 * 4);
   first.stage_scales.resize(1);
   const double left = reconstruction_error(tensor, decode(encode(tensor, first))).mse;

@@ -56,8 +56,9 @@ std::string_view dataflow(const Plan& plan) { return dataflow_name(plan); }
 // Least for one shape, and by another offset for each level.
 double formula(const Plan& plan, const Problem& problem) {
   static const std::map<std::string_view, double> kDataflows{
-      {"lanes", 4.0},      {"fragments", 1.0}, {"tables", 2.0},   {"channels", 3.0},
-      {"warpgroups", 3.0}, {"slices", 3.0},    {"rowgroups", 3.5}};
+      {"simt", 4.0},         {"mma", 1.0},   {"lut", 2.0},
+      {"channels", 3.0},     {"wgmma", 3.0}, {"sliced_codebook", 3.0},
+      {"wgmma_large_m", 3.5}};
   Plan target = without_cache(plan, problem);
   std::visit(
       [](auto& each) {
@@ -78,7 +79,7 @@ class Fake {
   explicit Fake(Problem problem) : problem_(std::move(problem)) {}
 
   Ablation run(std::size_t budget, const GpuSpec& gpu = find_gpu("h200")) {
-    space_.emplace(problem_, gpu, std::vector<HotnessProfile>{});
+    space_.emplace(problem_, gpu, std::vector<AccessCounts>{});
     return ablate(*space_, budget, [&](const std::vector<Plan>& plans) {
       std::vector<Measurement> results;
       for (const Plan& plan : plans) {
@@ -112,8 +113,8 @@ bool obeys(const std::string& row, const Plan& plan, const Problem& problem) {
   const auto some = [&](auto holds) { return std::any_of(all.begin(), all.end(), holds); };
   const auto copied = [](const Placement& p) { return p.replicated > 0; };
   const auto held = [](const Placement& p) { return p.registers > 0; };
-  const bool lanes = dataflow(plan) == "lanes";
-  const auto* product = std::get_if<LinearFragments>(&plan);
+  const bool lanes = dataflow(plan) == "simt";
+  const auto* product = std::get_if<LinearMma>(&plan);
   const bool plain = product == nullptr || product->fusion == LinearFusion::permute;
   const bool far = each([](const Placement& p) { return p == all_global(); });
   const bool once = each([](const Placement& p) { return p == all_shared(p.shared); });
@@ -123,7 +124,7 @@ bool obeys(const std::string& row, const Plan& plan, const Problem& problem) {
   if (row == "+ registers") return lanes && each(held) && !some(copied);
   if (row == "+ dataflow") return !lanes && !some(copied);
   if (row == "+ fusion" || row == "+ permutation") {
-    return dataflow(plan) == "fragments" && !some(copied) && product != nullptr &&
+    return dataflow(plan) == "mma" && !some(copied) && product != nullptr &&
            plain == (row == "+ permutation");
   }
   if (row == "+ copies") return some(copied);
@@ -217,7 +218,8 @@ TEST(Ablate, WhatTheCostModelExpectsToBeFastestIsTried) {
         for (const PlacementRule& rule : row.rules) {
           const Laid laid = lay(shape, rule, problem, gpu, {});
           if (!laid.verdict.ok || !obeys(name, laid.plan, problem)) continue;
-          if (dataflow(laid.plan) != "slices") least = std::min(least, expected_us(laid.plan));
+          if (dataflow(laid.plan) != "sliced_codebook")
+            least = std::min(least, expected_us(laid.plan));
         }
       }
       ASSERT_TRUE(result.best(fake.row(name)));
@@ -258,11 +260,11 @@ TEST(Ablate, EqualRunsMeasureEqualPlans) {
 TEST(Ablate, WrongPlansAndTimesThatAreNoneNeverWin) {
   Fake fake(problems().front());
   fake.spoil = [](Measurement& each) {
-    if (dataflow(each.plan) == "lanes") {
+    if (dataflow(each.plan) == "simt") {
       each.outcome = Outcome::wrong;
       each.why = "rel_err 1.0";
       each.time_us = 1e-3;
-    } else if (dataflow(each.plan) == "tables") {
+    } else if (dataflow(each.plan) == "lut") {
       each.time_us = std::numeric_limits<double>::quiet_NaN();
     }
   };
@@ -272,7 +274,7 @@ TEST(Ablate, WrongPlansAndTimesThatAreNoneNeverWin) {
     EXPECT_EQ(result.rows[fake.row(name)].why, "rel_err 1.0") << name;
     EXPECT_FALSE(result.ratio(fake.row("best"), fake.row(name))) << name;
   }
-  EXPECT_EQ(dataflow(result.best(fake.row("best"))->plan), "fragments");
+  EXPECT_EQ(dataflow(result.best(fake.row("best"))->plan), "mma");
   fake.spoil = [](Measurement& each) { each.time_us = 0; };
   const Ablation nothing = fake.run(30);
   EXPECT_EQ(nothing.best(fake.row("best")), nullptr);

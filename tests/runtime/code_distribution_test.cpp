@@ -6,9 +6,9 @@
 #include "core/files/digest.h"
 #include "core/files/files.h"
 #include "core/problem/config.h"
+#include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
-#include "quantizer/hotness.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -32,10 +32,10 @@ TEST(CodeDistribution, OthersAreRefused) {
 }
 
 // Skewed by two codes of 16; of the format of the problem below.
-HotnessProfile skewed_profile() {
+AccessCounts skewed_profile() {
   std::vector<std::int64_t> counts(16, 1);
   counts[3] = counts[12] = 400;
-  HotnessProfile profile = profile_of({{counts}}, 1);
+  AccessCounts profile = profile_of({{counts}}, 1);
   profile.operand = Operand::weights;
   profile.format.scope = Scope::tensor;
   return profile;
@@ -50,7 +50,7 @@ Problem problem_of_profile() {
 TEST(CodeDistribution, AProfileIsMatchedAndDrawn) {
   const TempFolder folder;
   const std::string file = (folder.path() / "p.json").string();
-  const std::string text = hotness_text({skewed_profile()});
+  const std::string text = access_counts_text({skewed_profile()});
   publish_text(file, text);
   const CodeDistribution codes = read_codes(file);
   EXPECT_EQ(codes.name, "profile:" + sha256_hex(std::as_bytes(std::span(text))).substr(0, 12));
@@ -74,7 +74,7 @@ TEST(CodeDistribution, AProfileIsMatchedAndDrawn) {
   expect_words(message_of([&] { read_codes(file); }), {file});
 }
 
-// As the profile of the bundle that vqgen profile writes, in name and in what is drawn.
+// As the profile of the bundle that vqgen count-accesses writes, in name and in what is drawn.
 TEST(CodeDistribution, ABundleIsItsProfile) {
   const TempFolder folder;
   const Problem problem = problem_of_profile();
@@ -84,7 +84,7 @@ TEST(CodeDistribution, ABundleIsItsProfile) {
   const std::string file = (folder.path() / "b.safetensors").string();
   write_bundle(file, bundle);
   const std::string profile = (folder.path() / "p.json").string();
-  publish_text(profile, hotness_text(profile_bundle(bundle)));
+  publish_text(profile, access_counts_text(profile_bundle(bundle)));
   const CodeDistribution of_bundle = read_codes(file), of_profile = read_codes(profile);
   EXPECT_EQ(of_bundle.name, of_profile.name);
   const auto drawn = [&](const CodeDistribution& codes) {

@@ -12,7 +12,7 @@
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/execute.h"
 #include "runtime/verify/hard_input.h"
-#include "tests/heuristics/hotness_random.h"
+#include "tests/heuristics/access_counts_random.h"
 #include "tests/kernel_cache.h"
 
 namespace vqgen {
@@ -47,7 +47,7 @@ class Placements : public testing::Test {
     const std::vector<std::uint16_t> expected = bits_of(problem, far);
     std::set<std::string> seen;
     for (int trial = 0; trial < trials; ++trial) {
-      const std::vector<HotnessProfile> profiles = random_profiles(problem, random);
+      const std::vector<AccessCounts> profiles = random_profiles(problem, random);
       const PlaceOptions options{.strategy = trial % 2 == 0 ? Strategy::paper : Strategy::measured,
                                  .registers = 32 + static_cast<int>(random() % 64)};
       const Placed placed = place(far, problem, gpu_, profiles, options);
@@ -78,7 +78,7 @@ TEST_F(Placements, OfACacheDoNotChangeABit) {
 TEST_F(Placements, OfAMatrixDoNotChangeABit) {
   Gemm op;
   op.shape = {4, 64, 1024};
-  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+  op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   gpu_ = find_gpu("h200");
   expect_same_bits(op, 10);
 }

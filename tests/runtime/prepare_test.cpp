@@ -1,12 +1,12 @@
-// prepare() with hotness: compiled, placed by the registers that the kernel takes, compiled once
-// more at most, and only where it gains something.
+// prepare() with access_counts: compiled, placed by the registers that the kernel takes, compiled
+// once more at most, and only where it gains something.
 #include "runtime/prepare.h"
 
+#include "core/access/access_counts.h"
 #include "core/files/files.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/profiles.h"
 #include "tests/cache/fixtures.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -18,15 +18,15 @@ class Prepare : public testing::Test {
   Prepare() {
     std::vector<std::int64_t> counts(256, 1);
     std::fill_n(counts.begin(), 4, 200);
-    HotnessProfile profile = profile_of({{counts}}, 1);
+    AccessCounts profile = profile_of({{counts}}, 1);
     profile.operand = Operand::weights;
     profile.format.scope = Scope::tensor;
     profile.format.vector_size = 4;
     const std::string file = (folder_.path() / "p.json").string();
-    publish_text(file, hotness_text({profile}));
+    publish_text(file, access_counts_text({profile}));
     config_ = read_config(
         edited(gemv_json(), {{"/weights", R"({"vector_size": 4, "index_bits": 8})"}}), "c.json");
-    config_.hotness = file;
+    config_.access_counts = file;
     backend_.describe = [this](const KernelSource& source, KernelResources& kernel) {
       const bool held = source.text.find("codebook.registers = 4;") != std::string::npos;
       kernel.registers = held ? held_ : bare_;
@@ -82,7 +82,7 @@ TEST_F(Prepare, KeepsTheFirstKernelWhereTheSecondIsWorse) {
   expect_words(last_reason(result), {"tried, but the kernel then spills 64 bytes"});
   held_spills_ = 0;
   config_ = read_config(edited(to_json(config_.problem), {{"/shape/out_features", "65536"}}), "c");
-  config_.hotness = (folder_.path() / "p.json").string();
+  config_.access_counts = (folder_.path() / "p.json").string();
   bare_ = 50;
   held_ = 200;  // one block where there were four
   result = prepared();
@@ -97,8 +97,8 @@ TEST_F(Prepare, BothKernelsAreCached) {
   EXPECT_EQ(backend_.compilations, 2);
 }
 
-TEST_F(Prepare, WithoutHotnessThereIsOneKernelAndNoReason) {
-  config_.hotness.reset();
+TEST_F(Prepare, WithoutAccessCountsThereIsOneKernelAndNoReason) {
+  config_.access_counts.reset();
   const Prepared result = prepared();
   EXPECT_EQ(backend_.compilations, 1);
   EXPECT_TRUE(result.placements.empty());
@@ -108,8 +108,8 @@ TEST_F(Prepare, WithoutHotnessThereIsOneKernelAndNoReason) {
 TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
   const auto fusion_of = [this](Strategy strategy) {
     const Plan plan =
-        plan_with(config_, gpu_, hotness_of(config_), {.place = {.strategy = strategy}}).plan;
-    return std::get<LinearFragments>(plan).fusion;
+        plan_with(config_, gpu_, access_counts_of(config_), {.place = {.strategy = strategy}}).plan;
+    return std::get<LinearMma>(plan).fusion;
   };
   EXPECT_EQ(fusion_of(Strategy::measured), LinearFusion::permute);
   EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::registers);
@@ -120,8 +120,8 @@ TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
 // Refused before its codebooks are placed by the profile, which counts what its blocks do.
 TEST_F(Prepare, APlanThatCannotRunIsRefusedBeforeItIsPlaced) {
   for (const char* fixed :
-       {R"({"dataflow": "fragments", "threads": 32, "warps_along_columns": 2})",
-        R"({"dataflow": "warpgroups", "threads": 64, "idle_warps": 2, "steps_ahead": 1})"}) {
+       {R"({"dataflow": "mma", "threads": 32, "warps_along_columns": 2})",
+        R"({"dataflow": "wgmma", "threads": 64, "fetch_only_warps": 2, "prefetch_steps": 1})"}) {
     config_.plan = parse_json(fixed, "plan");
     EXPECT_NE(message_of([&] { prepared(); }, ErrorKind::infeasible).find("/plan"),
               std::string::npos)
@@ -141,9 +141,9 @@ TEST_F(Prepare, TheConfigsOwnBoundariesGoFirst) {
 
 TEST_F(Prepare, AMissingOrWrongProfileIsAnError) {
   const auto message = [&] { return message_of([&] { prepared(); }); };
-  config_.hotness = (folder_.path() / "none.json").string();
+  config_.access_counts = (folder_.path() / "none.json").string();
   expect_words(message(), {"none.json"});
-  publish_text(*config_.hotness, R"({"schema": 1, "profiles": []})");
+  publish_text(*config_.access_counts, R"({"schema": 1, "profiles": []})");
   expect_words(message(), {"none.json: holds no profile of weights"});
   EXPECT_EQ(backend_.compilations, 0);
 }

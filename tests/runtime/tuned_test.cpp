@@ -4,7 +4,7 @@
 #include "runtime/environment.h"
 #include "runtime/prepare.h"
 #include "tests/cache/fixtures.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"
 
@@ -25,7 +25,8 @@ class Tuned : public testing::Test {
   Planned planned(const TunedRow& row, Chooser chooser = kDefaultChooser) {
     TunedTables tables;
     tables.add("t.jsonl", table_text({{row}}));
-    return plan_with(config_, gpu_, hotness_of(config_), {.chooser = chooser, .tables = &tables});
+    return plan_with(config_, gpu_, access_counts_of(config_),
+                     {.chooser = chooser, .tables = &tables});
   }
 
   // Of whatever dataflow.
@@ -50,7 +51,7 @@ TEST_F(Tuned, AnExactRowIsThePlan) {
 }
 
 TEST_F(Tuned, ARowThatCannotRunIsNot) {
-  const Planned found = planned(tuned_row(problem_, LinearLanes{.threads = 48}));
+  const Planned found = planned(tuned_row(problem_, LinearSimt{.threads = 48}));
   EXPECT_EQ(found.plan, own_);
   EXPECT_EQ(found.from.rung, Rung::model);
   expect_words(found.from.why, {"1 tuned rows do not serve", "cost model"});
@@ -62,11 +63,11 @@ TEST_F(Tuned, WithoutTablesItIsTheChoosers) {
   EXPECT_EQ(found.from.rung, Rung::model);
   found = plan_with(config_, gpu_, {}, {.chooser = Chooser::rules});
   EXPECT_EQ(found.from.rung, Rung::rules);
-  KvDecode op;  // which has no model
+  KvDequantize op;  // which has no model
   op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
   op.keys = op.values = find_format("million-d4b8", "test");
   EXPECT_EQ(plan_with(config_of(op), gpu_, {}).from.rung, Rung::rules);
-  const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearLanes{}));
+  const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearSimt{}));
   EXPECT_EQ(far.plan, own_);
   expect_words(far.from.why, {"no tuned row is near"});
 }
@@ -85,16 +86,16 @@ TEST_F(Tuned, FieldsOfTheConfigGoOverTables) {
 }
 
 // Four entries of 256 are hot, so that place() has something to do.
-class TunedHotness : public Tuned {
+class TunedAccessCounts : public Tuned {
  protected:
-  TunedHotness() {
+  TunedAccessCounts() {
     std::vector<std::int64_t> counts(256, 1);
     std::fill_n(counts.begin(), 4, 200);
     profile_ = profile_of({{counts}, {counts}}, 2);
     profile_.operand = Operand::weights;
     profile_.format = as_linear(problem_)->weights;
-    config_.hotness = (folder_.path() / "p.json").string();
-    publish_text(*config_.hotness, hotness_text({profile_}));
+    config_.access_counts = (folder_.path() / "p.json").string();
+    publish_text(*config_.access_counts, access_counts_text({profile_}));
     for (const Plan& plan : test::some_plans(problem_, 0)) {
       placed_ = place(plan, problem_, gpu_, std::span(&profile_, 1)).plan;
       other_ = plan;
@@ -105,12 +106,12 @@ class TunedHotness : public Tuned {
   }
   void SetUp() override { ASSERT_FALSE(placed_ == other_) << "or there is nothing to see"; }
 
-  HotnessProfile profile_;
+  AccessCounts profile_;
   TunedRow row_;
   Plan placed_;
 };
 
-TEST_F(TunedHotness, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
+TEST_F(TunedAccessCounts, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
   EXPECT_EQ(row_.policy.codes.size(), std::string("profile:0123456789ab").size());
   const Planned found = planned(row_);
   EXPECT_EQ(found.from.rung, Rung::exact);
@@ -126,25 +127,27 @@ TEST_F(TunedHotness, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
   EXPECT_EQ(backend.compilations, 1);
 }
 
-TEST_F(TunedHotness, PlacesOverWhatWasMeasuredWithOtherCodes) {
+TEST_F(TunedAccessCounts, PlacesOverWhatWasMeasuredWithOtherCodes) {
   row_.policy.codes = "uniform";
   const Planned found = planned(row_);
   EXPECT_EQ(found.from.rung, Rung::codes);
   EXPECT_EQ(found.plan, placed_);
 }
 
-TEST_F(TunedHotness, ThePapersBoundariesAreThoseThatWereAskedFor) {
+TEST_F(TunedAccessCounts, ThePapersBoundariesAreThoseThatWereAskedFor) {
   TunedTables tables;
   tables.add("t.jsonl", table_text({{row_}}));
   PlanOptions options{.tables = &tables};
   options.place.strategy = Strategy::paper;
-  const Planned found = plan_with(config_, gpu_, hotness_of(config_), options);
+  const Planned found = plan_with(config_, gpu_, access_counts_of(config_), options);
   EXPECT_EQ(found.from.rung, Rung::exact);
   EXPECT_EQ(found.placements.at(0).reasons.empty(), false);
   EXPECT_EQ(found.placements.at(0).reasons[0].find("measured with these codes"), std::string::npos);
 }
 
-TEST_F(Tuned, WithoutHotnessUniformCodesAreAskedFor) { EXPECT_EQ(codes_of(config_), "uniform"); }
+TEST_F(Tuned, WithoutAccessCountsUniformCodesAreAskedFor) {
+  EXPECT_EQ(codes_of(config_), "uniform");
+}
 
 TEST_F(Tuned, PreparedKernelsSayWhereTheirPlanIsFrom) {
   TunedTables tables;

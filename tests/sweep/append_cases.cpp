@@ -78,10 +78,10 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
               .new_tokens = pick(kNewCounts, kNewTokens),
-              .window = pick(kWindows, kWindow).slots,
+              .recent_tokens = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
-              .window_batch = pick(kWindows, kWindow).batch};
+              .flush_block = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
@@ -99,13 +99,13 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  const AppendLanes lanes{
+  const AppendSimt lanes{
       .threads = pick(kThreadCounts, kThreads),
       .splits = vq::takes_slots(facts(op)) ? 1 : pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
-  const AppendFragments fragments{
+  const AppendMma fragments{
       .threads = lanes.threads,
       .splits = lanes.splits,
       .tokens_per_block = lanes.tokens_per_block,
@@ -124,7 +124,8 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 
 SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
-  for (const int head_dim : {0, 1}) impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  for (const int head_dim : {0, 1})
+    impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});

@@ -16,9 +16,9 @@ KvAppend judged_problem() {
               .head_dim = 64,
               .tokens = 24,
               .new_tokens = 5,
-              .window = 4,
+              .recent_tokens = 4,
               .sinks = 2};
-  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
   // 8 codes of 5 bits leave 24 bits of two words.
   op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::tensor};
@@ -33,7 +33,7 @@ class AppendJudge : public testing::Test {
     data_ = make_append_data(op, {.seed = 41});
     data_.positions = {3, 9};
     // Compiled once for all of these.
-    static Kernel append(*sweep_backend(), op, rules_plan<AppendLanes>(op, sweep_gpu()),
+    static Kernel append(*sweep_backend(), op, rules_plan<AppendSimt>(op, sweep_gpu()),
                          sweep_gpu());
     right_ = append.run(data_);
     ASSERT_TRUE(judge_append(data_, right_).ok) << judge_append(data_, right_).why;
@@ -98,7 +98,7 @@ TEST_F(AppendJudge, FindsARowThatWasNotWritten) {
 // One place of the kernel's text changed.
 TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   const KvAppend op = judged_problem();
-  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   data_.positions = {0, 9};

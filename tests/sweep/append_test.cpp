@@ -22,9 +22,9 @@ KvAppend append_problem() {
               .head_dim = 64,
               .tokens = 24,
               .new_tokens = 5,
-              .window = 4,
+              .recent_tokens = 4,
               .sinks = 2};
-  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
   op.values = {.vector_size = 8, .index_bits = 10, .scope = Scope::tensor};
   return op;
@@ -39,19 +39,19 @@ class Append : public testing::Test {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
   static Kernel kernel(const KvAppend& op) {
-    return kernel(op, rules_plan<AppendLanes>(op, sweep_gpu()));
+    return kernel(op, rules_plan<AppendSimt>(op, sweep_gpu()));
   }
 };
 
 TEST_F(Append, PlansChangeNoBit) {
   const KvAppend op = append_problem();
   const AppendData data = make_append_data(op, {.seed = 3, .lengths = LengthPattern::ragged});
-  const AppendResult right = kernel(op, AppendLanes{}).run(data);
+  const AppendResult right = kernel(op, AppendSimt{}).run(data);
   EXPECT_TRUE(judge_append(data, right).ok) << judge_append(data, right).why;
-  for (const AppendLanes& plan :
-       {AppendLanes{.threads = 256, .warps_along_entries = 8, .sub_vectors_per_warp = 1},
-        AppendLanes{.threads = 64, .splits = 4, .tokens_per_block = 5},
-        AppendLanes{.splits = 2, .warps_along_entries = 2, .sub_vectors_per_warp = 8}}) {
+  for (const AppendSimt& plan :
+       {AppendSimt{.threads = 256, .warps_along_entries = 8, .sub_vectors_per_warp = 1},
+        AppendSimt{.threads = 64, .splits = 4, .tokens_per_block = 5},
+        AppendSimt{.splits = 2, .warps_along_entries = 2, .sub_vectors_per_warp = 8}}) {
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
     expect_same(right, kernel(op, plan).run(data));
   }
@@ -103,7 +103,7 @@ TEST_F(Append, CodesAreTheQuantizers) {
     KvAppend op = append_problem();
     op.shape.batch = 4;
     if (lattice) {
-      op.keys = {.vector_size = 8, .index_bits = 16, .residuals = 2, .scope = Scope::head};
+      op.keys = {.vector_size = 8, .index_bits = 16, .num_codebooks = 2, .scope = Scope::head};
       op.keys.decoder = Decoder::e8p;
       op.keys.hadamard = op.keys.stage_scales = true;
     }
@@ -172,13 +172,13 @@ TEST_F(Append, ScalarCodesAreTheQuantizers) {
 
 TEST_F(Append, TiesGoToTheLowestIndex) {
   KvAppend op = append_problem();
-  op.keys = {.vector_size = 2, .index_bits = 8, .residuals = 1, .scope = Scope::tensor};
+  op.keys = {.vector_size = 2, .index_bits = 8, .num_codebooks = 1, .scope = Scope::tensor};
   AppendData data = make_append_data(op, {.seed = 12});
   // Entries 16 i + j, j < 16, are all the same.
   for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
     data.keys.codebooks[i] = data.keys.codebooks[i / 32 * 32 + i % 2];
   }
-  AppendLanes plan{.warps_along_entries = 4};
+  AppendSimt plan{.warps_along_entries = 4};
   const AppendResult result = kernel(op, plan).run(data);
   EXPECT_TRUE(judge_append(data, result).ok) << judge_append(data, result).why;
   for (std::size_t row = 0; row < 2 * 2; ++row) {
@@ -198,7 +198,7 @@ TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
     op.values.decoder = decoder;
     if (op.values.is_scalar()) op.values.vector_size = 2;
     op.values.token_scales = op.values.is_scalar();  // and the keys stay a table
-    op.shape.window = op.shape.sinks = 0;
+    op.shape.recent_tokens = op.shape.sinks = 0;
     AppendData data = make_append_data(op, {.seed = 13});
     Kernel append = kernel(op);
     AppendResult right = append.run(data);
@@ -228,12 +228,12 @@ void expect_attention_over(const KvAppend& at_once, const AppendData& all,
   const AttentionDecode op = reader_of(at_once, 4);
   AttentionData data = make_attention_data(op, {.seed = 22});
   data.lengths.assign(2, static_cast<std::int32_t>(all.new_tokens));
-  data.windows = {4, 3};
+  data.recent_counts = {4, 3};
   data.sinks = {2, 1};
   data.keys = all.keys;
   data.values = all.values;
   take_cache(data, cache);
-  Kernel attention(*sweep_backend(), op, rules_plan<AttentionLanes>(op, sweep_gpu()), sweep_gpu());
+  Kernel attention(*sweep_backend(), op, rules_plan<AttentionSimt>(op, sweep_gpu()), sweep_gpu());
   const AttentionOutput by_steps = attention.run(data);
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));

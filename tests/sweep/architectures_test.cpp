@@ -93,8 +93,8 @@ TEST_P(Architectures, EveryFusionCompiles) {
   for (const int vector_size : {2, 4, 8}) {
     Gemm op;
     op.shape = {.rows = 8, .out_features = 256, .in_features = 512};
-    op.weights = {.vector_size = vector_size, .index_bits = 6, .residuals = 2};
-    LinearFragments plan;
+    op.weights = {.vector_size = vector_size, .index_bits = 6, .num_codebooks = 2};
+    LinearMma plan;
     plan.codebook = all_shared(op.weights.entries());
     for (const LinearFusion fusion : {LinearFusion::registers, LinearFusion::shared}) {
       for (const int rows : {4, 8}) {
@@ -122,7 +122,7 @@ TEST_P(Architectures, SlicesCompile) {
       op.weights = {.vector_size = 8,
                     .index_bits = gpu.shared_bytes_per_block > kSliceBytes + 32768 ? 16 : 8};
       if (integers) op.weights.entry_type = EntryType::int8, op.weights.stage_scales = true;
-      const auto plan = test::rules_plan<LinearSlices>(op, gpu);
+      const auto plan = test::rules_plan<LinearSlicedCodebook>(op, gpu);
       ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
       const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
       const KernelResources& kernel = artifact.kernels.front();
@@ -141,7 +141,7 @@ TEST_P(Architectures, BinsCompile) {
               .kv_heads = 8,
               .head_dim = 128,
               .tokens = 65536,
-              .window = 1024,
+              .recent_tokens = 1024,
               .sinks = 4};
   op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
   op.values = find_format("vqkv-llama-3.1-8b-values", "test");
@@ -153,7 +153,7 @@ TEST_P(Architectures, BinsCompile) {
     }
     op.keys = with_layout(op.keys, {kWideRows, 1});
     op.values = with_layout(op.values, {kWideRows, 1});
-    const auto plan = std::get<AttentionBins>(choose(op, gpu));
+    const auto plan = std::get<AttentionHistogram>(choose(op, gpu));
     const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
     ASSERT_EQ(artifact.kernels.size(), 6u);
     for (const KernelResources& kernel : artifact.kernels) {
@@ -179,7 +179,7 @@ TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
       for (const int page_tokens : {0, 64}) {
         op.shape.page_tokens = page_tokens;
         SCOPED_TRACE(testing::Message() << head_dim << ' ' << group << ' ' << page_tokens);
-        const auto plan = test::rules_plan<AttentionBytes>(op, gpu);
+        const auto plan = test::rules_plan<AttentionInt8Mma>(op, gpu);
         ASSERT_TRUE(check(plan, op, gpu).ok) << check(plan, op, gpu).reason;
         const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
         const KernelResources& kernel = artifact.kernels.front();
@@ -199,13 +199,13 @@ TEST_P(Architectures, AppendCompiles) {
               .head_dim = 128,
               .tokens = 4096,
               .new_tokens = 2,
-              .window = 16,
+              .recent_tokens = 16,
               .sinks = 4};
-  op.keys = {.vector_size = 8, .index_bits = 12, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 8, .index_bits = 12, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
-  op.values = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  op.values = {.vector_size = 8, .index_bits = 16, .num_codebooks = 2};
   op.values.decoder = Decoder::e8p;
-  const auto plan = std::get<AppendLanes>(choose(op, gpu));
+  const auto plan = std::get<AppendSimt>(choose(op, gpu));
   const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
   const KernelResources& kernel = artifact.kernels.front();
   EXPECT_GT(kernel.registers, 0);
@@ -225,10 +225,11 @@ TEST_P(Architectures, AppendOfManyTokensCompiles) {
                 .head_dim = 128,
                 .tokens = 4096,
                 .new_tokens = batch == 1 ? 4096 : 1};
-    op.keys = {.vector_size = vector_size, .index_bits = 10, .residuals = 2, .scope = Scope::head};
+    op.keys = {
+        .vector_size = vector_size, .index_bits = 10, .num_codebooks = 2, .scope = Scope::head};
     op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
     op.values = {.vector_size = vector_size, .index_bits = 8, .scope = Scope::tensor};
-    const auto plan = std::get<AppendFragments>(choose(op, gpu));
+    const auto plan = std::get<AppendMma>(choose(op, gpu));
     const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
     const KernelResources& kernel = artifact.kernels.front();
     EXPECT_LE(kernel.registers * plan.threads, 65536);
@@ -247,7 +248,7 @@ TEST_P(Architectures, AppendOfWideSubVectorsCompiles) {
     op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
     op.values = find_format("vqkv-llama-3.1-8b-values", "test");
     if (gpu.shared_bytes_per_block <= 65536) op.values.vector_size = 64;  // of four tiles
-    const auto plan = std::get<AppendProducts>(choose(op, gpu));
+    const auto plan = std::get<AppendGemm>(choose(op, gpu));
     const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
     const KernelResources& kernel = artifact.kernels.front();
     EXPECT_LE(kernel.registers * plan.threads, 65536);
@@ -258,14 +259,15 @@ TEST_P(Architectures, AppendOfWideSubVectorsCompiles) {
 }
 
 TEST_P(Architectures, DecodeCompiles) {
-  KvDecode op;
+  KvDequantize op;
   op.dtype = DType::bf16;
-  op.shape = {.batch = 4, .kv_heads = 8, .head_dim = 256, .tokens = 4096, .window = 16, .sinks = 4};
-  op.keys = {.vector_size = 8, .index_bits = 11, .residuals = 2, .scope = Scope::head};
+  op.shape = {
+      .batch = 4, .kv_heads = 8, .head_dim = 256, .tokens = 4096, .recent_tokens = 16, .sinks = 4};
+  op.keys = {.vector_size = 8, .index_bits = 11, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
-  op.values = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  op.values = {.vector_size = 8, .index_bits = 16, .num_codebooks = 2};
   op.values.decoder = Decoder::e8p;
-  const auto plan = std::get<DecodeLanes>(choose(op, gpu));
+  const auto plan = std::get<DequantizeSimt>(choose(op, gpu));
   const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
   const KernelResources& kernel = artifact.kernels.front();
   EXPECT_GT(kernel.registers, 0);
@@ -278,7 +280,7 @@ TEST_P(Architectures, MergeCompiles) {
   AttentionMerge op;
   op.dtype = DType::bf16;
   op.shape = {.rows = 4096, .heads = 32, .head_dim = 80, .parts = 8};
-  const auto plan = std::get<MergeLanes>(choose(op, gpu));
+  const auto plan = std::get<MergeSimt>(choose(op, gpu));
   const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
   const KernelResources& kernel = artifact.kernels.front();
   EXPECT_GT(kernel.registers, 0);

@@ -19,7 +19,7 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   with_integers(op.keys,
-                std::holds_alternative<AttentionFragments>(like));  // whose scales one waits for
+                std::holds_alternative<AttentionMma>(like));  // whose scales one waits for
   const Problem problem = op;
   Plan plan = rules_plan(like, problem, find_gpu("h200"));
   ASSERT_TRUE(change_own(
@@ -31,28 +31,28 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
 }
 
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionLanes{}, 7);
+  expect_every_barrier_of_attention_needed(AttentionSimt{}, 7);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionFragments{}, 5);
+  expect_every_barrier_of_attention_needed(AttentionMma{}, 5);
 }
 TEST(Barriers, OfBlocksThatShareSequencesAreAllNeeded) {
   AttentionDecode op;
   op.shape = {.batch = 3, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  auto plan = rules_plan<AttentionFragments>(op, find_gpu("h200"));
+  auto plan = rules_plan<AttentionMma>(op, find_gpu("h200"));
   plan.threads = 128;
   plan.splits = 2;
-  plan.splits_by = SplitsBy::length;
+  plan.schedule = Schedule::balanced;
   plan.combine = Combine::last_block;
   expect_every_barrier_needed(op, plan, 7);
 }
 // Of 20 splits, which are two groups.
 TEST(Barriers, OfTeamsThatMergeAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionFragments{}, 6, 20);
+  expect_every_barrier_of_attention_needed(AttentionMma{}, 6, 20);
 }
 TEST(Barriers, OfAttentionByTablesAreAllNeeded) {
-  expect_every_barrier_of_attention_needed(AttentionTables{}, 8);
+  expect_every_barrier_of_attention_needed(AttentionLut{}, 8);
 }
 TEST(Barriers, OfAttentionByChannelsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionChannels{}, 7);
@@ -70,7 +70,7 @@ AttentionDecode attention_of_integers() {
 }
 
 TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
-  AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
   AttentionDecode op = attention_of_integers();
   expect_every_barrier_needed(op, plan, 7);
   // Four rounds or more for each split: in the first one the maximum's barrier orders all.
@@ -83,9 +83,9 @@ TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
 // Three tiles of raw tokens a warp.
 TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
-  op.shape.window = 40;
+  op.shape.recent_tokens = 40;
   op.shape.sinks = 3;
-  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  const AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
   expect_every_barrier_needed(op, plan, 9);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string said = report_of(right, op, plan, "copy_async_wait<1>();", ";");
@@ -95,7 +95,7 @@ TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
 TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.shape.page_tokens = 16;
-  const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+  const AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
   expect_every_barrier_needed(op, plan, 7);
 }
 
@@ -106,7 +106,7 @@ TEST(Barriers, OfRoundsOfCodesAreAllNeeded) {
     SCOPED_TRACE(page_tokens);
     AttentionDecode op = attention_of_integers();
     op.shape.page_tokens = page_tokens;
-    const AttentionBytes plan{.threads = 64, .heads_per_block = 4, .rounds_in_flight = 2};
+    const AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
     const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
     for (const auto& [place, instead] :
          {std::pair{"copy_async_wait<kPlaces - 1>();", ";"},
@@ -125,11 +125,15 @@ TEST(Barriers, OfRoundsOfCodesAreAllNeeded) {
 // of the last turn.
 TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
   AttentionDecode op;
-  op.shape = {
-      .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 300, .window = 40};
-  op.keys = {.vector_size = 64, .index_bits = 12, .residuals = 6, .scope = Scope::tensor};
+  op.shape = {.batch = 1,
+              .query_heads = 4,
+              .kv_heads = 1,
+              .head_dim = 64,
+              .tokens = 300,
+              .recent_tokens = 40};
+  op.keys = {.vector_size = 64, .index_bits = 12, .num_codebooks = 6, .scope = Scope::tensor};
   op.values = {.vector_size = 64, .index_bits = 6, .scope = Scope::tensor};
-  auto plan = rules_plan<AttentionBins>(op, find_gpu("h200"));
+  auto plan = rules_plan<AttentionHistogram>(op, find_gpu("h200"));
   plan.threads = 64;
   plan.tokens_per_thread = 8;
   plan.tables_in_flight = 1;
@@ -149,7 +153,7 @@ TEST(Barriers, OfTablesBehindThoseInGlobalMemoryAreNeeded) {
   op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 96, .tokens = 300};
   op.keys = three_parts(wide(32, 3, 5), wide(32, 2, 7), wide(32, 3, 5));
   op.values = wide(32, 1, 6);
-  auto plan = rules_plan<AttentionBins>(op, find_gpu("h200"));
+  auto plan = rules_plan<AttentionHistogram>(op, find_gpu("h200"));
   plan.threads = 64;
   plan.tokens_per_thread = 8;
   plan.tables_in_flight = 2;

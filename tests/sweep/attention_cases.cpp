@@ -41,7 +41,7 @@ enum Axis {
   kPages,
   kQueries,
   kOrder,
-  kIndependent,
+  kBatchInvariant,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -101,8 +101,8 @@ struct Queries {
 constexpr std::array kQueryCases{
     Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
     Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged}};
-const std::array<Plan, 4> kDataflows{AttentionLanes{}, AttentionTables{}, AttentionChannels{},
-                                     AttentionFragments{}};
+const std::array<Plan, 4> kDataflows{AttentionSimt{}, AttentionLut{}, AttentionChannels{},
+                                     AttentionMma{}};
 constexpr int kTables = 1;
 constexpr int kChannels = 2;
 // Keys and values; 0 leaves what the heuristics took.
@@ -113,7 +113,7 @@ constexpr int kMostTableBits = 10;  // larger tables fit no block, or hardly any
 // should take.
 constexpr int kMostNarrowEntries = 2048;
 
-void vary(AttentionFragments& plan, int variant) {
+void vary(AttentionMma& plan, int variant) {
   switch (variant) {
     case 1:
       plan.code_words = 1;
@@ -149,7 +149,7 @@ void vary(P& plan, int variant) {
       break;
     case 2:
     case 3:
-      if constexpr (std::is_same_v<P, AttentionTables>) {
+      if constexpr (std::is_same_v<P, AttentionLut>) {
         if (variant == 2) plan.threads = 64;
         if (variant == 3) plan.heads_per_block = 1;
       } else {
@@ -187,14 +187,14 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
   op.shape.tokens = pick(kTokenCounts, kTokens);
-  op.shape.window = pick(kWindows, kWindow).slots;
-  op.shape.window_batch = pick(kWindows, kWindow).batch;
+  op.shape.recent_tokens = pick(kWindows, kWindow).slots;
+  op.shape.flush_block = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.page_tokens = pick(kPageTokens, kPages);
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
-  op.shape.independent = v[kIndependent] == 1;
+  op.shape.batch_invariant = v[kBatchInvariant] == 1;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
@@ -217,7 +217,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   Plan& plan = result.plan;
   plan = rules_plan(pick(kDataflows, kDataflow), op, gpu);
   result.dataflow_dropped = !check(plan, op, gpu).ok;
-  if (result.dataflow_dropped) plan = rules_plan(AttentionLanes{}, op, gpu);
+  if (result.dataflow_dropped) plan = rules_plan(AttentionSimt{}, op, gpu);
   change_own(
       plan, [&](auto& own) requires requires { own.splits; } {
         own.threads = std::min(own.threads, 128);  // a fiber each: more cost time and show nothing
@@ -239,10 +239,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
     change([&](AttentionChannels& own) { own.value_channel_splits = shares.second; });
   }
   if (op.dtype == DType::bf16 && shares.first == 2) {
-    change([](AttentionTables& own) { own.table_bits = 16; });
+    change([](AttentionLut& own) { own.table_bits = 16; });
   }
   if (v[kKeyLevels] > 0) {
-    change([&](AttentionTables& own) { own.tile_tokens = pick(kTilesOfTables, kKeyLevels); });
+    change([&](AttentionLut& own) { own.tile_tokens = pick(kTilesOfTables, kKeyLevels); });
   }
   Plan placed = plan;
   fix_levels(placed, op, v[kKeyLevels], v[kValueLevels]);
@@ -289,7 +289,8 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.emplace(AxisValue{kKeyBits, bits}, AxisValue{kDataflow, kTables});
   }
-  impossible.emplace(AxisValue{kDataflow, kChannels}, AxisValue{kCombine, 1});  // which plans do not say
+  impossible.emplace(AxisValue{kDataflow, kChannels},
+                     AxisValue{kCombine, 1});  // which plans do not say
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });
@@ -299,13 +300,13 @@ std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed)
   std::vector<SweepCase> cases;
   for (int bits = 0; bits <= kKeyE8p; ++bits) {
     for (int vector = bits == kKeyE8p ? 2 : 0; vector < 3; ++vector) {
-      for (int residuals = 0; residuals < 4; ++residuals) {
+      for (int num_codebooks = 0; num_codebooks < 4; ++num_codebooks) {
         const int turn = static_cast<int>(cases.size());
         std::vector<int> v(kSizes.size(), 0);
         v[kKeyBits] = bits;
         v[kValueBits] = bits == kKeyE8p ? kValueE8p : 0;
         v[kKeyVector] = v[kValueVector] = vector;
-        v[kKeyResiduals] = v[kValueResiduals] = residuals;
+        v[kKeyResiduals] = v[kValueResiduals] = num_codebooks;
         v[kKeyScope] = turn % 4;
         v[kValueScope] = turn / 4 % 4;
         v[kDType] = turn % 2;

@@ -18,9 +18,9 @@ AttentionDecode problem() {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 200,
-              .window = 30,
+              .recent_tokens = 30,
               .sinks = 3};
-  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::channel_group};
+  op.keys = {.vector_size = 4, .index_bits = 7, .num_codebooks = 2, .scope = Scope::channel_group};
   op.keys.group_channels = 8;
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
   op.values = {.vector_size = 8, .index_bits = 9, .scope = Scope::channel_group};
@@ -54,7 +54,7 @@ TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
   const AttentionDecode op = problem();
   const AttentionData data =
       make_attention_data(op, {.seed = 21, .lengths = LengthPattern::ragged});
-  const AttentionOutput lanes = run(rules_plan(AttentionLanes{}, op, sweep_gpu()), data);
+  const AttentionOutput lanes = run(rules_plan(AttentionSimt{}, op, sweep_gpu()), data);
   const AttentionOutput other = run(plan_of(op), data);
   double squares = 0;
   double differences = 0;
@@ -78,7 +78,7 @@ TEST_P(Dataflows, PlacementDoesNotChangeABit) {
     Plan plan = plan_of(op);
     Placement* const keys = placement_of(plan, Operand::keys);  // none of tables
     Placement* const values = placement_of(plan, Operand::values);
-    ASSERT_EQ(keys == nullptr, std::holds_alternative<AttentionTables>(plan));
+    ASSERT_EQ(keys == nullptr, std::holds_alternative<AttentionLut>(plan));
     if (keys != nullptr) *keys = all_global();
     *values = all_global();
     const AttentionOutput far = run(plan, data, op);
@@ -149,7 +149,7 @@ TEST_P(Dataflows, AnEmptySequenceGivesZerosAndMinusInfinity) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, Dataflows,
-                         testing::Values(Plan(AttentionTables{}), Plan(AttentionChannels{})),
+                         testing::Values(Plan(AttentionLut{}), Plan(AttentionChannels{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 class Softmaxes : public Dataflows {};
@@ -180,7 +180,7 @@ TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
 
 // The softmax of blocks, which tables and channels have too, and that of warps.
 INSTANTIATE_TEST_SUITE_P(Each, Softmaxes,
-                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionFragments{})),
+                         testing::Values(Plan(AttentionSimt{}), Plan(AttentionMma{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 class OneDataflow : public Dataflows {};
@@ -188,7 +188,7 @@ class OneDataflow : public Dataflows {};
 TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
   AttentionDecode op = problem();
   op.keys.index_bits = 5;  // shares that begin in the middle of a word
-  op.keys.residuals = 1;
+  op.keys.num_codebooks = 1;
   const AttentionData data = make_attention_data(op, {.seed = 27});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
@@ -209,7 +209,7 @@ TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
   const AttentionData data = make_attention_data(op, {.seed = 28});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  auto plan = rules_plan<AttentionTables>(op, sweep_gpu());
+  auto plan = rules_plan<AttentionLut>(op, sweep_gpu());
   ASSERT_EQ(plan.table_bits, 32);
   const AttentionOutput whole = run(plan, data);
   plan.table_bits = 16;
@@ -231,7 +231,7 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   const AttentionData data = make_attention_data(op, {.seed = 29});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  auto plan = rules_plan<AttentionTables>(op, sweep_gpu());
+  auto plan = rules_plan<AttentionLut>(op, sweep_gpu());
   plan.heads_per_block = 1;
   EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
 }
@@ -244,14 +244,15 @@ TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
        {std::pair{64, 4}, std::pair{64, 16}, std::pair{64, 32}, std::pair{96, 16}}) {
     AttentionDecode op = problem();
     op.shape.head_dim = head_dim;
-    op.keys = {.vector_size = 4, .index_bits = 8, .residuals = 2, .scope = Scope::channel_group};
+    op.keys = {
+        .vector_size = 4, .index_bits = 8, .num_codebooks = 2, .scope = Scope::channel_group};
     op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::channel_group};
     op.keys.group_channels = op.values.group_channels = group;
     with_integers(op.keys, group != 4);
     const AttentionData data = make_attention_data(op, {.seed = 30});
     const AttentionResult reference =
         reference_attention(data, static_cast<double>(softmax_scale(op)));
-    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+    auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.key_codebook = plan.value_codebook = all_global();
     const AttentionOutput far = run(plan, data, op);
     EXPECT_TRUE(compare(reference.out, far.out, op.dtype).ok) << head_dim << ' ' << group;

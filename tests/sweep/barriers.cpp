@@ -53,9 +53,9 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
   } else if (const auto* append = std::get_if<KvAppend>(&problem)) {
     execute(backend, *kernel, source, *append, plan,
             make_append_data(*append, HardInput{.seed = 3}));
-  } else if (const auto* decode = std::get_if<KvDecode>(&problem)) {
+  } else if (const auto* decode = std::get_if<KvDequantize>(&problem)) {
     execute(backend, *kernel, source, *decode, plan,
-            make_decode_data(*decode, HardInput{.seed = 3}));
+            make_dequantize_data(*decode, HardInput{.seed = 3}));
   } else if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
     MergeData data = make_merge_data(*merge, HardInput{.seed = 3});
     data.in_place = 1;
@@ -107,7 +107,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   add_part("struct ClusterSums {", of_class, linear, clusters);
   add_part("VQ_DEVICE void attention_combine", of_function, attention != nullptr, in_teams);
 
-  const auto* fragments = std::get_if<AttentionFragments>(&plan);
+  const auto* fragments = std::get_if<AttentionMma>(&plan);
   const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
                        (attention != nullptr && attention->keys.group_tokens > 0);
   const bool ring = fragments != nullptr && fragments->code_stages > 0;
@@ -116,37 +116,37 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   add_part("class RingCodes {", of_class, fragments != nullptr, ring);
   add_part("static void await_copy()", of_member, fragments != nullptr, !ring);
   // Which has a test of its own.
-  add_part("void begin_first() const {", of_member, std::holds_alternative<AttentionBins>(plan),
-           false);
+  add_part("void begin_first() const {", of_member,
+           std::holds_alternative<AttentionHistogram>(plan), false);
 
-  if (const auto* products = std::get_if<AppendProducts>(&plan)) {
+  if (const auto* products = std::get_if<AppendGemm>(&plan)) {
     const bool groups = products->warpgroups == 1;
     add_part("class MadeRing {", of_class, true, groups);
     add_part("class BulkRing {", of_class, true, groups);
     add_part("static float estimate_by_warps(", of_member, true, !groups);
   }
-  if (std::holds_alternative<AttentionBytes>(plan)) {
+  if (std::holds_alternative<AttentionInt8Mma>(plan)) {
     add_part("class RawTiles {", of_class, true, attention->raw_slots() > 0);
   }
-  if (const auto* groups = std::get_if<LinearBytegroups>(&plan)) {
-    add_part("class BulkRing {", of_class, true, groups->x_before == 1);
-    add_part("class StagedRow {", of_class, true, groups->x_before == 1);
+  if (const auto* groups = std::get_if<LinearInt8Wgmma>(&plan)) {
+    add_part("class BulkRing {", of_class, true, groups->prepack_x == 1);
+    add_part("class StagedRow {", of_class, true, groups->prepack_x == 1);
   }
-  if (const auto* bytes = std::get_if<LinearBytes>(&plan)) {
-    const bool making = bytes->making_warps > 0;
+  if (const auto* bytes = std::get_if<LinearInt8Mma>(&plan)) {
+    const bool making = bytes->producer_warps > 0;
     add_part("class MadeRing {", of_class, true, making);
-    add_part("class BulkRing {", of_class, true, bytes->x_before == 1);
+    add_part("class BulkRing {", of_class, true, bytes->prepack_x == 1);
     add_part("void make_first() const {", of_member, true, making);
     add_part("for (i64 first = Work::begin(); first < Work::end();", "x_.ring().await();", true,
              !making);
   }
 
-  const auto* rows = std::get_if<LinearRowgroups>(&plan);
-  if (rows != nullptr || std::holds_alternative<LinearWarpgroups>(plan)) {
+  const auto* rows = std::get_if<LinearWgmmaLargeM>(&plan);
+  if (rows != nullptr || std::holds_alternative<LinearWgmma>(plan)) {
     add_part("void add_groups() {", of_member, true,
              rows != nullptr && rows->groups_along_columns > 1);
   }
-  if (rows != nullptr) add_part("class XRing {", of_class, true, rows->x_before == 1);
+  if (rows != nullptr) add_part("class XRing {", of_class, true, rows->prepack_x == 1);
 
   std::vector<Barrier> found;
   for (const std::string call :

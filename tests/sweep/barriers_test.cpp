@@ -35,7 +35,7 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   Gemv op;
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
-  auto product = rules_plan<LinearLanes>(op, find_gpu("h200"));
+  auto product = rules_plan<LinearSimt>(op, find_gpu("h200"));
   product.chunk_columns = 256;
   product.splits = 3;
   product.combine = Combine::last_block;
@@ -46,7 +46,7 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
   attention.shape = {.batch = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .tokens = 300};
   attention.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   attention.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  auto plan = rules_plan<AttentionFragments>(attention, find_gpu("h200"));
+  auto plan = rules_plan<AttentionMma>(attention, find_gpu("h200"));
   plan.splits = 3;
   plan.threads = 64;
   plan.combine = Combine::last_block;
@@ -54,16 +54,16 @@ TEST(Barriers, OfTheLastBlockAreAllNeededAndItsCounter) {
 }
 
 TEST(Barriers, OfDecodeAreAllNeeded) {
-  KvDecode op;
-  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 90, .window = 2};
-  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
+  KvDequantize op;
+  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 90, .recent_tokens = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::tensor};
   op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   // Three steps, whose codes stand in two places; codebooks by stores, and by copies.
-  const DecodeLanes plan{.threads = 64,
-                         .tokens_per_block = 90,
-                         .key_codebook = all_shared(64),
-                         .value_codebook = all_shared(64)};
+  const DequantizeSimt plan{.threads = 64,
+                            .tokens_per_block = 90,
+                            .key_codebook = all_shared(64),
+                            .value_codebook = all_shared(64)};
   expect_every_barrier_needed(op, plan, 1);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string early =
@@ -75,7 +75,7 @@ TEST(Barriers, OfDecodeAreAllNeeded) {
 TEST(Barriers, OfMergeAreAllNeededAndItsLoadsAreCoherent) {
   AttentionMerge op;
   op.shape = {.rows = 9, .heads = 3, .head_dim = 64, .parts = 3};
-  const MergeLanes plan{.threads = 64, .blocks = 2};
+  const MergeSimt plan{.threads = 64, .blocks = 2};
   expect_every_barrier_needed(op, plan, 1);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   for (const std::string of : {"args.lses[i]", "reinterpret_cast<const U32x4*>(args.outs[i]"}) {
@@ -87,24 +87,25 @@ TEST(Barriers, OfMergeAreAllNeededAndItsLoadsAreCoherent) {
 
 TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   KvAppend op;
-  op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .new_tokens = 5, .window = 2};
-  op.keys = {.vector_size = 4, .index_bits = 6, .residuals = 2, .scope = Scope::tensor};
+  op.shape = {
+      .batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 9, .new_tokens = 5, .recent_tokens = 2};
+  op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::tensor};
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  AppendLanes plan{.tokens_per_block = 2, .warps_along_entries = 2};
+  AppendSimt plan{.tokens_per_block = 2, .warps_along_entries = 2};
   expect_every_barrier_needed(op, plan, 3);
-  expect_every_barrier_needed(op, AppendFragments{.threads = 64, .tokens_per_block = 5}, 3);
+  expect_every_barrier_needed(op, AppendMma{.threads = 64, .tokens_per_block = 5}, 3);
   KvAppend several = op;
   several.shape.batch = 3;
   several.shape.new_tokens = 2;
   expect_every_barrier_needed(
-      several, AppendFragments{.threads = 64, .tokens_per_block = 2, .sequences_per_block = 2}, 3);
+      several, AppendMma{.threads = 64, .tokens_per_block = 2, .sequences_per_block = 2}, 3);
   KvAppend wide_op = op;
   wide_op.keys = wide(32, 2, 6);
   wide_op.values = wide(64, 1, 8);
   // Of values four tiles, so that each place has a second one; and two groups, as the warps of one
   // keep together.
-  const AppendProducts by_warps{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024};
-  const AppendProducts by_groups{
+  const AppendGemm by_warps{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024};
+  const AppendGemm by_groups{
       .threads = 256, .tokens_per_block = 5, .tile_bytes = 1024, .warpgroups = 1};
   const std::pair<std::string, std::string> some_open{
       "open = row.real && !(", "open = row.real && !(row.token % 2 == 0 && "};
@@ -131,14 +132,18 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
 
 TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
   AttentionDecode op;
-  op.shape = {
-      .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 64, .tokens = 600, .window = 16};
+  op.shape = {.batch = 1,
+              .query_heads = 4,
+              .kv_heads = 1,
+              .head_dim = 64,
+              .tokens = 600,
+              .recent_tokens = 16};
   op.keys = {.vector_size = 4, .index_bits = 16};
   op.keys.decoder = Decoder::affine;
   op.values = op.keys;
   op.keys.group_tokens = 16;
   op.values.token_scales = true;
-  auto plan = rules_plan<AttentionFragments>(op, find_gpu("h200"));
+  auto plan = rules_plan<AttentionMma>(op, find_gpu("h200"));
   plan.threads = 128;
   plan.splits = 1;
   plan.step_tokens = 8;
@@ -165,7 +170,7 @@ TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
                 .find("over a barrier of bulk copies"),
             std::string::npos);
   op.keys = op.values = {.vector_size = 2, .index_bits = 16, .decoder = Decoder::scalar};
-  op.shape.window = 0;
+  op.shape.recent_tokens = 0;
   EXPECT_NE(report("if constexpr (!kGrouped) sync_warp();", "").find(": race at "),
             std::string::npos);
 }
@@ -173,14 +178,18 @@ TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
 // A call whose newest tokens take the ring's slots of those that its first group begins with.
 TEST(Barriers, OfAppendOfGroupsAreAllNeededAndOldTokensAreReadFirst) {
   KvAppend op;
-  op.shape = {
-      .batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 99, .new_tokens = 69, .window = 16};
+  op.shape = {.batch = 1,
+              .kv_heads = 1,
+              .head_dim = 64,
+              .tokens = 99,
+              .new_tokens = 69,
+              .recent_tokens = 16};
   op.keys = {.vector_size = 4, .index_bits = 16};
   op.keys.decoder = Decoder::affine;
   op.values = op.keys;
   op.keys.group_tokens = 16;
   op.values.token_scales = true;
-  const AppendLanes plan{.tokens_per_block = 35};
+  const AppendSimt plan{.tokens_per_block = 35};
   expect_every_barrier_needed(op, plan, 8);
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string report =
@@ -193,7 +202,7 @@ TEST(Barriers, OfGemvAreAllNeeded) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
   const Problem problem = op;
-  auto plan = rules_plan<LinearLanes>(problem, find_gpu("h200"));
+  auto plan = rules_plan<LinearSimt>(problem, find_gpu("h200"));
   plan.chunk_columns = 512;
   expect_every_barrier_needed(problem, plan, 2);
 }
@@ -203,7 +212,7 @@ TEST(Barriers, OfGemvBySlicesAreAllNeeded) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   with_integers(op.weights, true);  // whose largest magnitudes one waits for
-  auto plan = rules_plan<LinearSlices>(op, find_gpu("h200"));
+  auto plan = rules_plan<LinearSlicedCodebook>(op, find_gpu("h200"));
   plan.threads = 64;
   expect_every_barrier_needed(op, plan, 2);
 }
@@ -213,7 +222,7 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   const Problem problem = op;
-  auto small = rules_plan<LinearFragments>(problem, find_gpu("h200"));
+  auto small = rules_plan<LinearMma>(problem, find_gpu("h200"));
   ASSERT_TRUE(check(small, problem, find_gpu("h200")).ok);
   small.threads = 128;
   small.warps_along_columns = 2;
@@ -239,13 +248,13 @@ TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
   op.weights.group_channels = 1024;  // so that codebooks are switched
   with_integers(op.weights, true);
-  LinearBytes plan{.threads = 128, .outputs_per_warp = 16, .chunk_columns = 512};
+  LinearInt8Mma plan{.threads = 128, .outputs_per_warp = 16, .chunk_columns = 512};
   plan.warps_along_columns = 2;
   plan.rows_per_block = 16;
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 4);
-  plan.x_before = 1;  // whose ring has one of a warp
+  plan.prepack_x = 1;  // whose ring has one of a warp
   expect_every_barrier_needed(op, plan, 5);
   expect_waits_for_chunks(op, plan, "x_.ring().await();");
 }
@@ -255,9 +264,9 @@ TEST(Barriers, OfWarpsThatMakeBytesOfXAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   with_integers(op.weights, true);
-  LinearBytes plan{.threads = 192, .outputs_per_warp = 16, .chunk_columns = 256};
+  LinearInt8Mma plan{.threads = 192, .outputs_per_warp = 16, .chunk_columns = 256};
   plan.warps_along_columns = 2;
-  plan.making_warps = 2;
+  plan.producer_warps = 2;
   plan.rows_per_block = 16;
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
@@ -274,7 +283,7 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
   with_integers(op.weights, true);
-  LinearBytegroups plan{.threads = 128};
+  LinearInt8Wgmma plan{.threads = 128};
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 3);
@@ -282,7 +291,7 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   plan.splits = 2;
   plan.combine = Combine::cluster;
   expect_every_barrier_needed(op, plan, 6);
-  plan.x_before = 0;
+  plan.prepack_x = 0;
   expect_every_barrier_needed(op, plan, 4);
 }
 
@@ -293,12 +302,12 @@ TEST(Barriers, OfClustersAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
   op.weights.group_channels = 512;  // so that codebooks are switched
-  LinearRowgroups rows{.threads = 128, .chunk_columns = 256, .splits = 3};
+  LinearWgmmaLargeM rows{.threads = 128, .chunk_columns = 256, .splits = 3};
   rows.combine = Combine::cluster;
   rows.rows_per_block = 16;
   rows.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, rows, 8);
-  LinearWarpgroups plan{.threads = 128, .chunk_columns = 256, .splits = 2};
+  LinearWgmma plan{.threads = 128, .chunk_columns = 256, .splits = 2};
   plan.combine = Combine::cluster;
   plan.rows_per_block = 16;
   plan.codebook = all_shared(op.weights.entries());
@@ -333,7 +342,7 @@ TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
   op.shape = {.rows = 9, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
   op.weights.group_channels = 512;  // so that codebooks are switched
-  LinearRowgroups plan{.threads = 128, .chunk_columns = 256};
+  LinearWgmmaLargeM plan{.threads = 128, .chunk_columns = 256};
   plan.rows_per_block = 256;  // pieces of few steps
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 5);
@@ -351,7 +360,7 @@ TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
   op.shape.out_features = 200;  // so that both blocks load from each other
   op.shape.in_features = 1024;
   op.weights.group_channels = 256;
-  plan.x_before = 0;
+  plan.prepack_x = 0;
   plan.rows_per_block = 64;
   plan.outputs_per_warp = 64;
   EXPECT_TRUE(check(plan, op, find_gpu("h200")).ok);
@@ -364,12 +373,12 @@ TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::channel_group};
   op.weights.group_channels = 512;  // so that codebooks are switched
   const Problem problem = op;
-  LinearWarpgroups plan{.threads = 128};
+  LinearWgmma plan{.threads = 128};
   plan.rows_per_block = 16;
   plan.chunk_columns = 256;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(problem, plan, 3);
-  plan.steps_ahead = 1;  // which waits for all products once a run besides
+  plan.prefetch_steps = 1;  // which waits for all products once a run besides
   expect_every_barrier_needed(problem, plan, 2, "warpgroup_wait<kSets - 1>();");
 }
 

@@ -29,7 +29,7 @@ struct BinsCase {
   VqFormat keys;
   VqFormat values;
   DType dtype = DType::f16;
-  void (*change)(AttentionBins& plan) = nullptr;
+  void (*change)(AttentionHistogram& plan) = nullptr;
 };
 
 // As VQKV has them; every group and width of a lookup; codebooks of each kind; codes that cross
@@ -42,11 +42,11 @@ std::vector<BinsCase> bins_cases() {
                             .kv_heads = 2,
                             .head_dim = 128,
                             .tokens = 300,
-                            .window = 37,
+                            .recent_tokens = 37,
                             .sinks = 4};
   return {
       {"vqkv", vqkv, in_parts({wide(80, 20, 6), wide(48, 16, 5)}), wide(128, 8, 6), DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.splits = 2;
          plan.bin_heads = 1;
          plan.bin_slices = 2;
@@ -55,7 +55,7 @@ std::vector<BinsCase> bins_cases() {
       {"vqkv in groups of 32 rows", vqkv,
        with_layout(in_parts({wide(80, 20, 6), wide(48, 16, 5)}), {32, 1}),
        with_layout(wide(128, 8, 6), {32, 1}), DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.splits = 2;
          plan.tokens_per_thread = 8;
          plan.bin_heads = 2;
@@ -67,7 +67,7 @@ std::vector<BinsCase> bins_cases() {
        wide(16, 5, 7, head),
        wide(64, 3, 9, head),
        DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.tables_in_flight = 1;
          plan.columns_per_block = 2;
        }},
@@ -76,25 +76,35 @@ std::vector<BinsCase> bins_cases() {
        wide(48, 4, 8),
        wide(96, 7, 12),
        DType::bf16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.shared_entries = 0;
          plan.bin_slices = 4;
        }},
       {"three heads in groups of channels",
-       {.batch = 1, .query_heads = 6, .kv_heads = 2, .head_dim = 128, .tokens = 1100, .window = 1},
+       {.batch = 1,
+        .query_heads = 6,
+        .kv_heads = 2,
+        .head_dim = 128,
+        .tokens = 1100,
+        .recent_tokens = 1},
        wide(32, 3, 5, channel_group),
        wide(32, 2, 4, channel_group),
        DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.splits = 3;
          plan.rows_per_block = 16;
        }},
       {"eight heads",
-       {.batch = 3, .query_heads = 8, .kv_heads = 1, .head_dim = 256, .tokens = 150, .window = 200},
+       {.batch = 3,
+        .query_heads = 8,
+        .kv_heads = 1,
+        .head_dim = 256,
+        .tokens = 150,
+        .recent_tokens = 200},
        two_parts(wide(16, 2, 10), wide(16, 3, 11, head), 256),
        wide(128, 2, 8),
        DType::bf16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.entry_splits = 4;
          plan.rows_per_block = 48;
          plan.bin_heads = 4;
@@ -105,17 +115,22 @@ std::vector<BinsCase> bins_cases() {
        with_layout(wide(64, 9, 11), {4, 1}),
        with_layout(wide(16, 2, 6), {2, 1}),
        DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.threads = 32;
          plan.tokens_per_thread = 8;
          plan.bin_heads = 2;
        }},
       {"the part between in global memory",
-       {.batch = 2, .query_heads = 4, .kv_heads = 1, .head_dim = 96, .tokens = 410, .window = 9},
+       {.batch = 2,
+        .query_heads = 4,
+        .kv_heads = 1,
+        .head_dim = 96,
+        .tokens = 410,
+        .recent_tokens = 9},
        three_parts(wide(32, 3, 5), wide(32, 2, 7), wide(32, 3, 4)),
        with_layout(wide(48, 2, 5), {32, 1}),
        DType::f16,
-       [](AttentionBins& plan) {
+       [](AttentionHistogram& plan) {
          plan.shared_entries = 64;
          plan.entry_splits = 2;
          plan.rows_per_block = 16;
@@ -131,7 +146,7 @@ std::vector<BinsCase> bins_cases() {
        two_parts(wide(16, 2, 5, head), wide(16, 1, 10), 64),
        wide(64, 2, 5, head),
        DType::f16,
-       [](AttentionBins& plan) { plan.rows_per_block = 128; }},
+       [](AttentionHistogram& plan) { plan.rows_per_block = 128; }},
       {"a warp of sixteen entries",
        {.batch = 5, .query_heads = 6, .kv_heads = 2, .head_dim = 64, .tokens = 120, .sinks = 1},
        wide(32, 5, 4),
@@ -163,8 +178,8 @@ AttentionDecode problem_of(const BinsCase& from) {
 }
 
 // The rules' plan with fewer threads: a fiber each.
-AttentionBins plan_of(const AttentionDecode& op) {
-  auto plan = rules_plan<AttentionBins>(op, sweep_gpu());
+AttentionHistogram plan_of(const AttentionDecode& op) {
+  auto plan = rules_plan<AttentionHistogram>(op, sweep_gpu());
   plan.threads = 64;
   plan.tokens_per_thread = 4;
   return plan;
@@ -178,7 +193,7 @@ class Bins : public testing::Test {
 
   static void expect_right(const BinsCase& from, const HardInput& input, bool changed) {
     const AttentionDecode op = problem_of(from);
-    AttentionBins plan = plan_of(op);
+    AttentionHistogram plan = plan_of(op);
     if (changed && from.change != nullptr) from.change(plan);
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok)
         << from.name << ": " << check(plan, op, sweep_gpu()).reason;
@@ -216,7 +231,7 @@ TEST_F(Bins, OfLargeScoresAreRight) {
        {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{6}}) {
     AttentionDecode op = problem_of(bins_cases()[number]);
     op.dtype = DType::f16;
-    op.shape.window = op.shape.sinks = 0;
+    op.shape.recent_tokens = op.shape.sinks = 0;
     op.shape.tokens = 2000;
     Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
     for (const float factor : {1.0f, 4.0f, 40.0f}) {
@@ -241,12 +256,12 @@ TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
   const AttentionDecode op = problem_of(bins_cases()[2]);
   const AttentionData data =
       make_attention_data(op, {.seed = 41, .lengths = LengthPattern::ragged});
-  const AttentionBins plan = plan_of(op);
-  const auto run = [&](const AttentionBins& of) {
+  const AttentionHistogram plan = plan_of(op);
+  const auto run = [&](const AttentionHistogram& of) {
     return Kernel(*sweep_backend(), op, of, sweep_gpu()).run(data);
   };
   const AttentionOutput expected = run(plan);
-  AttentionBins other = plan;
+  AttentionHistogram other = plan;
   other.shared_entries = 0;
   other.columns_per_block = 1;
   other.bin_slices = 8;
@@ -258,7 +273,7 @@ TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
 // Codes of raw tokens and past the end, other sequences' numbers, a second run.
 TEST_F(Bins, NothingElseIsRead) {
   AttentionDecode op = problem_of(bins_cases().front());
-  op.shape.independent = true;
+  op.shape.batch_invariant = true;
   Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
   AttentionData data = make_attention_data(op, {.seed = 42, .lengths = LengthPattern::ragged});
   const AttentionOutput expected = kernel.run(data);
@@ -275,7 +290,7 @@ TEST_F(Bins, NothingElseIsRead) {
 // Of one head's query.
 TEST_F(Bins, NanStaysInItsHead) {
   AttentionDecode op = problem_of(bins_cases().front());
-  op.shape.window = op.shape.sinks = 0;
+  op.shape.recent_tokens = op.shape.sinks = 0;
   Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
   AttentionData data = make_attention_data(op, {.seed = 44});
   const AttentionOutput expected = kernel.run(data);
@@ -303,7 +318,7 @@ TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
   constexpr std::uint16_t kNan = 0x7e00;
   auto to = data.keys.codebooks.begin();
   for (const VqFormat& part : op.keys.parts) {
-    for (int stage = 0; stage < part.residuals; ++stage) {
+    for (int stage = 0; stage < part.num_codebooks; ++stage) {
       const auto last = to + std::ptrdiff_t{part.entries() - 1} * part.vector_size;
       std::fill(to, last, kNan);
       to = last + part.vector_size;
@@ -326,7 +341,7 @@ TEST_F(Bins, FaultsAreFound) {
   const AttentionData data = make_attention_data(op, {.seed = 43});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  AttentionBins plan = plan_of(op);
+  AttentionHistogram plan = plan_of(op);
   plan.splits = 2;
   plan.entry_splits = 2;
   plan.columns_per_block = 3;

@@ -25,15 +25,15 @@ class Bytegroups : public testing::TestWithParam<std::tuple<DType, int>> {
     Gemm op;
     op.dtype = std::get<0>(GetParam());
     op.shape = {.rows = rows, .out_features = 100, .in_features = in_features};
-    op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+    op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
     with_integers(op.weights, true);
     op.weights.common_scale = true;
     return op;
   }
   // Rows of a block that are more than its warps, and fewer.
-  static LinearBytegroups plan(int rows_per_block, int splits) {
-    LinearBytegroups plan{.threads = 256, .chunk_columns = 256, .splits = splits};
-    plan.x_before = std::get<1>(GetParam());
+  static LinearInt8Wgmma plan(int rows_per_block, int splits) {
+    LinearInt8Wgmma plan{.threads = 256, .chunk_columns = 256, .splits = splits};
+    plan.prepack_x = std::get<1>(GetParam());
     plan.rows_per_block = rows_per_block;
     plan.code_words = 2;
     plan.codebook = all_shared(256);
@@ -41,7 +41,7 @@ class Bytegroups : public testing::TestWithParam<std::tuple<DType, int>> {
     return plan;
   }
 
-  static std::vector<std::uint16_t> run(const Gemm& op, const LinearBytegroups& plan,
+  static std::vector<std::uint16_t> run(const Gemm& op, const LinearInt8Wgmma& plan,
                                         const LinearData& data) {
     const Verdict verdict = check(plan, op, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -129,7 +129,7 @@ TEST_P(Bytegroups, ARowsNanStaysInIt) {
 // One place of the kernel's text changed.
 TEST_P(Bytegroups, WrongSumsAreFound) {
   const Gemm op = problem(21);
-  const LinearBytegroups own = plan(32, 2);
+  const LinearInt8Wgmma own = plan(32, 2);
   const LinearData data = make_linear_data(op, {.seed = 64});
   const std::vector<double> reference = reference_linear(data);
   Backend& backend = *sweep_backend();
@@ -137,7 +137,7 @@ TEST_P(Bytegroups, WrongSumsAreFound) {
   std::vector<std::pair<const char*, const char*>> faults{
       {"fused(256.0f, high, low)", "fused(250.0f, high, low)"},
       {"words[i] ^= 0x80808080u;", "words[i] ^= 0u;"}};
-  if (own.x_before == 0) {
+  if (own.prepack_x == 0) {
     faults.insert(faults.end(), {{"number / kRunOctets % 4", "number % 4"},
                                  {"number / (4 * kRunOctets) * kRunOctets", "0"},
                                  {"warp() + turn * kWarps", "warp()"},

@@ -112,61 +112,61 @@ class Attempts {
   const GpuSpec& gpu_;
 };
 
-LinearBytes bytes_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
-                       const GpuSpec& gpu) {
-  LinearBytes first{.threads = pick(kThreadsOf, v, kThreads), .outputs_per_warp = 16};
+LinearInt8Mma bytes_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                         const GpuSpec& gpu) {
+  LinearInt8Mma first{.threads = pick(kThreadsOf, v, kThreads), .outputs_per_warp = 16};
   first.product_rows = pick(kBlocks, v, kRowsPerBlock).first;
   first.rows_per_block = pick(kBlocks, v, kRowsPerBlock).second;
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
-  Attempts<LinearBytes> to(first, op, problem, gpu);
+  Attempts<LinearInt8Mma> to(first, op, problem, gpu);
   to.words(pick(kWordsOf, v, kCodeWords));
-  to.change(&LinearBytes::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
+  to.change(&LinearInt8Mma::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
   if (to.plan.threads / 32 % pick(kAlongOf, v, kAlong) == 0) {
-    to.change(&LinearBytes::warps_along_columns, pick(kAlongOf, v, kAlong));
+    to.change(&LinearInt8Mma::warps_along_columns, pick(kAlongOf, v, kAlong));
   }
-  to.change(&LinearBytes::x_before, v[kMaking] == 1 ? 1 : 0);
+  to.change(&LinearInt8Mma::prepack_x, v[kMaking] == 1 ? 1 : 0);
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
-  LinearBytes made = to.plan;  // by one warp more, or two
-  made.making_warps = v[kMaking] < 2 ? 0 : v[kMaking] - 1;
-  made.threads += 32 * made.making_warps;
+  LinearInt8Mma made = to.plan;  // by one warp more, or two
+  made.producer_warps = v[kMaking] < 2 ? 0 : v[kMaking] - 1;
+  made.threads += 32 * made.producer_warps;
   to.attempt(made);
   return to.plan;
 }
 
-LinearBytegroups groups_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
-                             const GpuSpec& gpu) {
-  LinearBytegroups first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
+LinearInt8Wgmma groups_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                            const GpuSpec& gpu) {
+  LinearInt8Wgmma first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
   first.rows_per_block = 8 << v[kRowsPerBlock];
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
-  Attempts<LinearBytegroups> to(first, op, problem, gpu);
+  Attempts<LinearInt8Wgmma> to(first, op, problem, gpu);
   to.chunk_of(2);  // a run may be a single step
   to.words(pick(kWordsOf, v, kCodeWords));
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
-  to.change(&LinearBytegroups::x_before, v[kMaking] % 2);
+  to.change(&LinearInt8Wgmma::prepack_x, v[kMaking] % 2);
   return to.plan;
 }
 
-LinearRowgroups rows_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
-                          const GpuSpec& gpu) {
-  LinearRowgroups first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
+LinearWgmmaLargeM rows_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
+                            const GpuSpec& gpu) {
+  LinearWgmmaLargeM first{.threads = pick(kThreadsOf, v, kThreads) < 96 ? 128 : 256};
   first.rows_per_block = 16 << v[kRowsPerBlock];
   first.byte_sums = 1;
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
-  Attempts<LinearRowgroups> to(first, op, problem, gpu);
+  Attempts<LinearWgmmaLargeM> to(first, op, problem, gpu);
   to.words(pick(kWordsOf, v, kCodeWords));
-  to.change(&LinearRowgroups::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
+  to.change(&LinearWgmmaLargeM::outputs_per_warp, pick(kOutputsOf, v, kOutputs));
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
-  to.change(&LinearRowgroups::groups_along_columns, 1 + v[kMaking] / 2 % 2);
-  to.change(&LinearRowgroups::x_before, v[kMaking] % 2);
+  to.change(&LinearWgmmaLargeM::groups_along_columns, 1 + v[kMaking] / 2 % 2);
+  to.change(&LinearWgmmaLargeM::prepack_x, v[kMaking] % 2);
   return to.plan;
 }
 
@@ -178,7 +178,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .in_features = pick(kIns, v, kInFeatures)};
   op.weights.vector_size = pick(kVectors, v, kVector);
   op.weights.index_bits = pick(kBitsOf, v, kBits);
-  op.weights.residuals = v[kResiduals] + 1;
+  op.weights.num_codebooks = v[kResiduals] + 1;
   op.weights.output_scales = v[kOutputScales] == 1;
   op.weights.layout = pick(kLayouts, v, kLayout);
   with_integers(op.weights, true);
@@ -216,7 +216,8 @@ SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (int bits = 0; bits < static_cast<int>(kBitsOf.size()); ++bits) {
     // 10 bits in 16 copies take 128 KiB a stage.
     if (kBitsOf[static_cast<std::size_t>(bits)] != 10) continue;
-    for (const int places : {1, 2}) impossible.emplace(AxisValue{kBits, bits}, AxisValue{kPlaces, places});
+    for (const int places : {1, 2})
+      impossible.emplace(AxisValue{kBits, bits}, AxisValue{kPlaces, places});
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);

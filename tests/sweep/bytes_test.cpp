@@ -25,22 +25,22 @@ class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
     Linear op;
     op.dtype = dtype();
     op.shape = {.rows = rows, .out_features = 100, .in_features = in_features};
-    op.weights = {.vector_size = 8, .index_bits = 8, .residuals = stages};
+    op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = stages};
     with_integers(op.weights, true);
     op.weights.common_scale = true;
     return op;
   }
-  static LinearBytes plan(const Linear& op) {
-    auto chosen = rules_plan<LinearBytes>(Gemm{op}, sweep_gpu());
-    chosen.x_before = std::get<1>(GetParam()) == 1 ? 1 : 0;
+  static LinearInt8Mma plan(const Linear& op) {
+    auto chosen = rules_plan<LinearInt8Mma>(Gemm{op}, sweep_gpu());
+    chosen.prepack_x = std::get<1>(GetParam()) == 1 ? 1 : 0;
     if (std::get<1>(GetParam()) == 2) {
-      chosen.making_warps = 2;
+      chosen.producer_warps = 2;
       chosen.threads += 64;
     }
     return chosen;
   }
 
-  static std::vector<std::uint16_t> run(const Linear& op, const LinearBytes& plan,
+  static std::vector<std::uint16_t> run(const Linear& op, const LinearInt8Mma& plan,
                                         const LinearData& data) {
     const Verdict verdict = check(plan, Gemm{op}, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -149,7 +149,7 @@ TEST_P(Bytes, ARunGivesTheSameBitsTwice) {
 // One place of the kernel's text changed.
 TEST_P(Bytes, WrongSumsAreFound) {
   const Linear op = problem();
-  LinearBytes own = plan(op);
+  LinearInt8Mma own = plan(op);
   own.chunk_columns = 1024;
   own.warps_along_columns = 1;  // two groups
   const LinearData data = make_linear_data(op, {.seed = 36});

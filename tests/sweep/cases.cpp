@@ -36,13 +36,13 @@ void fix_placement(Placement& placement, const VqFormat& format, int variant) {
   }
 }
 
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim,
+VqFormat cache_format(int bits, int vector, int num_codebooks, int scope, int head_dim,
                       int most_entries) {
   VqFormat format;
   format.index_bits = bits == 0 ? 16 : bits;
   if (bits == 0) format.decoder = Decoder::e8p;
   format.vector_size = vector;
-  format.residuals = residuals;
+  format.num_codebooks = num_codebooks;
   format.scope = scope == 0 ? Scope::tensor : scope == 1 ? Scope::head : Scope::channel_group;
   const bool halves = scope == 3 || (scope == 2 && format.entries() > most_entries);
   if (halves) format.group_channels = head_dim / 2;

@@ -43,11 +43,11 @@ inline std::string case_name(const std::vector<int>& values) {
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // of dataflow bytes alone
-SweepCases attention_bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // likewise
-SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);          // grouped products
+SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // likewise
+SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);             // grouped products
 SweepCases append_pairwise(std::uint64_t seed);
-SweepCases append_products_pairwise(std::uint64_t seed);  // of that dataflow alone
-SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed);
+SweepCases append_gemm_pairwise(std::uint64_t seed);  // of that dataflow alone
+SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);
 SweepCases matrix_pairwise(std::uint64_t seed);
 // Of caches that have scalar codes: attention, appending and decoding in turns.
@@ -80,7 +80,7 @@ inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLay
 inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
   VqFormat format;
   format.vector_size = vector_size;
-  format.residuals = stages;
+  format.num_codebooks = stages;
   format.index_bits = bits;
   format.scope = scope;
   return format;
@@ -104,7 +104,7 @@ inline void with_integers(VqFormat& format, bool wanted) {
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
 // tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2
 // where a codebook has more than `most_entries`.
-VqFormat cache_format(int bits, int vector, int residuals, int scope, int head_dim,
+VqFormat cache_format(int bits, int vector, int num_codebooks, int scope, int head_dim,
                       int most_entries = 32);
 
 // The axes of an operand's format, and the value of its bits that is the lattice; values of the

@@ -21,7 +21,7 @@ class Cluster : public testing::Test {
   static Gemm product(bool bytes) {
     Gemm op;
     op.shape = {.rows = 33, .out_features = 300, .in_features = 2080};
-    op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2, .output_scales = true};
+    op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2, .output_scales = true};
     if (bytes) with_integers(op.weights, true);
     op.weights.common_scale = bytes;
     return op;
@@ -53,7 +53,7 @@ void expect_same_bits(const Gemm& op, const P& plan, int seed) {
 // Of 9 chunks: 5 and 8 splits leave blocks without any.
 TEST_F(Cluster, OfBytegroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(true);
-  LinearBytegroups plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
+  LinearInt8Wgmma plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
   for (const int splits : {2, 3, 5, 8}) {
     plan.splits = splits;
     plan.rows_per_block = splits == 3 ? 64 : 16;
@@ -68,7 +68,7 @@ TEST_F(Cluster, OfRowgroupsGivesTheBitsOfTheOthers) {
     op.weights.output_scales = bytes;
     op.dtype = bytes ? DType::f16 : DType::bf16;
     op.weights.layout.rows = 4;
-    LinearRowgroups plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
+    LinearWgmmaLargeM plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
     plan.byte_sums = bytes ? 1 : 0;
     for (const int splits : {2, 5, 7}) {
       plan.splits = splits;
@@ -82,13 +82,13 @@ TEST_F(Cluster, OfRowgroupsGivesTheBitsOfTheOthers) {
 // Outputs of a block that its threads are no multiple of: 112 by 7 warps, 48 a warp.
 TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(false);
-  LinearWarpgroups plan{.threads = 256, .chunk_columns = 256, .splits = 4, .rows_per_block = 16};
+  LinearWgmma plan{.threads = 256, .chunk_columns = 256, .splits = 4, .rows_per_block = 16};
   plan.codebook = all_shared(256);
   expect_same_bits(op, plan, 71);
-  plan.idle_warps = 1;
-  plan.steps_ahead = 1;
+  plan.fetch_only_warps = 1;
+  plan.prefetch_steps = 1;
   expect_same_bits(op, plan, 72);
-  plan.idle_warps = 0;
+  plan.fetch_only_warps = 0;
   plan.threads = 128;
   plan.outputs_per_warp = 48;
   plan.splits = 6;
@@ -99,7 +99,7 @@ TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
 TEST_F(Cluster, OnSeveralThreadsGivesTheSameBits) {
   const auto threads = test_host({.order = LaneOrder::random, .seed = 3, .threads = 4});
   const Gemm op = product(true);
-  const LinearBytegroups plan{
+  const LinearInt8Wgmma plan{
       .threads = 128, .splits = 4, .code_words = 1, .codebook = all_shared(256)};
   const LinearData data = make_linear_data(op, {.seed = 80});
   const auto expected = run_combined(*threads, op, plan, Combine::kernel, data);

@@ -48,7 +48,7 @@ TEST(Combining, TeamsSpillNothing) {
     op.shape = {
         .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = head_dim, .tokens = 131072};
     op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
-    AttentionFragments plan;
+    AttentionMma plan;
     plan.threads = 256;
     plan.heads_per_block = 4;
     plan.splits = splits;

@@ -60,16 +60,16 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const auto pick = [&](const auto& values, Axis axis) {
     return values[static_cast<std::size_t>(v[axis])];
   };
-  KvDecode op;
+  KvDequantize op;
   op.dtype = static_cast<DType>(v[kDType]);
   op.shape = {.batch = pick(kBatches, kBatch),
               .kv_heads = v[kKvHeads] + 1,
               .head_dim = pick(kHeadDims, kHeadDim),
               .tokens = pick(kTokenCounts, kTokens),
-              .window = pick(kWindows, kWindow).slots,
+              .recent_tokens = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
-              .window_batch = pick(kWindows, kWindow).batch};
+              .flush_block = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
@@ -86,9 +86,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = op;
   validate(result.problem, "sweep");
-  DecodeLanes plan{.threads = pick(kThreadCounts, kThreads),
-                   .tokens_per_block = pick(kBlockTokens, kTokensPerBlock)};
-  const DecodeLanes without = plan;
+  DequantizeSimt plan{.threads = pick(kThreadCounts, kThreads),
+                      .tokens_per_block = pick(kBlockTokens, kTokensPerBlock)};
+  const DequantizeSimt without = plan;
   fix_placement(plan.key_codebook, op.keys, v[kKeyPlaces]);
   fix_placement(plan.value_codebook, op.values, v[kValuePlaces]);
   result.override_dropped = !check(plan, op, gpu).ok;
@@ -103,9 +103,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 }  // namespace
 
-SweepCases decode_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
+SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
-  for (const int head_dim : {0, 1}) impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  for (const int head_dim : {0, 1})
+    impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});

@@ -1,5 +1,5 @@
-// kv_decode beside the sweep: attention over what it writes is attention_decode, its reference is
-// the quantizer's, plans change no bit, and the judge finds what is wrong.
+// kv_dequantize beside the sweep: attention over what it writes is attention_decode, its reference
+// is the quantizer's, plans change no bit, and the judge finds what is wrong.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,10 +14,11 @@
 namespace vqgen::test {
 namespace {
 
-KvDecode decode_problem() {
-  KvDecode op;
-  op.shape = {.batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 90, .window = 20, .sinks = 3};
-  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::head};
+KvDequantize dequantize_problem() {
+  KvDequantize op;
+  op.shape = {
+      .batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 90, .recent_tokens = 20, .sinks = 3};
+  op.keys = {.vector_size = 4, .index_bits = 7, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
   op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::channel_group};
   op.values.group_channels = 16;
@@ -33,54 +34,56 @@ class Decode : public testing::Test {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
   // Half of the sequences' tokens raw or not, lengths of every sequence's own.
-  static AttentionData data_of(const KvDecode& op) {
-    AttentionData data = make_decode_data(op, {.seed = 51});
+  static AttentionData data_of(const KvDequantize& op) {
+    AttentionData data = make_dequantize_data(op, {.seed = 51});
     data.lengths = {90, 41, 2};
-    data.windows = {20, 7, 1};
+    data.recent_counts = {20, 7, 1};
     data.sinks = {3, 0, 2};
     return data;
   }
 };
 
 TEST_F(Decode, PlansChangeNoBit) {
-  const KvDecode op = decode_problem();
+  const KvDequantize op = dequantize_problem();
   const AttentionData data = data_of(op);
-  const DecodeOutput right = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
-  const DecodeVerdict verdict = judge_decode(data, reference_decode(data), right);
+  const DequantizeOutput right =
+      kernel(op, rules_plan<DequantizeSimt>(op, sweep_gpu())).run_dequantize(data);
+  const DequantizeVerdict verdict = judge_dequantize(data, reference_dequantize(data), right);
   EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
-  for (const DecodeLanes& plan : {DecodeLanes{.threads = 32, .tokens_per_block = 7},
-                                  DecodeLanes{.tokens_per_block = 256,
-                                  .key_codebook = all_replicated(128, 8),
-                                  .value_codebook = {.registers = 2, .shared = 16}}}) {
+  for (const DequantizeSimt& plan : {DequantizeSimt{.threads = 32, .tokens_per_block = 7},
+                                     DequantizeSimt{.tokens_per_block = 256,
+                                     .key_codebook = all_replicated(128, 8),
+                                     .value_codebook = {.registers = 2, .shared = 16}}}) {
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
-    const DecodeOutput other = kernel(op, plan).run_decode(data);
+    const DequantizeOutput other = kernel(op, plan).run_dequantize(data);
     EXPECT_EQ(right.keys, other.keys);
     EXPECT_EQ(right.values, other.values);
   }
 }
 
 // The same queries over the cache, by the kernel of attention_decode and by the reference of
-// attention over plain tensors, whose rows are what kv_decode wrote.
+// attention over plain tensors, whose rows are what kv_dequantize wrote.
 TEST_F(Decode, AttentionOverDecodedTensorsIsAttentionDecode) {
-  const KvDecode op = decode_problem();
+  const KvDequantize op = dequantize_problem();
   AttentionDecode attention;
   attention.shape = {.batch = 3,
                      .query_heads = 4,
                      .kv_heads = 2,
                      .head_dim = 64,
                      .tokens = 90,
-                     .window = 20,
+                     .recent_tokens = 20,
                      .sinks = 3};
   attention.keys = op.keys;
   attention.values = op.values;
   AttentionData data = make_attention_data(attention, {.seed = 52});
   const AttentionData counts = data_of(op);
   data.lengths = counts.lengths;
-  data.windows = counts.windows;
+  data.recent_counts = counts.recent_counts;
   data.sinks = counts.sinks;
-  DecodeOutput dense = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
+  DequantizeOutput dense =
+      kernel(op, rules_plan<DequantizeSimt>(op, sweep_gpu())).run_dequantize(data);
   const AttentionOutput fused =
-      kernel(attention, rules_plan<AttentionLanes>(attention, sweep_gpu())).run(data);
+      kernel(attention, rules_plan<AttentionSimt>(attention, sweep_gpu())).run(data);
   const auto scale = static_cast<double>(softmax_scale(attention));
   const auto over_dense = [&] {
     data.original_keys = dense.keys;
@@ -97,10 +100,10 @@ TEST_F(Decode, AttentionOverDecodedTensorsIsAttentionDecode) {
 }
 
 TEST_F(Decode, WithoutRawTokensTheReferenceIsTheQuantizers) {
-  KvDecode op = decode_problem();
-  op.shape.window = op.shape.sinks = 0;
-  const AttentionData data = make_decode_data(op, {.seed = 53});
-  const DecodeResult reference = reference_decode(data);
+  KvDequantize op = dequantize_problem();
+  op.shape.recent_tokens = op.shape.sinks = 0;
+  const AttentionData data = make_dequantize_data(op, {.seed = 53});
+  const DequantizeResult reference = reference_dequantize(data);
   for (const bool keys : {true, false}) {
     const std::vector<double>& expected = keys ? reference.keys : reference.values;
     const FloatTensor by_quantizer = reconstruct(keys ? data.keys : data.values);
@@ -114,16 +117,17 @@ TEST_F(Decode, WithoutRawTokensTheReferenceIsTheQuantizers) {
 }
 
 TEST_F(Decode, TheJudgeFindsAFault) {
-  const KvDecode op = decode_problem();
+  const KvDequantize op = dequantize_problem();
   const AttentionData data = data_of(op);
-  const DecodeResult reference = reference_decode(data);
-  const DecodeOutput right = kernel(op, rules_plan<DecodeLanes>(op, sweep_gpu())).run_decode(data);
-  const auto expect_found = [&](const DecodeOutput& wrong, const std::string& words) {
-    const DecodeVerdict verdict = judge_decode(data, reference, wrong);
+  const DequantizeResult reference = reference_dequantize(data);
+  const DequantizeOutput right =
+      kernel(op, rules_plan<DequantizeSimt>(op, sweep_gpu())).run_dequantize(data);
+  const auto expect_found = [&](const DequantizeOutput& wrong, const std::string& words) {
+    const DequantizeVerdict verdict = judge_dequantize(data, reference, wrong);
     EXPECT_FALSE(verdict.comparison.ok) << words;
     EXPECT_NE(verdict.why.find(words), std::string::npos) << verdict.why;
   };
-  DecodeOutput wrong = right;
+  DequantizeOutput wrong = right;
   std::swap_ranges(wrong.keys.begin() + 30 * 64, wrong.keys.begin() + 31 * 64,
                    wrong.keys.begin() + 31 * 64);
   expect_found(wrong, "keys: element");
@@ -138,22 +142,23 @@ TEST_F(Decode, TheJudgeFindsAFault) {
 // 10 lanes a row of 80 channels: two threads of a warp have none.
 TEST(DecodeRaces, RawRowsAreCopiedOnceWhereLanesDoNotDivideTheBlock) {
   const auto backend = test_host({.check_races = true});
-  KvDecode op = decode_problem();
+  KvDequantize op = dequantize_problem();
   op.shape.head_dim = 80;
   op.keys.hadamard = false;
-  const Plan plan = DecodeLanes{.threads = 32, .tokens_per_block = 64};
+  const Plan plan = DequantizeSimt{.threads = 32, .tokens_per_block = 64};
   Kernel kernel(*backend, op, plan, sweep_gpu());
-  const AttentionData data = make_decode_data(op, {.seed = 52});
-  const DecodeVerdict verdict = judge_decode(data, reference_decode(data), kernel.run_decode(data));
+  const AttentionData data = make_dequantize_data(op, {.seed = 52});
+  const DequantizeVerdict verdict =
+      judge_dequantize(data, reference_dequantize(data), kernel.run_dequantize(data));
   EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
 }
 
 // One place of the kernel's text changed.
 TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
-  const KvDecode op = decode_problem();
+  const KvDequantize op = dequantize_problem();
   const AttentionData data = data_of(op);
-  const DecodeResult reference = reference_decode(data);
-  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  const DequantizeResult reference = reference_dequantize(data);
+  const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   const struct {
@@ -168,7 +173,7 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"coded = most(first, tokens.sinks);", ""},  // a raw slot taken for a code
       {"coded_end = end < tokens.window ? end : tokens.window;", ""},
       {"coded_end = end < tokens.window ? end : tokens.window;", "coded_end = first;"},
-      {"kMaxSinks + token % kMaxWindow", "kMaxSinks + (token + 1) % kMaxWindow"},
+      {"kMaxSinks + token % kMaxRecentTokens", "kMaxSinks + (token + 1) % kMaxRecentTokens"},
       {"Rows::first_unit(work_.kv_head, 0)", "Rows::first_unit(0, 0)"},
       {"value[i] *= factors[i]", "value[i] /= factors[i]"},
       {"hadamard_steps(value[i]);", ""},
@@ -179,8 +184,9 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
     const KernelSource wrong = with_fault(right, place, instead);
     ASSERT_FALSE(wrong.text == right.text) << place;
     const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-    EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;
+    const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(judge_dequantize(data, reference, output).comparison.ok)
+        << place << ": " << instead;
   }
 }
 

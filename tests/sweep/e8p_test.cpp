@@ -88,7 +88,7 @@ const std::array kPlaces{all_global(),
 TEST_P(E8p, LanesDecodeEveryCode) {
   const Gemv op{all_codes(GetParam(), 8)};
   const LinearData data = data_of(op);
-  auto plan = rules_plan<LinearLanes>(op, sweep_gpu());
+  auto plan = rules_plan<LinearSimt>(op, sweep_gpu());
   for (const Placement& place : kPlaces) {
     SCOPED_TRACE(short_name(place, 256));
     plan.codebook = place;
@@ -99,7 +99,7 @@ TEST_P(E8p, LanesDecodeEveryCode) {
 TEST_P(E8p, FragmentsDecodeEveryCode) {
   const Gemm op{all_codes(GetParam(), 64)};
   const LinearData data = data_of(op);
-  auto plan = rules_plan<LinearFragments>(op, sweep_gpu());
+  auto plan = rules_plan<LinearMma>(op, sweep_gpu());
   ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);
   for (const Placement& place : kPlaces) {
     SCOPED_TRACE(short_name(place, 256));
@@ -111,7 +111,7 @@ TEST_P(E8p, FragmentsDecodeEveryCode) {
 // The quantizer's decoder and the reference are two texts of one definition.
 TEST_P(E8p, TheQuantizerDecodesAsTheReference) {
   Linear op = all_codes(GetParam(), 64);
-  op.weights.residuals = 2;
+  op.weights.num_codebooks = 2;
   op.weights.stage_scales = true;
   op.weights.scope = Scope::tile;
   op.weights.tile_rows = 1000;

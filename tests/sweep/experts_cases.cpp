@@ -35,7 +35,7 @@ const std::vector<int> kSizes{kDataflows, 6, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayouts
 // As aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2 have them; with a codebook for some channels; of
 // codes that no shared memory holds the entries of.
 VqFormat format_of(const std::vector<int>& v) {
-  VqFormat format{.vector_size = 8, .index_bits = 8, .residuals = 2};
+  VqFormat format{.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   switch (v[kFormat]) {
     case kBytes:
       with_integers(format, true);
@@ -47,7 +47,7 @@ VqFormat format_of(const std::vector<int>& v) {
       format.stage_scales = true;
       break;
     case kTiles:
-      format = {.vector_size = 2, .index_bits = 4, .residuals = 1, .scope = Scope::tile};
+      format = {.vector_size = 2, .index_bits = 4, .num_codebooks = 1, .scope = Scope::tile};
       format.tile_rows = 256;
       format.tile_columns = 256;
       break;
@@ -58,7 +58,7 @@ VqFormat format_of(const std::vector<int>& v) {
       break;
     case kWide:
       format.index_bits = 16;
-      format.residuals = 1;
+      format.num_codebooks = 1;
       break;
     default:
       break;
@@ -69,9 +69,9 @@ VqFormat format_of(const std::vector<int>& v) {
 }
 
 Plan first_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
-  const std::array<Plan, kDataflows> plans{LinearLanes{},      LinearFragments{}, LinearTables{},
-                                           LinearWarpgroups{}, LinearSlices{},    LinearBytes{},
-                                           LinearBytegroups{}, LinearRowgroups{}};
+  const std::array<Plan, kDataflows> plans{
+      LinearSimt{},           LinearMma{},     LinearLut{},       LinearWgmma{},
+      LinearSlicedCodebook{}, LinearInt8Mma{}, LinearInt8Wgmma{}, LinearWgmmaLargeM{}};
   return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
 }
 
@@ -121,7 +121,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.plan = with_splits(result.plan, v, result.problem, gpu);
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::ragged : LengthPattern::full};
-  if (v[kLengths] == 1) result.input.touched_experts = 1 + static_cast<int>(seed % 3);
+  if (v[kLengths] == 1) result.input.active_experts = 1 + static_cast<int>(seed % 3);
   result.name = case_name(v);
   return result;
 }

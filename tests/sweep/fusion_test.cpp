@@ -22,8 +22,7 @@ class Fusions : public testing::Test {
   }
 
   // y by each fusion, right by the reference.
-  static std::vector<std::vector<std::uint16_t>> products(const Problem& problem,
-                                                          LinearFragments plan,
+  static std::vector<std::vector<std::uint16_t>> products(const Problem& problem, LinearMma plan,
                                                           const LinearData& data) {
     const Linear& op = *as_linear(problem);
     const std::vector<double> expected = reference_linear(data);
@@ -49,8 +48,8 @@ Gemm product_of(const VqFormat& format, int rows, DType dtype) {
   return op;
 }
 
-LinearFragments plan_of(const Gemm& op, int fragment_rows) {
-  auto plan = rules_plan<LinearFragments>(op, sweep_gpu());
+LinearMma plan_of(const Gemm& op, int fragment_rows) {
+  auto plan = rules_plan<LinearMma>(op, sweep_gpu());
   EXPECT_TRUE(check(plan, op, sweep_gpu()).ok);
   plan.fragment_rows = fragment_rows;
   plan.rows_per_block = 8;
@@ -58,11 +57,11 @@ LinearFragments plan_of(const Gemm& op, int fragment_rows) {
   return plan;
 }
 
-VqFormat table(int vector_size, int index_bits, int residuals) {
-  return {.vector_size = vector_size, .index_bits = index_bits, .residuals = residuals};
+VqFormat table(int vector_size, int index_bits, int num_codebooks) {
+  return {.vector_size = vector_size, .index_bits = index_bits, .num_codebooks = num_codebooks};
 }
-VqFormat e8p(int residuals) {
-  VqFormat format = table(8, 16, residuals);
+VqFormat e8p(int num_codebooks) {
+  VqFormat format = table(8, 16, num_codebooks);
   format.decoder = Decoder::e8p;
   return format;
 }
@@ -91,7 +90,7 @@ TEST_F(Fusions, ExactSumsAreEqualToTheBit) {
     const auto dtype = static_cast<DType>(turn / 2 % 2);
     const Gemm op = product_of(format, rows, dtype);
     SCOPED_TRACE(testing::Message() << format.vector_size << ' ' << format.index_bits << " x"
-                                    << format.residuals << ", " << rows << " rows");
+                                    << format.num_codebooks << ", " << rows << " rows");
     LinearData data = make_linear_data(op, {.seed = 1});
     round_to_whole(data, dtype);
     for (const int fragment_rows : {4, 8}) {
@@ -126,7 +125,7 @@ TEST_F(Fusions, ScalesAndTilesAreRightWithAll) {
     const Gemm op = product_of(format, 6, DType::f16);
     const LinearData data = make_linear_data(op, {.seed = 9});
     for (const int fragment_rows : {4, 8}) {
-      LinearFragments plan = plan_of(op, fragment_rows);
+      LinearMma plan = plan_of(op, fragment_rows);
       plan.threads = 128;
       plan.warps_along_columns = 2;
       plan.code_words = 1;
@@ -141,7 +140,7 @@ TEST_F(Fusions, ScalesAndTilesAreRightWithAll) {
 TEST_F(Fusions, RunsRepeatTheirBits) {
   const Gemm op = product_of(table(4, 8, 2), 9, DType::f16);
   const LinearData data = make_linear_data(op, {.seed = 10});
-  LinearFragments plan = plan_of(op, 8);
+  LinearMma plan = plan_of(op, 8);
   for (const LinearFusion fusion : kFusions) {
     plan.fusion = fusion;
     const auto y = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
@@ -154,7 +153,7 @@ TEST_F(Fusions, RunsRepeatTheirBits) {
 // Plans that say another fusion are other kernels, by name and text.
 TEST_F(Fusions, EachIsAKernelOfItsOwn) {
   const Gemm op = product_of(table(8, 8, 1), 9, DType::f16);
-  LinearFragments plan = plan_of(op, 8);
+  LinearMma plan = plan_of(op, 8);
   std::map<std::string, LinearFusion> names;
   for (const LinearFusion fusion : kFusions) {
     plan.fusion = fusion;

@@ -6,7 +6,7 @@
 
 #include "quantizer/encode.h"
 #include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/prompts.h"
@@ -18,14 +18,14 @@ constexpr int kTogether = 32;
 constexpr std::int64_t kTokenElements = 2 * 64;  // elements of a token, all heads
 
 // Keys of KIVI beside its values.
-KvAppend groups(int new_tokens, int window, int page_tokens) {
+KvAppend groups(int new_tokens, int recent_tokens, int page_tokens) {
   KvAppend op;
   op.shape = {.batch = 2,
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 130,
               .new_tokens = new_tokens,
-              .window = window,
+              .recent_tokens = recent_tokens,
               .sinks = 3,
               .page_tokens = page_tokens};
   op.keys = {.vector_size = 4, .index_bits = 16};
@@ -45,7 +45,7 @@ class Groups : public testing::Test {
   }
   template <class Op>
   static Kernel kernel(const Op& op) {
-    using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendLanes, AttentionLanes>;
+    using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendSimt, AttentionSimt>;
     return Kernel(*sweep_backend(), op, rules_plan<Lanes>(op, sweep_gpu()), sweep_gpu());
   }
   // What reads is right by both dataflows; `changed` is what nobody reads.
@@ -54,10 +54,9 @@ class Groups : public testing::Test {
     const AttentionResult reference =
         reference_attention(data, static_cast<double>(softmax_scale(op)));
     for (const bool fragments : {false, true}) {
-      Kernel reader = fragments
-                          ? Kernel(*sweep_backend(), op,
-                                   rules_plan<AttentionFragments>(op, sweep_gpu()), sweep_gpu())
-                          : kernel(op);
+      Kernel reader = fragments ? Kernel(*sweep_backend(), op,
+                                         rules_plan<AttentionMma>(op, sweep_gpu()), sweep_gpu())
+                                : kernel(op);
       const AttentionOutput out = reader.run(data);
       EXPECT_TRUE(compare(reference.out, out.out, op.dtype).ok) << fragments;
       EXPECT_TRUE(compare_lse(reference.lse, out.lse, op.dtype).ok) << fragments;
@@ -86,13 +85,14 @@ FloatTensor keys_of(const AppendData& data) {
 TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
   constexpr int kPrompt = 109;
   for (const int page_tokens : {0, 32}) {
-    for (const int window : {32, 45}) {
-      const AppendData all = prompt_of(groups(1, window, page_tokens), kPrompt, 3);
+    for (const int recent_tokens : {32, 45}) {
+      const AppendData all = prompt_of(groups(1, recent_tokens, page_tokens), kPrompt, 3);
       const AppendResult once =
-          append_in_parts(kernel(groups(kPrompt, window, page_tokens)), all, kPrompt);
+          append_in_parts(kernel(groups(kPrompt, recent_tokens, page_tokens)), all, kPrompt);
       for (const int part : {1, 7, 40}) {
-        SCOPED_TRACE(testing::Message() << page_tokens << ' ' << window << ' ' << part);
-        expect_same(append_in_parts(kernel(groups(part, window, page_tokens)), all, part), once);
+        SCOPED_TRACE(testing::Message() << page_tokens << ' ' << recent_tokens << ' ' << part);
+        expect_same(append_in_parts(kernel(groups(part, recent_tokens, page_tokens)), all, part),
+                    once);
       }
       FloatTensor keys = keys_of(all);
       FloatTensor full{2, 2, 96, 64, {}};
@@ -128,7 +128,7 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
       data.values = all.values;
       take_cache(data, cache);
       data.lengths.assign(2, tokens);
-      data.windows = {0, std::min(tokens, 39)};
+      data.recent_counts = {0, std::min(tokens, 39)};
       data.sinks = {2, 0};
       SCOPED_TRACE(tokens);
       // Codes of what is not full are nobody's.
@@ -141,20 +141,20 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
         }
       }
       expect_right(reader, whole, data);
-      const KvDecode decode{reader.dtype,
-                            {.batch = 2,
-                             .kv_heads = 2,
-                             .head_dim = 64,
-                             .tokens = 130,
-                             .window = 40,
-                             .sinks = 3,
-                             .page_tokens = page_tokens},
-                            reader.keys,
-                            reader.values};
-      Kernel dense(*sweep_backend(), decode, rules_plan<DecodeLanes>(decode, sweep_gpu()),
+      const KvDequantize decode{reader.dtype,
+                                {.batch = 2,
+                                 .kv_heads = 2,
+                                 .head_dim = 64,
+                                 .tokens = 130,
+                                 .recent_tokens = 40,
+                                 .sinks = 3,
+                                 .page_tokens = page_tokens},
+                                reader.keys,
+                                reader.values};
+      Kernel dense(*sweep_backend(), decode, rules_plan<DequantizeSimt>(decode, sweep_gpu()),
                    sweep_gpu());
-      const DecodeVerdict verdict =
-          judge_decode(data, reference_decode(data), dense.run_decode(data));
+      const DequantizeVerdict verdict =
+          judge_dequantize(data, reference_dequantize(data), dense.run_dequantize(data));
       EXPECT_TRUE(verdict.why.empty()) << verdict.why;
     }
   }
@@ -169,7 +169,7 @@ TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
     for (const std::int32_t length : {62, 64, 66, 68}) {  // with a group's end among them
       AttentionData data = make_attention_data(reader, {.seed = 23, .fresh = fresh});
       data.lengths.assign(2, length);
-      data.windows = {0, 7};
+      data.recent_counts = {0, 7};
       SCOPED_TRACE(testing::Message() << fresh << ' ' << length);
       expect_right(reader, data, data);
     }

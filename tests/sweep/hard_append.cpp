@@ -88,7 +88,7 @@ class Hardener {
     const auto of_head = std::max<std::size_t>(1, static_cast<std::size_t>(tensor.units) / heads);
     const std::size_t head = tensor.units == 1 ? 0 : i / columns % heads;
     const std::size_t unit = head * of_head + i % columns / (columns / of_head);
-    return unit * static_cast<std::size_t>(tensor.format.residuals);
+    return unit * static_cast<std::size_t>(tensor.format.num_codebooks);
   }
 
   // Sub-vectors y away from all entries c, as far as makes B + y c - |c|^2 / 2 zero for two of them
@@ -188,7 +188,7 @@ std::size_t differences(const AppendResult& a, const AppendResult& b) {
 }
 
 void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans) {
-  Kernel lanes(*sweep_backend(), op, rules_plan<AppendLanes>(op, sweep_gpu()), sweep_gpu());
+  Kernel lanes(*sweep_backend(), op, rules_plan<AppendSimt>(op, sweep_gpu()), sweep_gpu());
   std::vector<Kernel> all;
   for (const Plan& plan : plans) {
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
@@ -213,7 +213,7 @@ void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans) {
 void expect_faults_found(const KvAppend& op, const Plan& plan,
                          std::span<const AppendFault> faults) {
   Backend& backend = *sweep_backend();
-  Kernel lanes(backend, op, rules_plan<AppendLanes>(op, sweep_gpu()), sweep_gpu());
+  Kernel lanes(backend, op, rules_plan<AppendSimt>(op, sweep_gpu()), sweep_gpu());
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] : faults) {
     const KernelSource wrong = with_fault(right, place, instead);

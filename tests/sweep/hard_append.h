@@ -27,7 +27,7 @@ AppendData hard_data(const KvAppend& op, Hard kind);
 // Words of codes that differ.
 std::size_t differences(const AppendResult& a, const AppendResult& b);
 
-// Each kind of hard input has the bits of append_lanes by each of the plans, which check() accepts.
+// Each kind of hard input has the bits of append_simt by each of the plans, which check() accepts.
 void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans);
 
 // A place of a kernel's text, and what stands there instead.

@@ -98,10 +98,10 @@ std::string judge(const KvAppend& op, const SweepCase& sweep_case, Kernel& kerne
   return judge_append(data, kernel.run(data, misalignment_of(sweep_case))).why;
 }
 
-std::string judge(const KvDecode& op, const SweepCase& sweep_case, Kernel& kernel) {
-  const AttentionData data = make_decode_data(op, sweep_case.input);
-  const DecodeOutput output = kernel.run_decode(data, misalignment_of(sweep_case));
-  return judge_decode(data, reference_decode(data), output).why;
+std::string judge(const KvDequantize& op, const SweepCase& sweep_case, Kernel& kernel) {
+  const AttentionData data = make_dequantize_data(op, sweep_case.input);
+  const DequantizeOutput output = kernel.run_dequantize(data, misalignment_of(sweep_case));
+  return judge_dequantize(data, reference_dequantize(data), output).why;
 }
 
 // All rows that the kernel was made for, and fewer.
@@ -200,8 +200,8 @@ AppendResult Kernel::run(const AppendData& data, Misalignment misalignment) {
                  misalignment);
 }
 
-DecodeOutput Kernel::run_decode(const AttentionData& data, Misalignment misalignment) {
-  return execute(backend_, *loaded_, source_, std::get<KvDecode>(problem_), plan_, data,
+DequantizeOutput Kernel::run_dequantize(const AttentionData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, std::get<KvDequantize>(problem_), plan_, data,
                  misalignment);
 }
 
@@ -246,8 +246,8 @@ void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word
       const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
       const std::int64_t token = row % tensor->rows;
       const std::int64_t length = data.lengths[b];
-      std::int64_t end = std::min(length - data.windows[b], length / together * together);
-      end -= end % data.window_batch;
+      std::int64_t end = std::min(length - data.recent_counts[b], length / together * together);
+      end -= end % data.flush_block;
       const std::int64_t sinks = data.sinks[b];
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       if (token < sinks || token >= end) std::for_each(first, first + codes, change);

@@ -31,7 +31,7 @@ class Kernel {
   Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu);
   AttentionOutput run(const AttentionData& data, Misalignment misalignment = {});
   AppendResult run(const AppendData& data, Misalignment misalignment = {});
-  DecodeOutput run_decode(const AttentionData& data, Misalignment misalignment = {});
+  DequantizeOutput run_dequantize(const AttentionData& data, Misalignment misalignment = {});
   AttentionOutput run(const MergeData& data, Misalignment misalignment = {});
   ScalarResult run(const ScalarData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});

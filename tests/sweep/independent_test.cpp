@@ -13,7 +13,7 @@ namespace vqgen::test {
 namespace {
 
 struct Cache {
-  int window, sinks, page_tokens;
+  int recent_tokens, sinks, page_tokens;
 };
 constexpr std::array kCaches{Cache{0, 0, 0}, Cache{19, 3, 0}, Cache{0, 0, 16}, Cache{19, 3, 16}};
 constexpr int kQueryTokens = 4;
@@ -25,11 +25,11 @@ AttentionDecode independent_problem(const Cache& cache, int batch, int query_tok
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 500,
-              .window = cache.window,
+              .recent_tokens = cache.recent_tokens,
               .sinks = cache.sinks,
               .page_tokens = cache.page_tokens,
               .query_tokens = query_tokens,
-              .independent = true};
+              .batch_invariant = true};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 8, .index_bits = 7, .scope = Scope::head};
@@ -48,7 +48,7 @@ class Independent : public testing::TestWithParam<Plan> {
         plan, [&](auto& own) requires requires { own.splits; } { own.splits = 3; });
     change_own(
         plan, [&](auto& own) requires requires { own.tile_tokens; } { own.tile_tokens = 24; });
-    change_own(plan, [&](AttentionFragments& own) {
+    change_own(plan, [&](AttentionMma& own) {
       own.threads = 64;
       own.step_tokens = 16;
     });
@@ -58,7 +58,7 @@ class Independent : public testing::TestWithParam<Plan> {
 
 TEST_P(Independent, OfTheRestOfTheBatch) {
   for (const Cache& cache : kCaches) {
-    SCOPED_TRACE(testing::Message() << cache.window << ' ' << cache.page_tokens);
+    SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 5);
     const Plan same = plan(op);
     AttentionData data = make_attention_data(op, {.seed = 61});
@@ -79,7 +79,7 @@ TEST_P(Independent, OfTheRestOfTheBatch) {
 // As a captured step has them: the kernel is one.
 TEST_P(Independent, OfQueryTokensAtOnce) {
   for (const Cache& cache : kCaches) {
-    SCOPED_TRACE(testing::Message() << cache.window << ' ' << cache.page_tokens);
+    SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 3, kQueryTokens);
     Kernel attention(*sweep_backend(), op, plan(op), sweep_gpu());
     AttentionData data = make_attention_data(op, {.seed = 62});
@@ -111,7 +111,7 @@ TEST_P(Independent, OfQueryTokensAtOnce) {
 // Query tokens that come with their keys and values, of which the first j are asked for besides.
 TEST_P(Independent, OfFreshQueryTokensBehind) {
   for (const Cache& cache : kCaches) {
-    SCOPED_TRACE(testing::Message() << cache.window << ' ' << cache.page_tokens);
+    SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 2, kQueryTokens);
     Kernel attention(*sweep_backend(), op, plan(op), sweep_gpu());
     AttentionData data = make_attention_data(op, {.seed = 63, .fresh = true});
@@ -136,8 +136,8 @@ TEST_P(Independent, OfFreshQueryTokensBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Independent,
-                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
-                                         Plan(AttentionChannels{}), Plan(AttentionFragments{})),
+                         testing::Values(Plan(AttentionSimt{}), Plan(AttentionLut{}),
+                                         Plan(AttentionChannels{}), Plan(AttentionMma{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 }  // namespace

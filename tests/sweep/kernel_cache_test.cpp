@@ -37,7 +37,7 @@ class KernelCache : public InFolder {
     Gemv op;
     op.shape = {.rows = 2, .out_features = 40, .in_features = 512};
     op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
-    const auto plan = rules_plan<LinearLanes>(op, find_gpu("h200"));
+    const auto plan = rules_plan<LinearSimt>(op, find_gpu("h200"));
     int count = 0;
     std::unique_ptr<Backend> backend = std::make_unique<CountingBackend>(
         HostOptions{.check_races = check_races, .optimize = false}, count);

@@ -60,7 +60,7 @@ AttentionDecode ragged_attention() {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 200,
-              .window = 30,
+              .recent_tokens = 30,
               .sinks = 3};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::head};
   op.values = {.vector_size = 4, .index_bits = 7, .scope = Scope::channel_group};
@@ -70,15 +70,14 @@ AttentionDecode ragged_attention() {
 
 AttentionData ragged_data(const AttentionDecode& op) {
   AttentionData data = make_attention_data(op, {.seed = 31, .lengths = LengthPattern::ragged});
-  data.lengths[1] = data.windows[1] = data.sinks[1] = 0;
+  data.lengths[1] = data.recent_counts[1] = data.sinks[1] = 0;
   return data;
 }
 
 TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);
-  for (const Plan& like :
-       {Plan(AttentionLanes{}), Plan(AttentionFragments{}), Plan(AttentionTables{})}) {
+  for (const Plan& like : {Plan(AttentionSimt{}), Plan(AttentionMma{}), Plan(AttentionLut{})}) {
     Plan plan = rules_plan(like, op, sweep_gpu());
     for (const int splits : {7, 20, 300}) {
       ASSERT_TRUE(change_own(
@@ -96,25 +95,25 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
 TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
   Gemv op;
   op.shape = {.rows = 3, .out_features = 101, .in_features = 1000};
-  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2, .scope = Scope::tensor};
+  op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2, .scope = Scope::tensor};
   op.weights.output_scales = true;
   const LinearData data = make_linear_data(op, {.seed = 32});
-  auto lanes = rules_plan<LinearLanes>(op, sweep_gpu());
+  auto lanes = rules_plan<LinearSimt>(op, sweep_gpu());
   lanes.threads = 128;
   for (const auto& [chunk, splits] : {std::pair{128, 2}, {128, 5}, {32, 20}, {32, 32}}) {
     lanes.chunk_columns = chunk;
     lanes.splits = splits;
     expect_bits_of_the_kernel(op, lanes, data);
   }
-  LinearFragments fragments{.threads = 128,
-                            .outputs_per_warp = 8,
-                            .chunk_columns = 128,
-                            .splits = 5,
-                            .warps_along_columns = 2,
-                            .rows_per_block = 4,
-                            .fragment_rows = 4};
+  LinearMma fragments{.threads = 128,
+                      .outputs_per_warp = 8,
+                      .chunk_columns = 128,
+                      .splits = 5,
+                      .warps_along_columns = 2,
+                      .rows_per_block = 4,
+                      .fragment_rows = 4};
   expect_bits_of_the_kernel(op, fragments, data);
-  const LinearTables tables{.threads = 64, .outputs_per_warp = 12, .rows_per_block = 4};
+  const LinearLut tables{.threads = 64, .outputs_per_warp = 12, .rows_per_block = 4};
   Gemv one = op;  // row: of more, a block has no room for the tables
   one.shape.rows = 1;
   ASSERT_EQ(call_shape(tables, one).splits, 4);
@@ -125,7 +124,7 @@ TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
   Gemm op;
   op.shape = {.rows = 37, .out_features = 50, .in_features = 512};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
-  LinearFragments plan{.threads = 64, .chunk_columns = 128, .splits = 3, .rows_per_block = 16};
+  LinearMma plan{.threads = 64, .chunk_columns = 128, .splits = 3, .rows_per_block = 16};
   expect_bits_of_the_kernel(op, plan, make_linear_data(op, {.seed = 34}));
 }
 
@@ -135,7 +134,7 @@ TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
   const GpuSpec gpu = find_gpu("h200");
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);
-  auto plan = rules_plan<AttentionFragments>(op, gpu);
+  auto plan = rules_plan<AttentionMma>(op, gpu);
   plan.threads = 64;
   plan.splits = 7;
   const AttentionOutput expected = Kernel(*threads, op, plan, gpu).run(data);
@@ -160,7 +159,7 @@ TEST_F(LastBlock, LeavesTheWorkspaceAsItFoundIt) {
   op.shape = {.rows = 2, .out_features = 40, .in_features = 512};
   op.weights = {.vector_size = 8, .index_bits = 6, .scope = Scope::tensor};
   const LinearData data = make_linear_data(op, {.seed = 35});
-  auto plan = rules_plan<LinearLanes>(op, sweep_gpu());
+  auto plan = rules_plan<LinearSimt>(op, sweep_gpu());
   plan.threads = 64;
   plan.chunk_columns = 128;
   plan.splits = 3;

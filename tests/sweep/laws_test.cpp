@@ -31,9 +31,9 @@ AttentionDecode attention_problem() {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 200,
-              .window = 30,
+              .recent_tokens = 30,
               .sinks = 3};
-  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 4, .index_bits = 7, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 8, .index_bits = 9, .scope = Scope::channel_group};
   op.values.group_channels = 16;
@@ -52,7 +52,7 @@ Plan with_splits(Plan plan, int splits) {
 Gemv gemv_problem() {
   Gemv op;
   op.shape = {.rows = 3, .out_features = 100, .in_features = 520};
-  op.weights = {.vector_size = 8, .index_bits = 11, .residuals = 2, .scope = Scope::tile};
+  op.weights = {.vector_size = 8, .index_bits = 11, .num_codebooks = 2, .scope = Scope::tile};
   op.weights.tile_rows = 48;
   op.weights.tile_columns = 104;
   op.weights.output_scales = op.weights.stage_scales = true;
@@ -78,7 +78,7 @@ void permute_entries(QuantizedTensor& tensor, std::uint64_t seed) {
   const auto words = static_cast<std::size_t>(tensor.row_words);
   const auto bits = static_cast<std::size_t>(f.index_bits);
   const auto per_row =
-      static_cast<std::size_t>(tensor.columns) / v * static_cast<std::size_t>(f.residuals);
+      static_cast<std::size_t>(tensor.columns) / v * static_cast<std::size_t>(f.num_codebooks);
   for (std::size_t row = 0; row < tensor.codes.size() / words; ++row) {
     std::uint32_t* at = tensor.codes.data() + row * words;
     for (std::size_t i = 0; i < per_row; ++i) {
@@ -187,7 +187,7 @@ TEST_F(Laws, CodesThatNoQueryNeedsAreNotRead) {
       const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
       const std::int64_t token = row % tensor->rows;
       const bool quantized = token < data.lengths[b] && token >= data.sinks[b] &&
-                             token < data.lengths[b] - data.windows[b];
+                             token < data.lengths[b] - data.recent_counts[b];
       if (quantized) continue;
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
@@ -201,15 +201,15 @@ TEST_F(Laws, ASplitWithoutColumnsAddsNothing) {
   Gemv op;
   op.shape = {.rows = 1, .out_features = 64, .in_features = 640};
   for (const bool lattice : {false, true}) {
-    op.weights = {.vector_size = 8, .index_bits = lattice ? 16 : 8, .residuals = 2};
+    op.weights = {.vector_size = 8, .index_bits = lattice ? 16 : 8, .num_codebooks = 2};
     op.weights.decoder = lattice ? Decoder::e8p : Decoder::table;
     op.weights.stage_scales = true;
     const LinearData data = make_linear_data(op, {.seed = 17});
     for (const Plan& plan :
-         {Plan(LinearLanes{.threads = 128, .chunk_columns = 128, .splits = 3}),
-          Plan(LinearFragments{.threads = 128, .chunk_columns = 128, .splits = 3}),
-          Plan(LinearWarpgroups{.threads = 128, .chunk_columns = 128, .splits = 3}),
-          Plan(LinearRowgroups{.threads = 128, .chunk_columns = 128, .splits = 3})}) {
+         {Plan(LinearSimt{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearMma{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearWgmma{.threads = 128, .chunk_columns = 128, .splits = 3}),
+          Plan(LinearWgmmaLargeM{.threads = 128, .chunk_columns = 128, .splits = 3})}) {
       const Verdict verdict = check(plan, op, sweep_gpu());
       ASSERT_TRUE(verdict.ok) << kernel_name(plan) << ": " << verdict.reason;
       const std::vector<std::uint16_t> expected = kernel(op, plan).run(data);
@@ -236,7 +236,7 @@ TEST_F(Laws, AnEmptySequenceGivesZerosAndMinusInfinity) {
 // A result is linear in the values: doubling every value entry doubles the output, exactly.
 TEST_F(Laws, OutputIsLinearInTheValues) {
   AttentionDecode op = attention_problem();
-  op.shape.window = op.shape.sinks = 0;
+  op.shape.recent_tokens = op.shape.sinks = 0;
   AttentionData data = make_attention_data(op, {.seed = 13});
   Kernel attention = kernel(op, attention_plan(op));
   const AttentionOutput once = attention.run(data);

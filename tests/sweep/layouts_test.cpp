@@ -27,22 +27,22 @@ Linear grouped_linear(const Plan& like, bool fitting) {
   op.shape = {.rows = needs_warpgroups(like) ? 9 : 3,
               .out_features = 101,
               .in_features = fitting ? 512 : 520};
-  op.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
-  if (std::holds_alternative<LinearLanes>(like)) op.weights.index_bits = 7;
+  op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
+  if (std::holds_alternative<LinearSimt>(like)) op.weights.index_bits = 7;
   return op;
 }
 
 Plan linear_plan(const Linear& op, const Plan& like, bool fitting) {
   Plan plan = rules_plan(like, as_problem(op), sweep_gpu());
-  if (auto* const tables = std::get_if<LinearTables>(&plan)) {
+  if (auto* const tables = std::get_if<LinearLut>(&plan)) {
     tables->threads = 128;
     tables->outputs_per_warp = fitting ? 12 : 6;
-  } else if (auto* const slices = std::get_if<LinearSlices>(&plan)) {
+  } else if (auto* const slices = std::get_if<LinearSlicedCodebook>(&plan)) {
     slices->threads = 64;
     slices->code_words = 1;  // other layouts have words that follow each other in a row apart
     slices->columns_per_block = whole_columns(op, *slices);
     slices->outputs_per_warp = fitting ? 12 : 6;
-  } else if (auto* const lanes = std::get_if<LinearLanes>(&plan)) {
+  } else if (auto* const lanes = std::get_if<LinearSimt>(&plan)) {
     lanes->outputs_per_warp = 2;
     lanes->chunk_columns = 64;
     lanes->splits = 2;
@@ -84,9 +84,9 @@ TEST_P(LinearLayouts, DoNotChangeABit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
-                         testing::Values(Plan(LinearLanes{}), Plan(LinearFragments{}),
-                                         Plan(LinearTables{}), Plan(LinearWarpgroups{}),
-                                         Plan(LinearSlices{}), Plan(LinearRowgroups{})),
+                         testing::Values(Plan(LinearSimt{}), Plan(LinearMma{}), Plan(LinearLut{}),
+                                         Plan(LinearWgmma{}), Plan(LinearSlicedCodebook{}),
+                                         Plan(LinearWgmmaLargeM{})),
                          [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
 // Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.
@@ -97,7 +97,7 @@ AttentionDecode grouped_attention() {
               .kv_heads = 2,
               .head_dim = 128,
               .tokens = 131,
-              .window = 9,
+              .recent_tokens = 9,
               .sinks = 3};
   op.keys = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
   op.keys.hadamard = true;
@@ -146,15 +146,15 @@ TEST_P(AttentionLayouts, DoNotChangeABit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionLayouts,
-                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
+                         testing::Values(Plan(AttentionSimt{}), Plan(AttentionLut{}),
                                          Plan(AttentionChannels{})),
                          [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
 // Steps of all sizes: tiles that share their tokens are 2 of 2, 2 or 4 of 4, and none of 1.
 TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
   AttentionDecode op = grouped_attention();
-  op.shape.window = 0;  // so that steps end with the last rows that there are
-  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+  op.shape.recent_tokens = 0;  // so that steps end with the last rows that there are
+  auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
   plan.threads = 64;
   plan.splits = 2;
   const AttentionData data = make_attention_data(op, {.seed = 5});
@@ -177,7 +177,7 @@ TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
   AttentionDecode op = grouped_attention();
   op.keys.layout = {2, 2};
   op.values.layout = {4, 1};
-  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+  auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
   plan.splits = 2;
   AttentionData data = make_attention_data(op, {.seed = 6, .lengths = LengthPattern::ragged});
   Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
@@ -189,7 +189,7 @@ TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
       const auto b = static_cast<std::size_t>(row / (tensor->heads * tensor->rows));
       const std::int64_t token = row % tensor->rows;
       const bool quantized = token < data.lengths[b] && token >= data.sinks[b] &&
-                             token < data.lengths[b] - data.windows[b];
+                             token < data.lengths[b] - data.recent_counts[b];
       if (quantized) continue;
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
@@ -206,7 +206,7 @@ TEST_F(Layouts, OneTakenForAnotherIsFound) {
   const AttentionData data = make_attention_data(op, {.seed = 7});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  const Plan plan = rules_plan(AttentionLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   AttentionData wrong = data;
   repack(wrong.values, {2, 2});
   const AttentionOutput output = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(wrong);

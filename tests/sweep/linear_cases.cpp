@@ -53,7 +53,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.index_bits = v[kBits] == kE8p ? 16 : v[kBits] + 2;
   if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
   format.vector_size = kVectors[static_cast<std::size_t>(v[kVector])];
-  format.residuals = v[kResiduals] + 1;
+  format.num_codebooks = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kIntegers] == 1);
@@ -86,7 +86,7 @@ VqFormat weight_format(const std::vector<int>& v) {
 }
 
 // What a plan of fragments may vary beside its splits and placement.
-void vary(LinearFragments& plan, int variant) {
+void vary(LinearMma& plan, int variant) {
   switch (variant) {
     case 1:
       plan.warps_along_columns = 1;
@@ -120,22 +120,22 @@ void vary(LinearFragments& plan, int variant) {
 }
 
 // The same of warpgroups.
-void vary(LinearWarpgroups& plan, int variant) {
+void vary(LinearWgmma& plan, int variant) {
   switch (variant) {
     case 1:
       plan.threads = 128;
-      plan.idle_warps = 3;
-      plan.steps_ahead = 1;
+      plan.fetch_only_warps = 3;
+      plan.prefetch_steps = 1;
       break;
     case 2:
       plan.threads = 256;
       plan.outputs_per_warp = 32;
-      plan.idle_warps = 1;
-      plan.steps_ahead = 1;
+      plan.fetch_only_warps = 1;
+      plan.prefetch_steps = 1;
       break;
     case 3:
       plan.rows_per_block = 8;
-      plan.steps_ahead = 1;
+      plan.prefetch_steps = 1;
       break;
     case 4:
       plan.code_words = 1;
@@ -152,7 +152,7 @@ void vary(LinearWarpgroups& plan, int variant) {
     case 7:  // many chunks
       plan.threads = 256;
       plan.code_words = 1;
-      plan.steps_ahead = 1;
+      plan.prefetch_steps = 1;
       plan.chunk_columns /= 4;
       break;
     default:
@@ -161,7 +161,7 @@ void vary(LinearWarpgroups& plan, int variant) {
 }
 
 // The same of rowgroups.
-void vary(LinearRowgroups& plan, int variant) {
+void vary(LinearWgmmaLargeM& plan, int variant) {
   switch (variant) {
     case 1:
       plan.threads = 128;
@@ -194,7 +194,7 @@ void vary(LinearRowgroups& plan, int variant) {
 }
 
 // The same of slices: shorter blocks, steps, chunks, and slices as narrow as may be.
-void vary(LinearSlices& plan, const Linear& op, int variant) {
+void vary(LinearSlicedCodebook& plan, const Linear& op, int variant) {
   plan.threads = variant % 2 == 0 ? 64 : 128;
   plan.outputs_per_warp = variant % 4 == 3 ? 6 : 12;
   if (variant >= 4) plan.code_words = std::max(1, plan.code_words / 2);
@@ -217,33 +217,33 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
     Plan changed = plan;
     if (change_own(changed, apply) && !attempt(changed)) dropped = true;
   };
-  if (v[kDataflow] == kFragments) attempt(rules_plan(LinearFragments{}, problem, gpu));
-  if (v[kDataflow] == kWarpgroups) attempt(rules_plan(LinearWarpgroups{}, problem, gpu));
-  if (v[kDataflow] == kRowgroups) attempt(rules_plan(LinearRowgroups{}, problem, gpu));
+  if (v[kDataflow] == kFragments) attempt(rules_plan(LinearMma{}, problem, gpu));
+  if (v[kDataflow] == kWarpgroups) attempt(rules_plan(LinearWgmma{}, problem, gpu));
+  if (v[kDataflow] == kRowgroups) attempt(rules_plan(LinearWgmmaLargeM{}, problem, gpu));
   if (v[kDataflow] == kTables) {
-    dropped = !attempt(LinearTables{.threads = v[kShape] % 2 == 0 ? 128 : 256,
-                                    .outputs_per_warp = std::array{4, 12, 16, 32}.at(
-                                        static_cast<std::size_t>(v[kOutputsPerWarp])),
-                                    .rows_per_block = 4});
-    change([&](LinearTables& own) { own.sub_vectors_per_lane <<= v[kChunk]; });
+    dropped = !attempt(LinearLut{.threads = v[kShape] % 2 == 0 ? 128 : 256,
+                                 .outputs_per_warp = std::array{4, 12, 16, 32}.at(
+                                     static_cast<std::size_t>(v[kOutputsPerWarp])),
+                                 .rows_per_block = 4});
+    change([&](LinearLut& own) { own.sub_vectors_per_lane <<= v[kChunk]; });
   }
   if (v[kDataflow] == kSlices) {
-    dropped = !attempt(rules_plan(LinearSlices{}, problem, gpu));
-    change([&](LinearSlices& own) { vary(own, op, v[kShape]); });
+    dropped = !attempt(rules_plan(LinearSlicedCodebook{}, problem, gpu));
+    change([&](LinearSlicedCodebook& own) { vary(own, op, v[kShape]); });
   }
   change(
       [&](auto& own) requires requires { own.codebook = Placement{}; } {
         fix_placement(own.codebook, op.weights, v[kLevel]);
       });
-  change([&](LinearFragments& own) { vary(own, v[kShape]); });
-  change([&](LinearFragments& own) { own.fusion = static_cast<LinearFusion>(v[kFusion]); });
-  change([&](LinearWarpgroups& own) { vary(own, v[kShape]); });
-  change([&](LinearRowgroups& own) { vary(own, v[kShape]); });
-  change([&](LinearRowgroups& own) {
+  change([&](LinearMma& own) { vary(own, v[kShape]); });
+  change([&](LinearMma& own) { own.fusion = static_cast<LinearFusion>(v[kFusion]); });
+  change([&](LinearWgmma& own) { vary(own, v[kShape]); });
+  change([&](LinearWgmmaLargeM& own) { vary(own, v[kShape]); });
+  change([&](LinearWgmmaLargeM& own) {
     own.groups_along_columns = 1 + v[kShape] % 2;
-    own.x_before = v[kShape] / 2 % 2;
+    own.prepack_x = v[kShape] / 2 % 2;
   });
-  change([&](LinearLanes& own) {
+  change([&](LinearSimt& own) {
     if (v[kOutputsPerWarp] > 0) own.outputs_per_warp = v[kOutputsPerWarp];
     if (v[kChunk] == 1) own.chunk_columns = 64;
     if (v[kChunk] == 2) own.chunk_columns = 160;
@@ -290,7 +290,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
-  for (const int vector : {0, 1}) impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kVector, vector});
+  for (const int vector : {0, 1})
+    impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kVector, vector});
   impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kIntegers, 1});
   impossible.emplace(AxisValue{kVector, 0}, AxisValue{kIntegers, 1});
   for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
@@ -303,10 +304,12 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (int bits = kMostTableBits - 1; bits <= kE8p; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kTables});
   }
-  for (const int scope : {2, 3}) impossible.emplace(AxisValue{kScope, scope}, AxisValue{kDataflow, kTables});
+  for (const int scope : {2, 3})
+    impossible.emplace(AxisValue{kScope, scope}, AxisValue{kDataflow, kTables});
   // Codes of a sub-vector that are no share of a word.
   for (int bits = 2; bits <= 16; ++bits) {
-    if ((bits & (bits - 1)) != 0) impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
+    if ((bits & (bits - 1)) != 0)
+      impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
   }
   impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kDataflow, kSlices});
   impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
@@ -331,12 +334,12 @@ std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed) {
   std::vector<SweepCase> cases;
   for (int bits = 0; bits <= kE8p; ++bits) {
     for (int vector = bits == kE8p ? 2 : 0; vector < 3; ++vector) {
-      for (int residuals = 0; residuals < 4; ++residuals) {
+      for (int num_codebooks = 0; num_codebooks < 4; ++num_codebooks) {
         const int turn = static_cast<int>(cases.size());
         std::vector<int> v(kSizes.size(), 0);
         v[kBits] = bits;
         v[kVector] = vector;
-        v[kResiduals] = residuals;
+        v[kResiduals] = num_codebooks;
         v[kScope] = turn % 5;
         v[kDType] = turn % 2;
         v[kRows] = 1;
@@ -358,13 +361,13 @@ std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed) {
   std::vector<SweepCase> cases;
   for (const int bits : {2, 4, 8, 16}) {
     for (int vector = 0; vector < 3; ++vector) {
-      for (const int residuals : {1, 2, 4}) {
-        if (residuals * bits > 32) continue;
+      for (const int num_codebooks : {1, 2, 4}) {
+        if (num_codebooks * bits > 32) continue;
         const int turn = static_cast<int>(cases.size());
         std::vector<int> v(kSizes.size(), 0);
         v[kBits] = bits - 2;
         v[kVector] = vector;
-        v[kResiduals] = residuals - 1;
+        v[kResiduals] = num_codebooks - 1;
         v[kScope] = bits == 16 ? turn % 5 : 0;
         v[kDType] = turn % 2;
         v[kRows] = turn % kGemvs;

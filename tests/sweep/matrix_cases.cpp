@@ -1,4 +1,4 @@
-// scalar_quantize and scalar_dequantize.
+// int8_quantize and scalar_dequantize.
 #include "tests/sweep/cases.h"
 
 namespace vqgen::test {
@@ -52,7 +52,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
                   .scales = v[kWork] == 1 ? Scales::computed : Scales::given};
   SweepCase result;
   result.problem =
-      v[kWork] == 2 ? Problem(ScalarDequantize(matrix)) : Problem(ScalarQuantize{matrix});
+      v[kWork] == 2 ? Problem(ScalarDequantize(matrix)) : Problem(Int8Quantize{matrix});
   validate(result.problem, "sweep");
   const Shape shape = pick(kShapes, kShape);
   const Block block = pick(kBlocks, kBlock);

@@ -1,4 +1,4 @@
-// scalar_quantize and scalar_dequantize beside the sweep: the study's four forms, the splits and a
+// int8_quantize and scalar_dequantize beside the sweep: the study's four forms, the splits and a
 // second run give the same bits; the bounds of its measures; every 8-bit code.
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 namespace vqgen::test {
 namespace {
 
-ScalarQuantize quantize_of(vq::Real dtype, std::int64_t tokens, int channels, Scales scales) {
-  ScalarQuantize op;
+Int8Quantize quantize_of(vq::Real dtype, std::int64_t tokens, int channels, Scales scales) {
+  Int8Quantize op;
   op.dtype = dtype;
   op.shape = {.tokens = tokens, .channels = channels, .scales = scales};
   return op;
@@ -56,7 +56,7 @@ void expect_same(const ScalarResult& a, const ScalarResult& b) {
 
 TEST_F(Matrix, TheFourFormsGiveTheReferencesBits) {
   for (const vq::Real dtype : {vq::Real::f32, vq::Real::f16, vq::Real::bf16}) {
-    const ScalarQuantize quantize = quantize_of(dtype, 75, 72, Scales::computed);
+    const Int8Quantize quantize = quantize_of(dtype, 75, 72, Scales::computed);
     const ScalarData data =
         make_scalar_data(quantize, {.seed = 3, .lengths = LengthPattern::ragged});
     const ScalarResult reference = reference_scalar(data);
@@ -106,7 +106,7 @@ TEST_F(Matrix, HandMadeChannels) {
                                                {-0.0f, -2.5f, 0.5f, nan, kInfinity, 0.0f},
                                                {0.0f, -2.5f, 1.5f, kInfinity, -kInfinity, -1e-38f},
                                                {0.0f, -2.5f, -2.5f, -kInfinity, nan, 1e-45f}};
-  const ScalarQuantize op = quantize_of(vq::Real::f32, 4, 6, Scales::computed);
+  const Int8Quantize op = quantize_of(vq::Real::f32, 4, 6, Scales::computed);
   ScalarData data;
   data.dtype = op.dtype;
   data.tokens = 4;
@@ -135,7 +135,7 @@ TEST_F(Matrix, HandMadeChannels) {
 TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  ScalarQuantize op = quantize_of(vq::Real::f32, 254 * 5, 12, Scales::given);
+  Int8Quantize op = quantize_of(vq::Real::f32, 254 * 5, 12, Scales::given);
   ScalarData data;
   data.dtype = op.dtype;
   data.tokens = op.shape.tokens;
@@ -160,7 +160,7 @@ TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
 // The study's figures: 0.00394 of [-1, 1] by its bound of half a step, and a score's mean error of
 // 0.095 at 8192 channels.
 TEST_F(Matrix, TheStudysMeasuresHold) {
-  const ScalarQuantize op = quantize_of(vq::Real::f32, 64, 8192, Scales::computed);
+  const Int8Quantize op = quantize_of(vq::Real::f32, 64, 8192, Scales::computed);
   const ScalarData data = make_scalar_data(op, {.seed = 5});
   const Plan plan = choose(op, sweep_gpu(), {.chooser = Chooser::rules});
   const ScalarErrors errors = round_trip_errors(data, run(op, plan, data));
@@ -173,7 +173,7 @@ TEST_F(Matrix, TheStudysMeasuresHold) {
 }
 
 TEST_F(Matrix, ClampedElementsAreCounted) {
-  const ScalarQuantize op = quantize_of(vq::Real::f32, 3, 4, Scales::given);
+  const Int8Quantize op = quantize_of(vq::Real::f32, 3, 4, Scales::given);
   ScalarData data;
   data.dtype = op.dtype;
   data.tokens = 3;
@@ -192,7 +192,7 @@ TEST_F(Matrix, ClampedElementsAreCounted) {
 
 // Scales of no token are those of no finite element; nothing is written to codes.
 TEST_F(Matrix, NoTokens) {
-  const ScalarQuantize op = quantize_of(vq::Real::f16, 40, 24, Scales::computed);
+  const Int8Quantize op = quantize_of(vq::Real::f16, 40, 24, Scales::computed);
   ScalarData data;
   data.dtype = op.dtype;
   data.channels = 24;
@@ -208,7 +208,7 @@ TEST_F(Matrix, NoTokens) {
 }
 
 TEST_F(Matrix, AWrongBitIsFound) {
-  const ScalarQuantize op = quantize_of(vq::Real::f16, 9, 12, Scales::computed);
+  const Int8Quantize op = quantize_of(vq::Real::f16, 9, 12, Scales::computed);
   const ScalarData data = make_scalar_data(op, {.seed = 5});
   const ScalarResult reference = reference_scalar(data);
   EXPECT_TRUE(judge_scalar(data, reference, reference).ok);

@@ -39,7 +39,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   result.problem = op;
   validate(result.problem, "sweep");
   result.plan =
-      MergeLanes{.threads = pick(kThreadCounts, kThreads), .blocks = pick(kBlockCounts, kBlocks)};
+      MergeSimt{.threads = pick(kThreadCounts, kThreads), .blocks = pick(kBlockCounts, kBlocks)};
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::full : LengthPattern::ragged};
   result.aligned_results = v[kAlignment] == 0;

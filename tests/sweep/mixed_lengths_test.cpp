@@ -1,4 +1,4 @@
-// Batches of short and long sequences whose tokens blocks share by length (splits_by), in dataflow
+// Batches of short and long sequences whose tokens blocks share by length (schedule), in dataflow
 // fragments.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ AttentionDecode mixed_problem(int batch) {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = kTokens,
-              .window = 10,
+              .recent_tokens = 10,
               .sinks = 2};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::head};
   op.values = {.vector_size = 8, .index_bits = 7, .scope = Scope::head};
@@ -33,7 +33,8 @@ AttentionDecode mixed_problem(int batch) {
 void take_lengths(AttentionData& data, const std::vector<int>& lengths) {
   for (std::size_t b = 0; b < data.lengths.size(); ++b) {
     data.lengths[b] = lengths[b];
-    if (!data.windows.empty()) data.windows[b] = std::min(data.windows[b], lengths[b]);
+    if (!data.recent_counts.empty())
+      data.recent_counts[b] = std::min(data.recent_counts[b], lengths[b]);
     if (!data.sinks.empty()) data.sinks[b] = std::min(data.sinks[b], lengths[b]);
   }
 }
@@ -54,12 +55,12 @@ bool is_right(const AttentionDecode& op, const AttentionData& data, const Attent
          compare_lse(reference.lse, output.lse, op.dtype).ok;
 }
 
-AttentionFragments sharing_plan(const AttentionDecode& op, int splits,
-                                Combine combine = Combine::last_block) {
-  auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+AttentionMma sharing_plan(const AttentionDecode& op, int splits,
+                          Combine combine = Combine::last_block) {
+  auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
   plan.threads = std::min(plan.threads, 128);  // a fiber each: more cost time and show nothing
   plan.splits = splits;
-  plan.splits_by = SplitsBy::length;
+  plan.schedule = Schedule::balanced;
   plan.combine = combine;
   return plan;
 }
@@ -114,13 +115,13 @@ TEST_F(MixedLengths, OfLengthsDrawnAnew) {
   Random random(seed);
   for (int round = 0; round < 10; ++round) {
     AttentionDecode op = mixed_problem(2 + static_cast<int>(random.below(round % 2 == 0 ? 6 : 80)));
-    if (random.chance(0.3)) op.shape.window = op.shape.sinks = 0;
+    if (random.chance(0.3)) op.shape.recent_tokens = op.shape.sinks = 0;
     if (random.chance(0.4)) op.shape.page_tokens = 16;
     if (random.chance(0.4)) op.shape.query_tokens = 2 + static_cast<int>(random.below(3));
     HardInput input{.seed = random.bits()};
     input.counts = random.chance(0.5) ? LengthPattern::ragged : LengthPattern::full;
     input.fresh = op.shape.query_tokens > 1 && random.chance(0.5);
-    AttentionFragments plan =
+    AttentionMma plan =
         sharing_plan(op, 2 + static_cast<int>(random.below(random.chance(0.5) ? 6 : 60)),
                      random.chance(0.7) ? Combine::last_block : Combine::kernel);
     plan.threads = 32 << random.below(3);

@@ -28,10 +28,10 @@ AttentionDecode attention_problem(int page_tokens) {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 600,
-              .window = 30,
+              .recent_tokens = 30,
               .sinks = 3,
               .page_tokens = page_tokens};
-  op.keys = {.vector_size = 4, .index_bits = 7, .residuals = 2, .scope = Scope::head};
+  op.keys = {.vector_size = 4, .index_bits = 7, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 8, .index_bits = 9};
   return op;
@@ -41,8 +41,8 @@ AttentionDecode attention_problem(int page_tokens) {
 std::vector<Plan> attention_plans(AttentionDecode op = attention_problem(0)) {
   op.shape.page_tokens = 0;
   std::vector<Plan> plans;
-  for (const Plan& like : {Plan{AttentionLanes{}}, Plan{AttentionTables{}},
-                           Plan{AttentionChannels{}}, Plan{AttentionFragments{}}}) {
+  for (const Plan& like : {Plan{AttentionSimt{}}, Plan{AttentionLut{}}, Plan{AttentionChannels{}},
+                           Plan{AttentionMma{}}}) {
     plans.push_back(rules_plan(like, op, sweep_gpu()));
     EXPECT_TRUE(check(plans.back(), op, sweep_gpu()).ok) << dataflow_name(like);
     change_own(
@@ -74,7 +74,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
     // Without pages the last step of a sequence stands elsewhere: by fragments alone sums differ.
     const AttentionOutput plain =
         Kernel(*sweep_backend(), attention_problem(0), plan, sweep_gpu()).run(data);
-    if (!std::holds_alternative<AttentionFragments>(plan)) expect_same_bits(*first, plain);
+    if (!std::holds_alternative<AttentionMma>(plan)) expect_same_bits(*first, plain);
   }
 }
 
@@ -89,17 +89,19 @@ TEST_F(Pages, ThoseOfAPrefixAreShared) {
 
 TEST_F(Pages, DecodedRowsAreThoseOfContiguousCodes) {
   const AttentionDecode like = attention_problem(16);
-  KvDecode op{.dtype = like.dtype, .shape = {}, .keys = like.keys, .values = like.values};
-  op.shape = {.batch = 4, .kv_heads = 2, .head_dim = 64, .tokens = 600, .window = 30, .sinks = 3};
-  AttentionData data = make_decode_data(op, {.seed = 8, .lengths = LengthPattern::ragged});
-  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
-  const DecodeOutput plain = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run_decode(data);
+  KvDequantize op{.dtype = like.dtype, .shape = {}, .keys = like.keys, .values = like.values};
+  op.shape = {
+      .batch = 4, .kv_heads = 2, .head_dim = 64, .tokens = 600, .recent_tokens = 30, .sinks = 3};
+  AttentionData data = make_dequantize_data(op, {.seed = 8, .lengths = LengthPattern::ragged});
+  const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
+  const DequantizeOutput plain =
+      Kernel(*sweep_backend(), op, plan, sweep_gpu()).run_dequantize(data);
   for (const int page_tokens : {16, 128}) {
     op.shape.page_tokens = page_tokens;
     Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       data.paging_seed = seed;
-      const DecodeOutput out = kernel.run_decode(data);
+      const DequantizeOutput out = kernel.run_dequantize(data);
       EXPECT_EQ(out.keys, plain.keys);
       EXPECT_EQ(out.values, plain.values);
     }
@@ -111,7 +113,7 @@ TEST_F(Pages, AppendedRowsAreThoseOfContiguousCodes) {
   KvAppend op{.dtype = like.dtype, .shape = {}, .keys = like.keys, .values = like.values};
   op.shape = {.batch = 4, .kv_heads = 2, .head_dim = 64, .tokens = 100, .new_tokens = 40};
   AppendData data = make_append_data(op, {.seed = 8, .lengths = LengthPattern::ragged});
-  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   const AppendResult plain = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
   for (const int page_tokens : {16, 64}) {
     op.shape.page_tokens = page_tokens;
@@ -198,7 +200,7 @@ TEST_F(Pages, AWrongPageIsFound) {
   for (const Plan& plan : attention_plans()) {
     SCOPED_TRACE(dataflow_name(plan));
     KernelSource source = generate(op, plan, sweep_gpu(), Machine::host, {});
-    const bool fragments = std::holds_alternative<AttentionFragments>(plan);
+    const bool fragments = std::holds_alternative<AttentionMma>(plan);
     const std::string right =
         fragments ? "number < last_page_ ? number : last_page_" : "number / kPageTokens);";
     const std::string wrong = fragments ? "number" : "number / kPageTokens + 1);";
@@ -217,7 +219,7 @@ TEST_F(Pages, ARowInAPageOfNobodyIsFound) {
   KvAppend op{.dtype = like.dtype, .shape = {}, .keys = like.keys, .values = like.values};
   op.shape = {.batch = 1, .kv_heads = 1, .head_dim = 64, .tokens = 20, .page_tokens = 16};
   const AppendData data = make_append_data(op, {.seed = 8});
-  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   KernelSource source = generate(op, plan, sweep_gpu(), Machine::host, {});
   const std::string right = "paged_row(tensor, number % kPageTokens)";
   ASSERT_NE(source.text.find(right), std::string::npos);

@@ -10,7 +10,7 @@
 #include "runtime/verify/random.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -34,7 +34,7 @@ struct PartsCase {
 VqFormat format_of(const PartShape& shape) {
   VqFormat format;
   format.vector_size = shape.vector_size;
-  format.residuals = shape.stages;
+  format.num_codebooks = shape.stages;
   format.index_bits = shape.bits;
   format.scope = shape.scope;
   return format;
@@ -90,7 +90,7 @@ Op problem_of(const PartsCase& from, std::uint64_t seed) {
   op.shape.kv_heads = 2;
   op.shape.head_dim = head_dim_of(from);
   op.shape.tokens = 70;
-  op.shape.window = seed % 3 == 0 ? 0 : 9;
+  op.shape.recent_tokens = seed % 3 == 0 ? 0 : 9;
   op.shape.sinks = seed % 4 == 0 ? 0 : 2;
   op.shape.page_tokens = from.page_tokens;
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
@@ -137,18 +137,18 @@ class Parts : public testing::Test {
 };
 
 TEST_F(Parts, AttentionByLanes) {
-  expect_right<AttentionDecode, AttentionLanes>({
-      [](AttentionLanes& plan) {
+  expect_right<AttentionDecode, AttentionSimt>({
+      [](AttentionSimt& plan) {
         plan.splits = 3;
         plan.tiles_in_flight = 1;
         plan.tile_tokens = 8;
       },
-      [](AttentionLanes& plan) {
+      [](AttentionSimt& plan) {
         plan.lanes_per_token = 32;
         plan.splits = 2;
         plan.combine = Combine::last_block;
       },
-      [](AttentionLanes& plan) {
+      [](AttentionSimt& plan) {
         plan.lanes_per_token = 1;
         plan.heads_per_block = 2;
         plan.tile_tokens = 24;
@@ -157,9 +157,9 @@ TEST_F(Parts, AttentionByLanes) {
 }
 
 TEST_F(Parts, DecodedByLanes) {
-  expect_right<KvDecode, DecodeLanes>({
-      [](DecodeLanes& plan) { plan.tokens_per_block = 7; },
-      [](DecodeLanes& plan) {
+  expect_right<KvDequantize, DequantizeSimt>({
+      [](DequantizeSimt& plan) { plan.tokens_per_block = 7; },
+      [](DequantizeSimt& plan) {
         plan.threads = 96;
         plan.tokens_per_block = 64;
       },
@@ -167,12 +167,12 @@ TEST_F(Parts, DecodedByLanes) {
 }
 
 TEST_F(Parts, AppendedByLanes) {
-  expect_right<KvAppend, AppendLanes>({
-      [](AppendLanes& plan) {
+  expect_right<KvAppend, AppendSimt>({
+      [](AppendSimt& plan) {
         plan.splits = 7;
         plan.tokens_per_block = 2;
       },
-      [](AppendLanes& plan) {
+      [](AppendSimt& plan) {
         plan.threads = 64;
         plan.warps_along_entries = 2;
         plan.sub_vectors_per_warp = 3;
@@ -189,7 +189,7 @@ std::pair<Op, Op> whole_and_halves() {
   whole.shape.kv_heads = 3;
   whole.shape.head_dim = 64;
   whole.shape.tokens = 50;
-  whole.shape.window = 4;
+  whole.shape.recent_tokens = 4;
   whole.keys = format_of({64, 4, 2, 8, Scope::channel_group});
   whole.keys.group_channels = 32;
   whole.values = format_of({64, 8, 1, 6});
@@ -216,14 +216,14 @@ QuantizedTensor as_halves(const QuantizedTensor& whole, const VqFormat& format) 
 }
 
 TEST_F(Parts, OfConsecutiveChannelsAreChannelGroups) {
-  const auto [whole, halves] = whole_and_halves<KvDecode>();
-  AttentionData data = make_decode_data(whole, {.seed = 3});
+  const auto [whole, halves] = whole_and_halves<KvDequantize>();
+  AttentionData data = make_dequantize_data(whole, {.seed = 3});
   const GpuSpec gpu = sweep_gpu();
   Kernel one(*sweep_backend(), whole, choose(whole, gpu), gpu);
-  const DecodeOutput expected = one.run_decode(data);
+  const DequantizeOutput expected = one.run_dequantize(data);
   data.keys = as_halves(data.keys, halves.keys);
   Kernel two(*sweep_backend(), halves, choose(halves, gpu), gpu);
-  const DecodeOutput actual = two.run_decode(data);
+  const DequantizeOutput actual = two.run_dequantize(data);
   EXPECT_EQ(actual.keys, expected.keys);
   EXPECT_EQ(actual.values, expected.values);
 }
@@ -232,10 +232,10 @@ TEST_F(Parts, OfConsecutiveChannelsAreAppendedAsChannelGroups) {
   const auto [whole, halves] = whole_and_halves<KvAppend>();
   AppendData data = make_append_data(whole, {.seed = 4});
   const GpuSpec gpu = sweep_gpu();
-  Kernel one(*sweep_backend(), whole, rules_plan(AppendLanes{}, whole, gpu), gpu);
+  Kernel one(*sweep_backend(), whole, rules_plan(AppendSimt{}, whole, gpu), gpu);
   const AppendResult expected = one.run(data);
   data.keys = as_halves(data.keys, halves.keys);
-  Kernel two(*sweep_backend(), halves, rules_plan(AppendLanes{}, halves, gpu), gpu);
+  Kernel two(*sweep_backend(), halves, rules_plan(AppendSimt{}, halves, gpu), gpu);
   const AppendResult actual = two.run(data);
   EXPECT_EQ(actual.key_codes, expected.key_codes);
   EXPECT_EQ(actual.raw_keys, expected.raw_keys);
@@ -246,7 +246,7 @@ TEST_F(Parts, OfConsecutiveChannelsAreAppendedAsChannelGroups) {
 TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   const PartsCase& from = parts_cases()[1];
   auto op = problem_of<AttentionDecode>(from, 3);
-  op.shape.window = op.shape.sinks = 0;
+  op.shape.recent_tokens = op.shape.sinks = 0;
   op.shape.query_tokens = 1;
   AttentionData data = make_attention_data(op, {.seed = 5});
   const GpuSpec gpu = sweep_gpu();
@@ -273,7 +273,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
   const AttentionData data = make_attention_data(op, {.seed = 31});
   const AttentionResult reference =
       reference_attention(data, static_cast<double>(softmax_scale(op)));
-  const Plan plan = rules_plan(AttentionLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
@@ -294,10 +294,10 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
 }
 
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
-  const auto op = problem_of<KvDecode>(parts_cases()[0], 1);
-  const AttentionData data = make_decode_data(op, {.seed = 32});
-  const DecodeResult reference = reference_decode(data);
-  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  const auto op = problem_of<KvDequantize>(parts_cases()[0], 1);
+  const AttentionData data = make_dequantize_data(op, {.seed = 32});
+  const DequantizeResult reference = reference_dequantize(data);
+  const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
@@ -310,8 +310,8 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
     EXPECT_TRUE(fault_is_found([&] {
-      const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-      return judge_decode(data, reference, output).comparison.ok;
+      const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+      return judge_dequantize(data, reference, output).comparison.ok;
     })) << place
         << ": " << instead;
   }
@@ -320,7 +320,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
   const auto op = problem_of<KvAppend>(parts_cases()[0], 1);
   const AppendData data = make_append_data(op, {.seed = 33});
-  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :

@@ -23,9 +23,9 @@ inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& 
 }
 // Whether the plan's dataflow multiplies by warp groups, which Hopper alone does.
 inline bool needs_warpgroups(const Plan& plan) {
-  return std::holds_alternative<LinearWarpgroups>(plan) ||
-         std::holds_alternative<LinearRowgroups>(plan) ||
-         std::holds_alternative<LinearBytegroups>(plan);
+  return std::holds_alternative<LinearWgmma>(plan) ||
+         std::holds_alternative<LinearWgmmaLargeM>(plan) ||
+         std::holds_alternative<LinearInt8Wgmma>(plan);
 }
 
 template <class P>
@@ -48,7 +48,7 @@ bool change_own(Plan& plan, const Change& change) {
 }
 
 // The columns of one codebook, in whole steps of the plan's loads of codes.
-inline int whole_columns(const Linear& op, const LinearSlices& plan) {
+inline int whole_columns(const Linear& op, const LinearSlicedCodebook& plan) {
   const auto config = configured(plan, op);
   const std::int64_t step = vq::slice_step_columns(config);
   return static_cast<int>(
@@ -56,12 +56,12 @@ inline int whole_columns(const Linear& op, const LinearSlices& plan) {
 }
 
 // A small product by one codebook set, with output scales.
-inline Linear small_product(int rows, int index_bits, int residuals = 1) {
+inline Linear small_product(int rows, int index_bits, int num_codebooks = 1) {
   Linear op;
   op.shape = {.rows = rows, .out_features = 37, .in_features = 512};
   op.weights = {.vector_size = 8,
                 .index_bits = index_bits,
-                .residuals = residuals,
+                .num_codebooks = num_codebooks,
                 .scope = Scope::tensor,
                 .output_scales = true};
   return op;

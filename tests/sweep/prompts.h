@@ -76,10 +76,10 @@ inline AttentionDecode reader_of(const KvAppend& op, int query_heads) {
                   .kv_heads = op.shape.kv_heads,
                   .head_dim = op.shape.head_dim,
                   .tokens = op.shape.tokens,
-                  .window = op.shape.window,
+                  .recent_tokens = op.shape.recent_tokens,
                   .sinks = op.shape.sinks,
                   .page_tokens = op.shape.page_tokens,
-                  .window_batch = op.shape.window_batch};
+                  .flush_block = op.shape.flush_block};
   reader.keys = op.keys;
   reader.values = op.values;
   return reader;

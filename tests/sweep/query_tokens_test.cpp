@@ -19,7 +19,7 @@ AttentionDecode problem(int query_tokens = kMost) {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 150,
-              .window = 16,
+              .recent_tokens = 16,
               .sinks = 3,
               .query_tokens = query_tokens};
   op.keys = {.vector_size = 4, .index_bits = 7, .scope = Scope::head};
@@ -115,7 +115,7 @@ TEST_P(QueryTokens, FreshAreThoseOfTheWindow) {
   const AttentionDecode op = problem();
   AttentionData fresh = make_attention_data(op, {.seed = 42, .fresh = true});
   fresh.lengths[1] = 0;
-  fresh.windows = {kMost, op.shape.window - kMost + 1, 8};
+  fresh.recent_counts = {kMost, op.shape.recent_tokens - kMost + 1, 8};
   AttentionData appended = fresh;
   appended.new_keys.clear();
   appended.new_values.clear();
@@ -131,7 +131,7 @@ TEST_P(QueryTokens, FreshAreThoseOfTheWindow) {
           std::copy_n(fresh.new_keys.begin() + from, dim, appended.raw_keys.begin() + to);
           std::copy_n(fresh.new_values.begin() + from, dim, appended.raw_values.begin() + to);
         };
-        put(op.shape.sinks + length % op.shape.window);
+        put(op.shape.sinks + length % op.shape.recent_tokens);
         if (length < op.shape.sinks) put(length);
       }
     }
@@ -148,7 +148,7 @@ TEST_P(QueryTokens, RowsOfNoneAreLeftAlone) {
   const AttentionDecode op = problem();
   AttentionData data = make_attention_data(op, {.seed = 43, .counts = LengthPattern::ragged});
   data.query_start = {0, kMost, kMost, kMost + 2};
-  data.windows = {3, 5, 0};
+  data.recent_counts = {3, 5, 0};
   data.queries = make_attention_data(op, {.seed = 43}).queries;
   data.queries.resize((kMost + 2) * row_elements(op));
   AttentionData apart = data;
@@ -211,7 +211,7 @@ TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
         op.keys.entry_type = EntryType::int8;
         if (tokens == 3)
           op.values = {.vector_size = 2, .index_bits = 16, .decoder = Decoder::scalar};
-        auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+        auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
         plan.heads_per_block = 4 * tokens;
         plan.threads = 64;
         plan.step_tokens = 16;
@@ -228,8 +228,8 @@ TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, QueryTokens,
-                         testing::Values(Plan(AttentionLanes{}), Plan(AttentionTables{}),
-                                         Plan(AttentionChannels{}), Plan(AttentionFragments{})),
+                         testing::Values(Plan(AttentionSimt{}), Plan(AttentionLut{}),
+                                         Plan(AttentionChannels{}), Plan(AttentionMma{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 }  // namespace

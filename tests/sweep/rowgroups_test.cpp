@@ -25,14 +25,14 @@ class Rowgroups : public testing::TestWithParam<DType> {
     Gemm op;
     op.dtype = GetParam();
     op.shape = {.rows = 33, .out_features = 100, .in_features = in_features};
-    op.weights = {.vector_size = 8, .index_bits = 8, .residuals = stages};
+    op.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = stages};
     with_integers(op.weights, bytes);
     op.weights.common_scale = bytes;
     return op;
   }
   // A ring whose places are taken more than once.
-  static LinearRowgroups plan(const Gemm& op) {
-    auto plan = rules_plan<LinearRowgroups>(op, sweep_gpu());
+  static LinearWgmmaLargeM plan(const Gemm& op) {
+    auto plan = rules_plan<LinearWgmmaLargeM>(op, sweep_gpu());
     plan.threads = 128;
     plan.code_words = 1;
     plan.splits = 1;
@@ -40,21 +40,21 @@ class Rowgroups : public testing::TestWithParam<DType> {
     return plan;
   }
   // Warp groups that share columns, and each block lays out its own.
-  static LinearRowgroups shared(const Gemm& op, int along, int x_before) {
-    LinearRowgroups plan = Rowgroups::plan(op);
+  static LinearWgmmaLargeM shared(const Gemm& op, int along, int prepack_x) {
+    LinearWgmmaLargeM plan = Rowgroups::plan(op);
     plan.threads = 512;
     plan.groups_along_columns = along;
     plan.chunk_columns = along * 64;
     plan.splits = 3;
     plan.codebook = all_shared(op.weights.entries());
-    plan.x_before = x_before;
+    plan.prepack_x = prepack_x;
     return plan;
   }
 
   static std::vector<std::uint16_t> run(const Gemm& op, const LinearData& data) {
     return run(op, plan(op), data);
   }
-  static std::vector<std::uint16_t> run(const Gemm& op, const LinearRowgroups& plan,
+  static std::vector<std::uint16_t> run(const Gemm& op, const LinearWgmmaLargeM& plan,
                                         const LinearData& data) {
     const Verdict verdict = check(plan, op, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
@@ -143,7 +143,7 @@ TEST_P(Rowgroups, ResultsStandWhereverYBegins) {
   const Gemm op = problem(2, true);
   const LinearData data = make_linear_data(op, {.seed = 47});
   for (const Combine combine : {Combine::kernel, Combine::cluster}) {
-    LinearRowgroups plan = shared(op, 2, 1);
+    LinearWgmmaLargeM plan = shared(op, 2, 1);
     plan.splits = combine == Combine::kernel ? 1 : 3;
     plan.combine = combine;
     Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
@@ -160,7 +160,7 @@ TEST_P(Rowgroups, WrongSharesAreFound) {
   const LinearData data = make_linear_data(op, {.seed = 46});
   const std::vector<double> reference = reference_linear(data);
   Backend& backend = *sweep_backend();
-  for (const auto& [x_before, place, instead] :
+  for (const auto& [prepack_x, place, instead] :
        {std::tuple{1, "(of_run / steps * c.groups_along_columns + group) * steps",
                    "(of_run / steps * c.groups_along_columns + (group ^ 1)) * steps"},
         std::tuple{1, "operands_(group * kSteps * step_bytes(kConfig))", "operands_(0)"},
@@ -169,7 +169,7 @@ TEST_P(Rowgroups, WrongSharesAreFound) {
         std::tuple{0, "handed_over(part, other, tile, i % kPart)",
                    "handed_over(part, other, tile, 0)"},
         std::tuple{0, "place(step_of(number)) + row_of", "place(step_of(number) ^ 1) + row_of"}}) {
-    const LinearRowgroups own = shared(op, 4, x_before);
+    const LinearWgmmaLargeM own = shared(op, 4, prepack_x);
     const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
@@ -180,7 +180,7 @@ TEST_P(Rowgroups, WrongSharesAreFound) {
 
 TEST_P(Rowgroups, WrongSumsAreFound) {
   const Gemm op = problem(2, true);
-  const LinearRowgroups own = plan(op);
+  const LinearWgmmaLargeM own = plan(op);
   const LinearData data = make_linear_data(op, {.seed = 44});
   const std::vector<double> reference = reference_linear(data);
   Backend& backend = *sweep_backend();

@@ -34,7 +34,7 @@ enum Axis {
   kPages,
   kOrder,
   kDataflow,
-  kIndependent,
+  kBatchInvariant,
 };
 const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,
                               3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 5, 2};
@@ -84,13 +84,13 @@ VqFormat format_of(int number, int head_dim) {
 
 template <class Op>
 void set_plan(SweepCase& result, const std::vector<int>& v, const Op& op, const GpuSpec& gpu) {
-  const Plan like = std::is_same_v<Op, AttentionDecode> ? Plan(AttentionLanes{})
-                    : std::is_same_v<Op, KvAppend>      ? Plan(AppendLanes{})
-                                                        : Plan(DecodeLanes{});
+  const Plan like = std::is_same_v<Op, AttentionDecode> ? Plan(AttentionSimt{})
+                    : std::is_same_v<Op, KvAppend>      ? Plan(AppendSimt{})
+                                                        : Plan(DequantizeSimt{});
   result.plan = rules_plan(like, op, gpu);
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
-    const std::array<Plan, 5> dataflows{AttentionLanes{}, AttentionTables{}, AttentionFragments{},
-                                        AttentionFragments{}, AttentionFragments{}};
+    const std::array<Plan, 5> dataflows{AttentionSimt{}, AttentionLut{}, AttentionMma{},
+                                        AttentionMma{}, AttentionMma{}};
     const Plan other = rules_plan(dataflows[static_cast<std::size_t>(v[kDataflow])], op, gpu);
     result.dataflow_dropped = !check(other, op, gpu).ok;
     if (!result.dataflow_dropped) result.plan = other;
@@ -148,22 +148,23 @@ Op problem_of(const std::vector<int>& v) {
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.head_dim = pick(kHeadDims, kHeadDim);
   op.shape.tokens = pick(kTokenCounts, kTokens);
-  op.shape.window = pick(kWindows, kWindow).slots;
-  op.shape.window_batch = pick(kWindows, kWindow).batch;
+  op.shape.recent_tokens = pick(kWindows, kWindow).slots;
+  op.shape.flush_block = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.page_tokens = pick(kPageTokens, kPages);
   if constexpr (std::is_same_v<Op, AttentionDecode>) {
     op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
     op.shape.query_tokens = pick(kQueryTokens, kQueries);
-    op.shape.independent = v[kIndependent] == 1;
+    op.shape.batch_invariant = v[kBatchInvariant] == 1;
   }
   if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
   op.keys = format_of(v[kKeys], op.shape.head_dim);
   op.values = format_of(v[kValues], op.shape.head_dim);
   if (const int together = std::max(op.keys.group_tokens, op.values.group_tokens); together > 0) {
-    op.shape.window += together;
-    op.shape.window_batch = 1;  // tokens of a group wait for each other
-    if constexpr (requires { op.shape.query_tokens; }) op.shape.window += op.shape.query_tokens - 1;
+    op.shape.recent_tokens += together;
+    op.shape.flush_block = 1;  // tokens of a group wait for each other
+    if constexpr (requires { op.shape.query_tokens; })
+      op.shape.recent_tokens += op.shape.query_tokens - 1;
     if (op.shape.page_tokens > 0) op.shape.page_tokens = std::max(op.shape.page_tokens, together);
   }
   op.keys.layout = pick(kLayouts, kKeyLayout);
@@ -210,7 +211,7 @@ SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return values[kOp] == 0   ? make_case<AttentionDecode>(values, gpu, own)
            : values[kOp] == 1 ? make_case<KvAppend>(values, gpu, own)
-                              : make_case<KvDecode>(values, gpu, own);
+                              : make_case<KvDequantize>(values, gpu, own);
   });
 }
 

@@ -23,7 +23,7 @@ AttentionDecode numbers(By by) {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 300,
-              .window = by == By::group ? 40 : 30,
+              .recent_tokens = by == By::group ? 40 : 30,
               .sinks = 3};
   op.keys = {.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
   op.keys.decoder = Decoder::scalar;
@@ -52,7 +52,7 @@ class Scalars : public testing::TestWithParam<By> {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
   static AttentionOutput run(const AttentionData& data, const AttentionDecode& op, int splits = 1) {
-    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+    auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.threads = 64;
     plan.splits = splits;
     return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);

@@ -26,7 +26,7 @@ inline AttentionData sequence_of(const AttentionData& data, std::int64_t b) {
   take(one.values.codes);
   take(one.queries);
   take(one.lengths);
-  take(one.windows);
+  take(one.recent_counts);
   take(one.sinks);
   take(one.raw_keys);
   take(one.raw_values);

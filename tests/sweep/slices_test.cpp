@@ -31,7 +31,7 @@ class Slices : public testing::TestWithParam<bool> {  // int8 entries
   }
 
   // A block of 2 warps has a slice of `elements`.
-  static LinearSlices plan(const Linear& op, int columns, int elements) {
+  static LinearSlicedCodebook plan(const Linear& op, int columns, int elements) {
     return {.threads = 64,
             .outputs_per_warp = 8,
             .columns_per_block = columns,
@@ -39,7 +39,7 @@ class Slices : public testing::TestWithParam<bool> {  // int8 entries
             .rows_per_block = 4};
   }
 
-  static std::vector<std::uint16_t> run(const Linear& op, const LinearSlices& plan,
+  static std::vector<std::uint16_t> run(const Linear& op, const LinearSlicedCodebook& plan,
                                         const LinearData& data) {
     const Problem problem = Gemv{op};
     const Verdict verdict = check(plan, problem, sweep_gpu());
@@ -47,7 +47,8 @@ class Slices : public testing::TestWithParam<bool> {  // int8 entries
     return Kernel(*sweep_backend(), problem, plan, sweep_gpu()).run(data);
   }
 
-  static void expect_right(const Linear& op, const LinearSlices& plan, const LinearData& data) {
+  static void expect_right(const Linear& op, const LinearSlicedCodebook& plan,
+                           const LinearData& data) {
     const Comparison compared = compare(reference_linear(data), run(op, plan, data), op.dtype);
     EXPECT_TRUE(compared.ok) << compared.rel_err << ", slices " << plan.entry_slices
                              << ", chunks of " << plan.columns_per_block;
@@ -65,11 +66,11 @@ TEST_P(Slices, OfAnyWidthAndChunksAreRight) {
 
 TEST_P(Slices, OfStagesApartAreRight) {
   Gemv op = problem(8);
-  op.weights.residuals = 2;
+  op.weights.num_codebooks = 2;
   op.weights.stage_scales = true;
   const LinearData data = make_linear_data(op, {.seed = 22});
   expect_right(op, plan(op, 512, 2), data);
-  op.weights.residuals = 4;
+  op.weights.num_codebooks = 4;
   expect_right(op, plan(op, 1280, 8), make_linear_data(op, {.seed = 23}));
 }
 
@@ -80,12 +81,12 @@ TEST_P(Slices, OfCodesOf16BitsAndWideLoadsAreRight) {
   const Gemv op = problem(16, 5, 1056);  // rows of 66 words
   const LinearData data = make_linear_data(op, {.seed = 24});
   for (const int words : {1, 2}) {
-    LinearSlices wide = plan(op, 1024, GetParam() ? 2 : 1);  // 128 KiB of 65536 entries
+    LinearSlicedCodebook wide = plan(op, 1024, GetParam() ? 2 : 1);  // 128 KiB of 65536 entries
     wide.code_words = words;
     wide.combine = Combine::last_block;
     expect_right(op, wide, data);
   }
-  const auto chosen = rules_plan<LinearSlices>(op, sweep_gpu());
+  const auto chosen = rules_plan<LinearSlicedCodebook>(op, sweep_gpu());
   EXPECT_EQ(chosen.code_words, 2);
   expect_right(op, chosen, data);
 }
@@ -142,7 +143,7 @@ TEST_P(Slices, SumsOfTheLargestNumbersDoNotOverflow) {
 TEST_P(Slices, ARowWithWhatIsNoNumberHasNoNumbersAndTheOthersAreAsBefore) {
   const Gemv op = problem(8);
   const LinearData data = make_linear_data(op, {.seed = 27});
-  const LinearSlices two = plan(op, 2048, 2);
+  const LinearSlicedCodebook two = plan(op, 2048, 2);
   const std::vector<std::uint16_t> before = run(op, two, data);
   const auto columns = static_cast<std::size_t>(op.shape.in_features);
   const auto outputs = static_cast<std::size_t>(op.shape.out_features);

@@ -79,13 +79,13 @@ class Sweep : public testing::TestWithParam<std::size_t> {
 };
 
 TEST_P(Sweep, AttentionPairwise) { run_share(attention_pairwise(sweep_gpu(), sweep_seed()).cases); }
-TEST_P(Sweep, AttentionBytesPairwise) {
-  run_share(attention_bytes_pairwise(sweep_gpu(), sweep_seed()).cases);
+TEST_P(Sweep, AttentionInt8MmaPairwise) {
+  run_share(attention_int8_mma_pairwise(sweep_gpu(), sweep_seed()).cases);
 }
 TEST_P(Sweep, AttentionProduct) { run_share(attention_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, AppendPairwise) { run_share(append_pairwise(sweep_seed()).cases); }
-TEST_P(Sweep, AppendProductsPairwise) { run_share(append_products_pairwise(sweep_seed()).cases); }
-TEST_P(Sweep, DecodePairwise) { run_share(decode_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, AppendGemmPairwise) { run_share(append_gemm_pairwise(sweep_seed()).cases); }
+TEST_P(Sweep, DecodePairwise) { run_share(dequantize_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, MatrixPairwise) { run_share(matrix_pairwise(sweep_seed()).cases); }
@@ -123,9 +123,9 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     std::printf("%zu cases cover %zu pairs\n", sweep.cases.size(), sweep.pairs);
   }
   const SweepCases append = append_pairwise(sweep_seed());
-  const SweepCases products = append_products_pairwise(sweep_seed());
+  const SweepCases products = append_gemm_pairwise(sweep_seed());
   for (const SweepCases& sweep :
-       {append, products, decode_pairwise(sweep_gpu(), sweep_seed()),
+       {append, products, dequantize_pairwise(sweep_gpu(), sweep_seed()),
         scalar_pairwise(sweep_gpu(), sweep_seed()), bytes_pairwise(sweep_gpu(), sweep_seed()),
         experts_pairwise(sweep_gpu(), sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
@@ -139,9 +139,9 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
     }
     EXPECT_LE(dropped * 4, sweep.cases.size());
   }
-  const SweepCases attention_bytes = attention_bytes_pairwise(sweep_gpu(), sweep_seed());
+  const SweepCases attention_int8_mma = attention_int8_mma_pairwise(sweep_gpu(), sweep_seed());
   for (const SweepCases& sweep :
-       {attention_bytes, merge_pairwise(sweep_seed()), matrix_pairwise(sweep_seed())}) {
+       {attention_int8_mma, merge_pairwise(sweep_seed()), matrix_pairwise(sweep_seed())}) {
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 200u);
     for (const SweepCase& each : sweep.cases) {
@@ -154,7 +154,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
        {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
     std::size_t cases = 0;
     for (const SweepCase& each : linear.cases) {
-      const auto* plan = std::get_if<LinearFragments>(&each.plan);
+      const auto* plan = std::get_if<LinearMma>(&each.plan);
       cases += plan != nullptr && plan->fusion == fusion ? 1u : 0u;
     }
     std::printf("%zu cases of fusion %s\n", cases, std::string(enum_name(fusion)).c_str());
@@ -163,7 +163,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::vector<SweepCase> all = gemv_product(sweep_gpu(), sweep_seed());
   const std::vector<SweepCase> sliced = slices_product(sweep_gpu(), sweep_seed());
   all.insert(all.end(), sliced.begin(), sliced.end());
-  for (const SweepCases& sweep : {attention, attention_bytes, linear, append, products,
+  for (const SweepCases& sweep : {attention, attention_int8_mma, linear, append, products,
                                   bytes_pairwise(sweep_gpu(), sweep_seed())}) {
     all.insert(all.end(), sweep.cases.begin(), sweep.cases.end());
   }
@@ -171,8 +171,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
   for_each_dataflow([&]<class P>(const P&) {
     // Of ops that are not here, and of formats that bins_test.cpp has by itself.
-    if (std::is_same_v<P, DecodeLanes> || std::is_same_v<P, MergeLanes> ||
-        std::is_same_v<P, ScalarForms> || std::is_same_v<P, AttentionBins>) {
+    if (std::is_same_v<P, DequantizeSimt> || std::is_same_v<P, MergeSimt> ||
+        std::is_same_v<P, ScalarForms> || std::is_same_v<P, AttentionHistogram>) {
       return;
     }
     EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 12)) << P::kName;

@@ -26,7 +26,7 @@ VqFormat keys_of(Keys which) {
   format.decoder = Decoder::table;
   format.index_bits = 6;
   format.stage_scales = true;
-  format.residuals = which == Keys::stages ? 2 : 1;
+  format.num_codebooks = which == Keys::stages ? 2 : 1;
   if (which != Keys::scaled_entries) format.entry_type = EntryType::int8;
   if (which == Keys::smooth) {
     format.scope = Scope::head;
@@ -40,7 +40,7 @@ AttentionDecode problem_of(Keys keys, DType dtype, int head_dim, int query_heads
   op.dtype = dtype;
   op.shape = {.batch = 2, .query_heads = query_heads, .kv_heads = 2, .head_dim = head_dim};
   op.shape.tokens = 300;
-  op.shape.window = keys == Keys::affine ? 40 : 0;
+  op.shape.recent_tokens = keys == Keys::affine ? 40 : 0;
   op.keys = keys_of(keys);
   op.values = {.vector_size = 4, .index_bits = 5, .scope = Scope::head};
   return op;
@@ -52,7 +52,7 @@ class Uneven : public testing::TestWithParam<Keys> {
     if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   }
   static AttentionOutput run(const AttentionDecode& op, const AttentionData& data) {
-    auto plan = rules_plan<AttentionFragments>(op, sweep_gpu());
+    auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.threads = 64;
     plan.splits = 2;
     return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);

@@ -14,7 +14,7 @@ namespace {
 
 struct Case {
   const char* name;
-  void (*change)(AttentionDecode& op, AttentionFragments& plan);
+  void (*change)(AttentionDecode& op, AttentionMma& plan);
 };
 
 AttentionDecode problem() {
@@ -35,7 +35,7 @@ class ValueLanes : public testing::TestWithParam<Case> {
 
 TEST_P(ValueLanes, AreSixOf96Channels) {
   AttentionDecode op = problem();
-  AttentionFragments plan;
+  AttentionMma plan;
   plan.threads = 64;
   plan.splits = 2;
   plan.heads_per_block = 3;
@@ -55,12 +55,11 @@ TEST_P(ValueLanes, AreSixOf96Channels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ValueLanes,
-                         testing::Values(Case{"plain",
-                                              [](AttentionDecode&, AttentionFragments&) {}},
+                         testing::Values(Case{"plain", [](AttentionDecode&, AttentionMma&) {}},
                                          Case{"bf16, stages and groups of channels",
-                                              [](AttentionDecode& op, AttentionFragments& plan) {
+                                              [](AttentionDecode& op, AttentionMma& plan) {
                                                 op.dtype = DType::bf16;
-                                                op.values.residuals = 2;
+                                                op.values.num_codebooks = 2;
                                                 op.values.index_bits =
                                                     5;  // a lane's share begins within a word
                                                 op.values.scope = Scope::channel_group;
@@ -68,30 +67,30 @@ INSTANTIATE_TEST_SUITE_P(Of, ValueLanes,
                                                 plan.step_tokens = 8;
                                               }},
                                          Case{"integers and two quads in pairs",
-                                              [](AttentionDecode& op, AttentionFragments& plan) {
+                                              [](AttentionDecode& op, AttentionMma& plan) {
                                                 op.shape.query_heads = 16;
                                                 plan.heads_per_block = 8;
                                                 with_integers(op.keys, true);
                                                 with_integers(op.values, true);
                                               }},
                                          Case{"raw tokens and rows in groups",
-                                              [](AttentionDecode& op, AttentionFragments&) {
-                                                op.shape.window = 30;
+                                              [](AttentionDecode& op, AttentionMma&) {
+                                                op.shape.recent_tokens = 30;
                                                 op.shape.sinks = 3;
                                                 op.values.layout = {4, 1};
                                               }},
                                          Case{"pages and several query tokens",
-                                              [](AttentionDecode& op, AttentionFragments& plan) {
+                                              [](AttentionDecode& op, AttentionMma& plan) {
                                                 op.shape.page_tokens = 32;
                                                 op.shape.query_tokens = 3;
                                                 plan.heads_per_block = 9;
                                               }},
                                          Case{"a ring of codes",
-                                              [](AttentionDecode& op, AttentionFragments& plan) {
+                                              [](AttentionDecode& op, AttentionMma& plan) {
                                                 op.shape.page_tokens = 32;
                                                 op.keys.vector_size = 2;
                                                 op.keys.index_bits = 8;
-                                                op.values.residuals = 4;
+                                                op.values.num_codebooks = 4;
                                                 plan.code_words = 4;
                                                 plan.code_stages = 3;
                                               }}),
@@ -101,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Of, ValueLanes,
 // head past the block's memory.
 TEST(ValueLanesFault, StoresOfLanesWithoutChannelsAreFound) {
   const AttentionDecode op = problem();
-  AttentionFragments plan;
+  AttentionMma plan;
   plan.threads = 64;
   plan.heads_per_block = 3;
   const AttentionData data = make_attention_data(op, {.seed = 5});

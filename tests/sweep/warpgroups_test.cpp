@@ -48,12 +48,12 @@ TEST(Warpgroups, CompileForHopper) {
       Gemm op;
       op.dtype = rows == 32 ? DType::bf16 : DType::f16;
       op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
-      op.weights = {.vector_size = vector_size, .index_bits = 8, .residuals = 2};
-      auto plan = test::rules_plan<LinearWarpgroups>(op, gpu);
+      op.weights = {.vector_size = vector_size, .index_bits = 8, .num_codebooks = 2};
+      auto plan = test::rules_plan<LinearWgmma>(op, gpu);
       ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
       EXPECT_EQ(plan.rows_per_block, rows);
       for (const int ahead : {0, 1}) {
-        plan.steps_ahead = ahead;
+        plan.prefetch_steps = ahead;
         if (!check(plan, op, gpu).ok) continue;
         const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
         const KernelResources& kernel = artifact.kernels.front();
@@ -75,7 +75,7 @@ TEST(Rowgroups, CompileForHopper) {
       op.dtype = rows == 16 ? DType::bf16 : DType::f16;
       op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
       op.weights = find_format(bytes ? "aqlm-2x8i8" : "aqlm-2x8", "test");
-      const auto plan = test::rules_plan<LinearRowgroups>(op, gpu);
+      const auto plan = test::rules_plan<LinearWgmmaLargeM>(op, gpu);
       ASSERT_TRUE(check(plan, op, gpu).ok) << rows;
       EXPECT_EQ(plan.byte_sums, bytes ? 1 : 0);
       EXPECT_EQ(plan.rows_per_block, std::min(rows, 128));
@@ -96,8 +96,8 @@ TEST(Bytegroups, LeaveProductsInFlight) {
     for (const int before : {0, 1}) {
       for (const int chunk : {256, 512}) {
         const Gemm op = product(rows, find_format("aqlm-2x8i8", "test"));
-        auto plan = test::rules_plan<LinearBytegroups>(op, gpu);
-        plan.x_before = before;
+        auto plan = test::rules_plan<LinearInt8Wgmma>(op, gpu);
+        plan.prepack_x = before;
         plan.chunk_columns = chunk;
         plan.splits = before == 1 ? 1 : 2;
         if (!check(plan, op, gpu).ok) continue;
@@ -123,24 +123,24 @@ void expect_rules_in_flight(const char* format, int rows) {
 
 TEST(Rowgroups, LeaveProductsInFlight) {
   for (const char* format : {"aqlm-2x8i8", "aqlm-2x8"}) {
-    for (const int rows : {64, 128}) expect_rules_in_flight<LinearRowgroups>(format, rows);
+    for (const int rows : {64, 128}) expect_rules_in_flight<LinearWgmmaLargeM>(format, rows);
   }
 }
 
 TEST(Warpgroups, LeaveProductsInFlight) {
   for (const char* format : {"aqlm-2x8", "quip-4"}) {
-    for (const int rows : {16, 64}) expect_rules_in_flight<LinearWarpgroups>(format, rows);
+    for (const int rows : {16, 64}) expect_rules_in_flight<LinearWgmma>(format, rows);
   }
 }
 
-TEST(AppendProducts, LeaveProductsInFlight) {
+TEST(AppendGemm, LeaveProductsInFlight) {
   const GpuSpec gpu = find_gpu("h200");
   KvAppend op;
   op.dtype = DType::f16;
   op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 4096, .new_tokens = 4096};
   op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
   op.values = find_format("vqkv-llama-3.1-8b-values", "test");
-  const auto plan = test::rules_plan<AppendProducts>(op, gpu);
+  const auto plan = test::rules_plan<AppendGemm>(op, gpu);
   ASSERT_TRUE(check(plan, op, gpu).ok);
   ASSERT_EQ(plan.warpgroups, 1);
   expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}), "append");

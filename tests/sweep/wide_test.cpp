@@ -4,7 +4,7 @@
 
 #include "generator/generate.h"
 #include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_decode.h"
+#include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -52,7 +52,7 @@ Op problem_of(const WideCase& from) {
   op.shape.kv_heads = 2;
   op.shape.head_dim = from.head_dim;
   op.shape.tokens = 70;
-  op.shape.window = 9;
+  op.shape.recent_tokens = 9;
   op.shape.sinks = 2;
   op.shape.page_tokens = from.page_tokens;
   if constexpr (std::is_same_v<Op, AttentionDecode>) op.shape.query_heads = 6;
@@ -90,7 +90,7 @@ TEST_F(Wide, AttentionByLanes) {
 
 TEST_F(Wide, DecodedByLanes) {
   std::uint64_t seed = 11;
-  for (const WideCase& each : wide_cases()) expect_right<KvDecode>(each, seed++);
+  for (const WideCase& each : wide_cases()) expect_right<KvDequantize>(each, seed++);
 }
 
 TEST_F(Wide, AppendedByLanes) {
@@ -102,10 +102,10 @@ TEST_F(Wide, AppendedByLanes) {
 
 // One place of the kernel's text changed.
 TEST_F(Wide, WrongPiecesAndStagesAreFound) {
-  const auto op = problem_of<KvDecode>(wide_cases()[0]);
-  const AttentionData data = make_decode_data(op, {.seed = 31});
-  const DecodeResult reference = reference_decode(data);
-  const Plan plan = rules_plan(DecodeLanes{}, op, sweep_gpu());
+  const auto op = problem_of<KvDequantize>(wide_cases()[0]);
+  const AttentionData data = make_dequantize_data(op, {.seed = 31});
+  const DequantizeResult reference = reference_dequantize(data);
+  const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :
@@ -115,15 +115,16 @@ TEST_F(Wide, WrongPiecesAndStagesAreFound) {
         std::pair{"kEntries + number) * kEntryPieces", "kEntries + number)"}}) {
     const KernelSource wrong = with_fault(right, place, instead);
     const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const DecodeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-    EXPECT_FALSE(judge_decode(data, reference, output).comparison.ok) << place << ": " << instead;
+    const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
+    EXPECT_FALSE(judge_dequantize(data, reference, output).comparison.ok)
+        << place << ": " << instead;
   }
 }
 
 TEST_F(Wide, WrongDistancesAndResidualsAreFound) {
   const auto op = problem_of<KvAppend>(wide_cases()[0]);
   const AppendData data = make_append_data(op, {.seed = 41});
-  const Plan plan = rules_plan(AppendLanes{}, op, sweep_gpu());
+  const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   Backend& backend = *sweep_backend();
   const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   for (const auto& [place, instead] :

@@ -76,7 +76,7 @@ AttentionDecode attention(int query_tokens) {
               .kv_heads = 2,
               .head_dim = 64,
               .tokens = 200,
-              .window = 20,
+              .recent_tokens = 20,
               .sinks = 3,
               .query_tokens = query_tokens};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6};
@@ -84,12 +84,12 @@ AttentionDecode attention(int query_tokens) {
 }
 
 std::vector<Plan> plans_of(const AttentionDecode& op) {
-  AttentionLanes lanes{.splits = 3};
-  AttentionFragments fragments{.splits = 3};
-  auto by_length = rules_plan<AttentionFragments>(op, sweep_gpu());
+  AttentionSimt lanes{.splits = 3};
+  AttentionMma fragments{.splits = 3};
+  auto by_length = rules_plan<AttentionMma>(op, sweep_gpu());
   by_length.splits = 4;
-  by_length.splits_by = SplitsBy::length;
-  AttentionFragments whole{.splits = 1};
+  by_length.schedule = Schedule::balanced;
+  AttentionMma whole{.splits = 1};
   return {lanes, fragments, by_length, whole, AttentionChannels{.splits = 2}};
 }
 
@@ -103,7 +103,7 @@ TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
           make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = fresh});
       std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
                                         {&Args::lengths, {201, kLeast, kMost - 1}},
-                                        {&Args::windows, {-1, kLeast, kMost}},
+                                        {&Args::recent_counts, {-1, kLeast, kMost}},
                                         {&Args::sinks, {-40, kLeast, kMost}}};
       if (query_tokens > 1) {
         changes.push_back({&Args::query_start, {0, kMost, 2, 3}});
@@ -126,10 +126,10 @@ TEST_F(WrongIntegers, OfAttentionByBytesWriteNothingElsewhere) {
   const AttentionData data = make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged});
   const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
                                           {&Args::lengths, {201, kLeast, kMost - 1}},
-                                          {&Args::windows, {-1, kLeast, kMost}},
+                                          {&Args::recent_counts, {-1, kLeast, kMost}},
                                           {&Args::sinks, {-40, kLeast, kMost}}};
   for (const int splits : {1, 3}) {
-    expect_kept(op, AttentionBytes{.threads = 64, .splits = splits, .heads_per_block = 2}, data,
+    expect_kept(op, AttentionInt8Mma{.threads = 64, .splits = splits, .heads_per_block = 2}, data,
                 changes);
   }
 }
@@ -142,28 +142,29 @@ TEST_F(WrongIntegers, OfAppendsWriteNothingElsewhere) {
               .head_dim = 64,
               .tokens = 70,
               .new_tokens = 5,
-              .window = 9,
+              .recent_tokens = 9,
               .sinks = 2};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6};
   const AppendData data = make_append_data(op, {.seed = 8});
   const std::vector<Change<Args>> changes{{&Args::positions, {kMost, kMost - 3, kLeast}},
                                           {&Args::positions, {69, 70, 71}},
                                           {&Args::counts, {kMost, kLeast, 6}}};
-  for (const Plan& plan : {Plan(AppendLanes{}), Plan(AppendFragments{})}) {
+  for (const Plan& plan : {Plan(AppendSimt{}), Plan(AppendMma{})}) {
     expect_kept(op, rules_plan(plan, op, sweep_gpu()), data, changes);
   }
 }
 
 TEST_F(WrongIntegers, OfDecodingWriteNothingElsewhere) {
-  using Args = vq::KvDecodeArgs;
-  KvDecode op;
-  op.shape = {.batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 70, .window = 9, .sinks = 2};
+  using Args = vq::KvDequantizeArgs;
+  KvDequantize op;
+  op.shape = {
+      .batch = 3, .kv_heads = 2, .head_dim = 64, .tokens = 70, .recent_tokens = 9, .sinks = 2};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6};
-  const AttentionData data = make_decode_data(op, {.seed = 9});
+  const AttentionData data = make_dequantize_data(op, {.seed = 9});
   const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, kLeast, 71}},
-                                          {&Args::windows, {-1, kLeast, kMost}},
+                                          {&Args::recent_counts, {-1, kLeast, kMost}},
                                           {&Args::sinks, {-40, kLeast, kMost}}};
-  expect_kept(op, rules_plan(DecodeLanes{}, op, sweep_gpu()), data, changes);
+  expect_kept(op, rules_plan(DequantizeSimt{}, op, sweep_gpu()), data, changes);
 }
 
 TEST_F(WrongIntegers, OfExpertsWriteNothingElsewhere) {
@@ -176,7 +177,7 @@ TEST_F(WrongIntegers, OfExpertsWriteNothingElsewhere) {
                                           {&Args::expert_rows, {9, 6, 3, 0, -1}},
                                           {&Args::expert_rows, {0, 9, 0, 9, 0}},
                                           {&Args::expert_rows, {-5, 4, 4, 4, kMost}}};
-  for (const Plan& plan : {Plan(LinearLanes{}), Plan(LinearFragments{})}) {
+  for (const Plan& plan : {Plan(LinearSimt{}), Plan(LinearMma{})}) {
     Plan own = rules_plan(plan, as_problem(op), sweep_gpu());
     for (const bool last : {false, true}) {
       if (last) {

@@ -103,7 +103,7 @@ class FakeWorkbench final : public Workbench {
   }
 
  private:
-  const LinearLanes& plan(std::size_t i) const { return std::get<LinearLanes>(plans_.at(i)); }
+  const LinearSimt& plan(std::size_t i) const { return std::get<LinearSimt>(plans_.at(i)); }
   Deed deed(std::size_t i) const { return static_cast<Deed>(plan(i).chunk_columns); }
   double time_of(std::size_t i) const { return 10 + plan(i).splits; }
 
@@ -180,7 +180,7 @@ class FakeWorkbench final : public Workbench {
 }  // namespace
 
 Plan plan_that(Deed deed, int splits) {
-  LinearLanes plan;
+  LinearSimt plan;
   plan.chunk_columns = static_cast<int>(deed);
   plan.splits = splits;
   return plan;

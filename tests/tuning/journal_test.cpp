@@ -229,19 +229,18 @@ TEST_F(Journal, DamageIsRefusedAndTheFileKept) {
   const auto with_line = [&](const std::string& line) {
     return lines[0] + lines[1] + line + "\n" + lines[2];
   };
-  const std::string screen = R"({"cost_us":1,"screen":{"plan":"linear_lanes/","outcome":"hung",)";
+  const std::string screen = R"({"cost_us":1,"screen":{"plan":"linear_simt/","outcome":"hung",)";
   for (const std::string& line :
        {std::string("{"), std::string(), std::string("3"), std::string("{}"), std::string(5, '\0'),
         screen + R"("why":"x"}})" + "x", screen + R"("more":"x"}})", screen + R"("why":3}})",
-        std::string(R"({"cost_us":-1,"screen":{"plan":"linear_lanes/",)") +
+        std::string(R"({"cost_us":-1,"screen":{"plan":"linear_simt/",)") +
             R"("outcome":"hung","why":"x"}})",
-        std::string(R"({"cost_us":1,"screen":{"plan":"linear_lanes/","outcome":"timed"}})"),
-        std::string(
-            R"({"cost_us":1,"screen":{"plan":"linear_lanes/x","outcome":"hung","why":""}})"),
-        std::string(R"({"cost_us":1,"finals":{"plans":["linear_lanes/"],"rounds":2,"times":[]}})"),
-        std::string(R"({"cost_us":1,"finals":{"plans":["linear_lanes/"],"rounds":1,"times":)") +
+        std::string(R"({"cost_us":1,"screen":{"plan":"linear_simt/","outcome":"timed"}})"),
+        std::string(R"({"cost_us":1,"screen":{"plan":"linear_simt/x","outcome":"hung","why":""}})"),
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear_simt/"],"rounds":2,"times":[]}})"),
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear_simt/"],"rounds":1,"times":)") +
             R"([{"us":[1,2],"outcome":"timed"}]}})",
-        std::string(R"({"cost_us":1,"finals":{"plans":["linear_lanes/"],"rounds":1,"times":)") +
+        std::string(R"({"cost_us":1,"finals":{"plans":["linear_simt/"],"rounds":1,"times":)") +
             R"([{"us":[null],"outcome":"timed"}]}})"}) {
     const std::string damaged = with_line(line);
     const std::string message = refusal(damaged);

@@ -70,10 +70,10 @@ Problem tiny_problem() {
 
 // A plan of one split, and one of two, which needs a workspace.
 std::vector<Plan> two_plans() {
-  LinearLanes plan;
+  LinearSimt plan;
   plan.threads = 64;
   plan.chunk_columns = 64;
-  LinearLanes split = plan;
+  LinearSimt split = plan;
   split.splits = 2;
   return {plan, split};
 }
@@ -86,7 +86,7 @@ GpuSpec small_gpu() {
 }
 
 Plan infeasible_plan() {
-  LinearLanes plan;
+  LinearSimt plan;
   plan.threads = 33;
   return plan;
 }

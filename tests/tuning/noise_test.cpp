@@ -21,7 +21,7 @@ std::vector<Measurement> finalists_of(std::uint64_t seed, int count) {
   std::vector<Measurement> all;
   for (int i = 0; i < count; ++i) {
     Measurement m;
-    m.plan = LinearLanes{.splits = i + 1};
+    m.plan = LinearSimt{.splits = i + 1};
     m.time_us = 10 * random.uniform(1, i == 0 ? 1.01 : 1.03);
     all.push_back(std::move(m));
   }

@@ -97,25 +97,25 @@ class Recording : public test::InFolder {
 };
 
 TEST_F(Recording, IsReadFromNamesAndFromMeasure) {
-  const auto names = read({{{"plan", "linear_lanes/threads=64"}, {"time_us", 3.5}},
-                           {{"plan", "linear_lanes/"}, {"outcome", "hung"}, {"why", "x"}}});
+  const auto names = read({{{"plan", "linear_simt/threads=64"}, {"time_us", 3.5}},
+                           {{"plan", "linear_simt/"}, {"outcome", "hung"}, {"why", "x"}}});
   ASSERT_EQ(names.size(), 2u);
-  EXPECT_EQ(names[0].plan, Plan(LinearLanes{.threads = 64}));
+  EXPECT_EQ(names[0].plan, Plan(LinearSimt{.threads = 64}));
   EXPECT_EQ(names[0].time_us, 3.5);
   EXPECT_EQ(names[1].outcome, Outcome::hung);
   const Json other = to_json(test::gemv_problem("aqlm-2x8", {2, 1024, 1024}));
   const Json document = {{"configs",
                           {{{"problem", other},
                             {"measurements",
-                             {{{"plan", {{"dataflow", "lanes"}, {"threads", 96}}},
+                             {{{"plan", {{"dataflow", "simt"}, {"threads", 96}}},
                                {"outcome", "timed"},
                                {"time_us", 1.0}}}}},
                            {{"problem", to_json(problem_)},
                             {"measurements",
-                             {{{"plan", {{"dataflow", "lanes"}, {"threads", 64}}},
+                             {{{"plan", {{"dataflow", "simt"}, {"threads", 64}}},
                                {"outcome", "timed"},
                                {"time_us", 2.0}},
-                              {{"plan", {{"dataflow", "lanes"}, {"threads", 32}}},
+                              {{"plan", {{"dataflow", "simt"}, {"threads", 32}}},
                                {"outcome", "wrong"},
                                {"why", "rel_err 1"}}}}}}}};
   const auto measured = read(document);
@@ -125,7 +125,7 @@ TEST_F(Recording, IsReadFromNamesAndFromMeasure) {
 }
 
 TEST_F(Recording, LiesAreRefused) {
-  const Json plan = {{"plan", "linear_lanes/"}, {"time_us", 1.0}};
+  const Json plan = {{"plan", "linear_simt/"}, {"time_us", 1.0}};
   EXPECT_NE(refusal(Json::array()).find("no measurement of this problem"), std::string::npos);
   EXPECT_NE(refusal({{"configs", 3}}).find("/configs"), std::string::npos);
   EXPECT_NE(refusal(Json::object()).find("configs"), std::string::npos);
@@ -139,11 +139,11 @@ TEST_F(Recording, LiesAreRefused) {
   for (const Json& us : {Json(0), Json(-1), Json("x"), Json(nullptr), Json(1e300)}) {
     EXPECT_NE(with("time_us", us).find("/0/time_us"), std::string::npos) << us;
   }
-  EXPECT_NE(with("plan", "linear_lanes/x=3").find("/0/plan"), std::string::npos);
-  EXPECT_NE(with("plan", "attention_lanes/").find("another op"), std::string::npos);
+  EXPECT_NE(with("plan", "linear_simt/x=3").find("/0/plan"), std::string::npos);
+  EXPECT_NE(with("plan", "attention_simt/").find("another op"), std::string::npos);
   EXPECT_NE(with("outcome", "fine").find("/0/outcome"), std::string::npos);
   EXPECT_NE(with("more", 1).find("more"), std::string::npos);
-  EXPECT_NE(refusal({{{"plan", "linear_lanes/"}}}).find("time_us"), std::string::npos);
+  EXPECT_NE(refusal({{{"plan", "linear_simt/"}}}).find("time_us"), std::string::npos);
 }
 
 }  // namespace

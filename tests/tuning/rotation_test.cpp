@@ -143,7 +143,7 @@ class NotingBackend final : public test::HostWith {
 Json tiny_attention() {
   return edited(attention_json(), {{"/shape/batch", "1"},
                                    {"/shape/tokens", "40"},
-                                   {"/shape/window", "8"},
+                                   {"/shape/recent_tokens", "8"},
                                    {"/keys/index_bits", "4"},
                                    {"/keys/smooth", "true"},
                                    {"/values/index_bits", "4"}});
@@ -151,7 +151,7 @@ Json tiny_attention() {
 Json tiny_append() {
   return edited(append_json(), {{"/shape/batch", "1"},
                                 {"/shape/tokens", "40"},
-                                {"/shape/window", "8"},
+                                {"/shape/recent_tokens", "8"},
                                 {"/keys/index_bits", "4"},
                                 {"/keys/smooth", "true"},
                                 {"/values/index_bits", "4"}});
@@ -224,7 +224,7 @@ TEST(RotatedExperts, HaveRowsInTurns) {
   GpuSpec gpu = find_gpu("a100");
   gpu.l2_bytes = 8192;
   MeasureOptions options;
-  options.input.touched_experts = 2;
+  options.input.active_experts = 2;
   Measurer measurer(backend, gpu, backend.problem, options);
   const Rotation rotation = measurer.rotation();
   EXPECT_EQ(rotation.turns, 4);  // 2 of 9 each

@@ -9,7 +9,7 @@
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
-#include "tests/core/hotness_samples.h"
+#include "tests/core/access_samples.h"
 #include "tests/tuning/landscape.h"
 
 namespace vqgen {
@@ -54,11 +54,11 @@ std::vector<std::size_t> asked_in_all(StrategyName name, const TuningSpace& spac
 TEST(TuningSpace, TheDefaultOfAProfileIsPlacedAsItIsWithoutATable) {
   std::vector<std::int64_t> counts(256, 1);
   std::fill_n(counts.begin(), 4, 200);
-  HotnessProfile profile = profile_of({{counts}, {counts}}, 2);
+  AccessCounts profile = profile_of({{counts}, {counts}}, 2);
   profile.operand = Operand::weights;
   profile.format = find_format("aqlm-2x8", "test");
   const GpuSpec gpu = find_gpu("h200");
-  const std::span<const HotnessProfile> profiles(&profile, 1);
+  const std::span<const AccessCounts> profiles(&profile, 1);
   for (const LinearShape shape : {LinearShape{1, 1024, 1024}, LinearShape{1, 64, 4096}}) {
     const Problem each = test::gemv_problem("aqlm-2x8", shape);
     const TuningSpace space = tuning_space(each, gpu, profiles, std::nullopt);

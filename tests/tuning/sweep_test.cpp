@@ -20,10 +20,10 @@ Json small_sweep() {
                        {"keys": "cq-4c8b", "values": "cq-4c8b"}]},
     "ops": [
       {"name": "o", "weight": 4, "source": "made up",
-       "shape": {"in_features": 256, "rows": [8, 9], "out_features": 512}},
+       "shape": {"in_features": 256, "m": [8, 9], "out_features": 512}},
       {"name": "attention",
        "shape": {"batch": [1, 2], "query_heads": 4, "kv_heads": 2, "head_dim": 64,
-                 "tokens": [128, 64], "window": 16}}
+                 "tokens": [128, 64], "recent_tokens": 16}}
     ]})");
 }
 
@@ -71,13 +71,13 @@ TEST(Sweep, ProblemsAreThoseThatConfigsWouldGive) {
     return read_config(parse_json(text, "c.json"), "c.json").problem;
   };
   EXPECT_EQ(work.items[1].problem, config(R"({"op": "gemv", "dtype": "bf16", "weights": "quip-2",
-      "shape": {"rows": 8, "out_features": 512, "in_features": 256}})"));
+      "shape": {"m": 8, "out_features": 512, "in_features": 256}})"));
   EXPECT_EQ(work.items[2].problem, config(R"({"op": "gemm", "dtype": "bf16", "weights": "aqlm-2x8",
-      "shape": {"rows": 9, "out_features": 512, "in_features": 256}})"));
+      "shape": {"m": 9, "out_features": 512, "in_features": 256}})"));
   EXPECT_EQ(work.items[8].problem, config(R"({"op": "attention_decode", "dtype": "bf16",
       "keys": "vecinfer-d4b8", "values": "vecinfer-d8b8",
       "shape": {"batch": 2, "query_heads": 4, "kv_heads": 2, "head_dim": 64, "tokens": 128,
-                "window": 16}})"));
+                "recent_tokens": 16}})"));
 }
 
 TEST(Sweep, AnOpThatIsNamedIsTaken) {
@@ -203,7 +203,8 @@ TEST(Sweep, ListsThatGrowOutOfHandAreRefused) {
   const auto many = [](Json& json, std::size_t number) {
     Json list = Json::array();
     for (std::size_t i = 1; i <= number; ++i) list.push_back(i);
-    for (const char* size : {"batch", "tokens", "window"}) json["ops"][1]["shape"][size] = list;
+    for (const char* size : {"batch", "tokens", "recent_tokens"})
+      json["ops"][1]["shape"][size] = list;
   };
   EXPECT_NE(refusal([&](Json& j) { many(j, 1000); }).find("more than 10000"), std::string::npos);
   EXPECT_NE(refusal([&](Json& j) { many(j, 20); }).find("more than 10000"), std::string::npos);
@@ -215,12 +216,12 @@ TEST(Sweep, AConfigIsASweepOfOne) {
   EXPECT_EQ(work.items[0].label, "tinycode-layer");
   EXPECT_EQ(work.items[0].weight, 1);
   const Json config =
-      Json::parse(R"({"op": "gemv", "weights": "aqlm-2x8", "gpu": "a100", "hotness": "h.json",
-                      "shape": {"rows": 1, "out_features": 512, "in_features": 256}})");
+      Json::parse(R"({"op": "gemv", "weights": "aqlm-2x8", "gpu": "a100", "access_counts": "h.json",
+                      "shape": {"m": 1, "out_features": 512, "in_features": 256}})");
   const Work one = read_work(config, "folder/one.json");
   EXPECT_EQ(one.name, "one");
   EXPECT_EQ(one.gpu, "a100");
-  EXPECT_EQ(one.hotness, "folder/h.json");
+  EXPECT_EQ(one.access_counts, "folder/h.json");
   Json fixed = config;
   fixed["plan"] = {{"threads", 64}};
   EXPECT_NE(message_of([&] { read_work(fixed, "c.json"); }).find("c.json: /plan"),

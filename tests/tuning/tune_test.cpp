@@ -120,9 +120,9 @@ TEST(Tune, TheIncumbentStaysWithinTheNoiseAndGoesBeyond) {
   const TuneResult few = tuned(land, with);
   EXPECT_EQ(few.trials[1].measurement.plan, other.plan);
   EXPECT_TRUE(few.trials[1].finalist);
-  with.incumbent = LinearLanes{.threads = 1024, .rows_per_block = 128};  // check() refuses it
+  with.incumbent = LinearSimt{.threads = 1024, .rows_per_block = 128};  // check() refuses it
   EXPECT_EQ(tuned(land, with).trials.size(), 3u);
-  with.incumbent = AttentionLanes{};
+  with.incumbent = AttentionSimt{};
   EXPECT_EQ(tuned(land, with).trials.size(), 3u);
 }
 

@@ -381,14 +381,14 @@ TEST(Worker, BadLinesAreRefused) {
         "{\"word\": \"report\", \"step\": \"timed\", \"candidate\": 0, \"us\": 1e400}",
         "{\"word\": \"report\", \"step\": \"measured\", \"candidate\": 0}",
         "{\"word\": \"report\", \"step\": \"measured\", \"candidate\": 0, "
-        "\"measurement\": {\"plan\": \"linear_lanes/\", \"outcome\": \"timed\", \"rel_err\": 0, "
+        "\"measurement\": {\"plan\": \"linear_simt/\", \"outcome\": \"timed\", \"rel_err\": 0, "
         "\"registers\": 99999999999}}",
         "{\"word\": \"done\", \"more\": 1}"}) {
     EXPECT_THAT(message_of([&] { read_word(line); }), HasSubstr("the worker")) << line;
   }
   EXPECT_NE(message_of([] { read_job("{\"job\": \"screen\"}"); }), "");
   EXPECT_NE(message_of([] {
-              read_job(R"({"job": "screen", "plans": ["linear_lanes/splits=0"], "serial": false,
+              read_job(R"({"job": "screen", "plans": ["linear_simt/splits=0"], "serial": false,
                            "first_round": 0, "rounds": 0})");
             }),
             "");

@@ -18,7 +18,7 @@ void expect_nearest_of_all(const VqFormat& format, DType dtype, int vectors) {
   QuantizedTensor tensor = make_hard_tensor(format, dtype, shape, 1, random);
   fill_codes(tensor, {}, random);
   const RowDecoder points(tensor);
-  const std::int64_t books = tensor.units * format.residuals;
+  const std::int64_t books = tensor.units * format.num_codebooks;
   for (int i = 0; i < vectors; ++i) {
     const std::int64_t book = i % books;
     // Near a point, far from all, at one, and zeros.
@@ -45,14 +45,14 @@ void expect_nearest_of_all(const VqFormat& format, DType dtype, int vectors) {
 }
 
 TEST(CodePoints, TheNearestOfATable) {
-  VqFormat format{.vector_size = 4, .index_bits = 7, .residuals = 3, .scope = Scope::head};
+  VqFormat format{.vector_size = 4, .index_bits = 7, .num_codebooks = 3, .scope = Scope::head};
   expect_nearest_of_all(format, DType::f16, 64);
   format.stage_scales = true;
   expect_nearest_of_all(format, DType::bf16, 64);
 }
 
 TEST(CodePoints, TheNearestOfTheLattice) {
-  VqFormat format{.vector_size = 8, .index_bits = 16, .residuals = 2, .scope = Scope::head};
+  VqFormat format{.vector_size = 8, .index_bits = 16, .num_codebooks = 2, .scope = Scope::head};
   format.decoder = Decoder::e8p;
   expect_nearest_of_all(format, DType::f16, 12);
   format.stage_scales = true;

@@ -19,7 +19,7 @@ namespace {
 // One head of 2^14 codes of `bits`, two stages, units of `group` channels of 16.
 QuantizedTensor tensor_of(int bits, int group) {
   QuantizedTensor t;
-  t.format = {.vector_size = 4, .index_bits = bits, .residuals = 2};
+  t.format = {.vector_size = 4, .index_bits = bits, .num_codebooks = 2};
   t.format.scope = Scope::channel_group;
   t.format.group_channels = group;
   t.batch = t.heads = 1;

@@ -20,7 +20,7 @@ AttentionDecode problem_of(int head_dim, std::int64_t tokens, const VqFormat& ke
   AttentionDecode problem;
   problem.shape = {.batch = 4, .query_heads = 4, .kv_heads = 2, .head_dim = head_dim};
   problem.shape.tokens = tokens;
-  problem.shape.window = 16;
+  problem.shape.recent_tokens = 16;
   problem.shape.sinks = 4;
   problem.keys = keys;
   problem.values = for_values(keys);
@@ -38,7 +38,7 @@ std::vector<std::string> digests(const AttentionData& d) {
   return {digest(d.keys.codes),       digest(d.values.codes), digest(d.keys.codebooks),
           digest(d.values.codebooks), digest(d.keys.smooth),  digest(d.queries),
           digest(d.raw_keys),         digest(d.raw_values),   digest(d.lengths),
-          digest(d.windows),          digest(d.sinks)};
+          digest(d.recent_counts),    digest(d.sinks)};
 }
 
 TEST(HardInput, OneSeedGivesTheSameBytes) {
@@ -60,7 +60,7 @@ TEST(HardInput, OneSeedGivesTheSameBytes) {
 TEST(HardInput, ALatticeHasItsOwnTable) {
   Gemv problem;
   problem.shape = {.rows = 1, .out_features = 8, .in_features = 64};
-  problem.weights = {.vector_size = 8, .index_bits = 16, .residuals = 2};
+  problem.weights = {.vector_size = 8, .index_bits = 16, .num_codebooks = 2};
   problem.weights.scope = Scope::channel_group;
   problem.weights.decoder = Decoder::e8p;
   problem.weights.stage_scales = true;
@@ -91,7 +91,7 @@ TEST(HardInput, ALatticeHasItsOwnTable) {
 TEST(HardInput, ScoresSpreadOverTwoToFour) {
   VqFormat transformed = d4b8();
   transformed.hadamard = transformed.smooth = true;
-  VqFormat residual{.vector_size = 8, .index_bits = 6, .residuals = 3};
+  VqFormat residual{.vector_size = 8, .index_bits = 6, .num_codebooks = 3};
   residual.stage_scales = true;
   VqFormat grouped{.vector_size = 2, .index_bits = 4, .scope = Scope::channel_group};
   for (const VqFormat& format : {d4b8(), transformed, residual, grouped}) {
@@ -127,7 +127,7 @@ TEST(HardInput, EveryValueIsFiniteAndBothSignsOccur) {
     for (const auto codes : {CodePattern::uniform, CodePattern::all_equal, CodePattern::max_code}) {
       AttentionDecode problem = problem_of(64, 20, d4b8());
       problem.dtype = dtype;
-      problem.keys.residuals = 12;
+      problem.keys.num_codebooks = 12;
       problem.keys.stage_scales = true;
       const AttentionData d = make_attention_data(problem, {.codes = codes});
       for (const auto* values : {&d.queries, &d.raw_keys, &d.raw_values, &d.keys.codebooks}) {
@@ -146,7 +146,7 @@ TEST(HardInput, EveryValueIsFiniteAndBothSignsOccur) {
 
 TEST(HardInput, LaterStagesAreSmallerAndFactorsBounded) {
   AttentionDecode problem = problem_of(64, 20, d4b8());
-  problem.keys.residuals = 3;
+  problem.keys.num_codebooks = 3;
   problem.keys.stage_scales = problem.keys.smooth = true;
   const QuantizedTensor t = make_attention_data(problem, {}).keys;
   std::vector<double> squares(3);
@@ -180,7 +180,7 @@ std::vector<std::uint32_t> codes_of(CodePattern pattern, int index_bits) {
   VqFormat format{.vector_size = 2, .index_bits = index_bits, .scope = Scope::head};
   AttentionDecode problem = problem_of(64, 64, format);
   problem.shape.batch = 1;
-  problem.shape.window = problem.shape.sinks = 0;
+  problem.shape.recent_tokens = problem.shape.sinks = 0;
   return test::unpack(make_attention_data(problem, {.codes = pattern}).keys);
 }
 
@@ -210,7 +210,7 @@ TEST(HardInput, WhatNobodyReadsIsGarbage) {
   VqFormat format{.vector_size = 4, .index_bits = 5};  // 16 codes: 80 bits in 3 words
   AttentionDecode problem = problem_of(64, 40, format);
   problem.shape.batch = 1;
-  problem.shape.window = 8;
+  problem.shape.recent_tokens = 8;
   problem.shape.sinks = 4;
   AttentionData data = make_attention_data(problem, {.codes = CodePattern::max_code});
   const std::vector<std::uint32_t> codes = test::unpack(data.keys);
@@ -238,17 +238,17 @@ TEST(HardInput, RaggedLengthsAndExtentsReachTheirEnds) {
     const std::set<std::int32_t> lengths(d.lengths.begin(), d.lengths.end());
     for (const int length : {0, 1, 300}) EXPECT_TRUE(lengths.contains(length)) << length;
     EXPECT_LE(*lengths.rbegin(), 300);
-    EXPECT_EQ(*std::max_element(d.windows.begin(), d.windows.end()), 16);
-    EXPECT_EQ(*std::min_element(d.windows.begin(), d.windows.end()), 0);
+    EXPECT_EQ(*std::max_element(d.recent_counts.begin(), d.recent_counts.end()), 16);
+    EXPECT_EQ(*std::min_element(d.recent_counts.begin(), d.recent_counts.end()), 0);
     EXPECT_EQ(*std::max_element(d.sinks.begin(), d.sinks.end()), 4);
     EXPECT_EQ(*std::min_element(d.sinks.begin(), d.sinks.end()), 0);
     const AttentionData full = make_attention_data(problem, {.seed = seed});
     EXPECT_EQ(full.lengths, std::vector<std::int32_t>(4, 300));
   }
   AttentionDecode bare = problem_of(16, 1, d4b8());
-  bare.shape.window = bare.shape.sinks = 0;
+  bare.shape.recent_tokens = bare.shape.sinks = 0;
   const AttentionData d = make_attention_data(bare, {});
-  EXPECT_TRUE(d.windows.empty() && d.sinks.empty() && d.raw_keys.empty());
+  EXPECT_TRUE(d.recent_counts.empty() && d.sinks.empty() && d.raw_keys.empty());
 }
 
 TEST(HardInput, QueryTokensKeepToTheRingAndTheRoom) {
@@ -264,7 +264,7 @@ TEST(HardInput, QueryTokensKeepToTheRingAndTheRoom) {
         const auto [first, last] = d.query_rows(b);
         counts.insert(last - first);
         EXPECT_LE(d.lengths[at] + (fresh ? last - first : 0), 300);
-        const bool kept = d.windows[at] == 0 || d.windows[at] + last - first - 1 <= 16;
+        const bool kept = d.recent_counts[at] == 0 || d.recent_counts[at] + last - first - 1 <= 16;
         EXPECT_TRUE(fresh || kept);
       }
       EXPECT_TRUE(counts.contains(0) && counts.contains(7));
@@ -287,7 +287,7 @@ TEST(HardInput, UnevenChannelsAreDeadBiasedAndOutlying) {
   affine.group_tokens = 16;
   for (const VqFormat& format : {scalar, entries, affine}) {
     AttentionDecode problem = problem_of(64, 256, format);
-    problem.shape.window = 32;
+    problem.shape.recent_tokens = 32;
     const QuantizedTensor even = make_attention_data(problem, {.seed = 4}).keys;
     const QuantizedTensor keys = make_attention_data(problem, {.seed = 4, .uneven = true}).keys;
     const RowDecoder decoder(keys), plain(even);
@@ -334,7 +334,7 @@ TEST(HardInput, TheSoftmaxIsNeitherUniformNorOneHot) {
 TEST(HardInput, GemvDataIsWholeAndOfOrderOne) {
   Gemv problem;
   problem.shape = {.rows = 3, .out_features = 50, .in_features = 512};
-  problem.weights = {.vector_size = 8, .index_bits = 8, .residuals = 2};
+  problem.weights = {.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   problem.weights.output_scales = true;
   const LinearData data = make_linear_data(problem, {.codes = CodePattern::one_hot});
   EXPECT_EQ(data.x.size(), 3u * 512u);

@@ -40,7 +40,7 @@ AttentionData two_tokens(const std::vector<double>& query) {
 AttentionDecode small_problem() {
   AttentionDecode problem;
   problem.shape = {.batch = 5, .query_heads = 6, .kv_heads = 2, .head_dim = 16, .tokens = 37};
-  problem.keys = {.vector_size = 4, .index_bits = 5, .residuals = 2, .scope = Scope::head};
+  problem.keys = {.vector_size = 4, .index_bits = 5, .num_codebooks = 2, .scope = Scope::head};
   problem.values = {.vector_size = 2, .index_bits = 3, .scope = Scope::tensor};
   return problem;
 }
@@ -159,7 +159,7 @@ TEST(ReferenceAttention, PermutedEntriesWithPermutedCodesChangeNothing) {
 TEST(ReferenceAttention, AnEntrySplitOverTwoStagesIsTheSameEntry) {
   const AttentionData whole = two_tokens({1, 2});
   AttentionData split = whole;
-  split.keys.format.residuals = 2;
+  split.keys.format.num_codebooks = 2;
   split.keys.format.stage_scales = true;
   split.keys.stage_scales = {0.5f, 2};
   split.keys.codebooks = test::f16({2, 8, 8, 2, 8, 6, 2, 2, /**/ 1, -1, 2, 3, 0, -2, 4, 4});
@@ -173,7 +173,7 @@ TEST(ReferenceAttention, AnEntrySplitOverTwoStagesIsTheSameEntry) {
 // what they say is exact in 16 bits.
 void keep_originals(AttentionData& data) {
   const std::int64_t dim = data.keys.columns;
-  const std::int64_t slots = data.max_sinks + data.max_window;
+  const std::int64_t slots = data.max_sinks + data.max_recent_tokens;
   const auto keep = [&](const QuantizedTensor& t, const std::vector<std::uint16_t>& raw) {
     const RowDecoder decoder(t);
     std::vector<std::uint16_t> original;
@@ -183,8 +183,8 @@ void keep_originals(AttentionData& data) {
       for (std::int64_t head = 0; head < t.heads; ++head) {
         for (std::int64_t token = 0; token < t.rows; ++token) {
           std::int64_t slot = -1;
-          if (token >= data.lengths[at] - data.windows[at]) {
-            slot = data.max_sinks + token % data.max_window;
+          if (token >= data.lengths[at] - data.recent_counts[at]) {
+            slot = data.max_sinks + token % data.max_recent_tokens;
           }
           if (token < data.sinks[at]) slot = token;
           decoder.decode(b, head, token, row);
@@ -206,9 +206,9 @@ void keep_originals(AttentionData& data) {
 
 TEST(ReferenceAttention, WindowsAndSinksAreReadRaw) {
   AttentionDecode problem = small_problem();
-  problem.shape.window = 7;
+  problem.shape.recent_tokens = 7;
   problem.shape.sinks = 3;
-  problem.keys.residuals = 1;
+  problem.keys.num_codebooks = 1;
   for (const auto lengths : {LengthPattern::full, LengthPattern::ragged}) {
     for (std::uint64_t seed = 1; seed < 9; ++seed) {
       AttentionData data = make_attention_data(problem, {.seed = seed, .lengths = lengths});
@@ -224,9 +224,9 @@ TEST(ReferenceAttention, BatchesLeaveTheWindowWhole) {
   AttentionData data;
   data.batch = 1;
   data.lengths = {20};
-  data.windows = {3};
+  data.recent_counts = {3};
   data.sinks = {1};
-  data.window_batch = 8;
+  data.flush_block = 8;
   const auto places = [&](std::int64_t seen) {
     std::string all;
     for (std::int64_t token = 0; token < seen; ++token) {
@@ -237,7 +237,7 @@ TEST(ReferenceAttention, BatchesLeaveTheWindowWhole) {
   EXPECT_EQ(places(20), "scccccccccccccccwwww");
   EXPECT_EQ(places(18), "scccccccwwwwwwwwww");
   EXPECT_EQ(places(10), "swwwwwwwww");
-  data.windows = {0};
+  data.recent_counts = {0};
   EXPECT_EQ(places(16), "sccccccccccccccc");
   data.new_keys = {0};
   data.lengths = {15};
@@ -247,9 +247,9 @@ TEST(ReferenceAttention, BatchesLeaveTheWindowWhole) {
 TEST(ReferenceAttention, RawTokensAreScoredWithTheRawQuery) {
   AttentionDecode problem = small_problem();
   problem.keys.hadamard = problem.keys.smooth = true;
-  problem.shape.tokens = problem.shape.window = 37;
+  problem.shape.tokens = problem.shape.recent_tokens = 37;
   AttentionData data = make_attention_data(problem, {});
-  data.windows.assign(5, 37);  // everything raw, token t in slot t
+  data.recent_counts.assign(5, 37);  // everything raw, token t in slot t
   data.original_keys = data.raw_keys;
   data.original_values = data.raw_values;
   const AttentionResult result = reference_attention(data, 0.25);
@@ -269,7 +269,7 @@ std::vector<T> part(const std::vector<T>& values, std::int64_t index, std::int64
 TEST(ReferenceAttention, EachQueryHeadReadsItsOwnKvHeadAndSequence) {
   AttentionDecode problem = small_problem();
   problem.keys.hadamard = problem.keys.smooth = problem.keys.stage_scales = true;
-  problem.shape.window = 6;
+  problem.shape.recent_tokens = 6;
   const AttentionData whole = make_attention_data(problem, {.lengths = LengthPattern::ragged});
   const AttentionResult all = reference_attention(whole, 0.25);
   for (std::int64_t b = 0; b < 5; ++b) {
@@ -290,7 +290,7 @@ TEST(ReferenceAttention, EachQueryHeadReadsItsOwnKvHeadAndSequence) {
       one.batch = one.query_heads = 1;
       one.queries = part(whole.queries, b * 6 + q, 30);
       one.lengths = part(whole.lengths, b, 5);
-      one.windows = part(whole.windows, b, 5);
+      one.recent_counts = part(whole.recent_counts, b, 5);
       expect_same({part(all.out, b * 6 + q, 30), part(all.lse, b * 6 + q, 30)},
                   reference_attention(one, 0.25), 0);
     }
@@ -307,7 +307,7 @@ TEST(ReferenceAttention, RejectsWhatContradictsItself) {
   expect_error([](AttentionData& d) { d.lengths[0] = 38; });
   expect_error([](AttentionData& d) { d.lengths[0] = -1; });
   expect_error([](AttentionData& d) { d.lengths.pop_back(); });
-  expect_error([](AttentionData& d) { d.windows.assign(5, 1); });
+  expect_error([](AttentionData& d) { d.recent_counts.assign(5, 1); });
   expect_error([](AttentionData& d) { d.query_heads = 5; });
   expect_error([](AttentionData& d) { d.queries.pop_back(); });
   expect_error([](AttentionData& d) { d.raw_keys.push_back(0); });

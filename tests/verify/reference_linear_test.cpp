@@ -84,7 +84,7 @@ TEST(ReferenceGemv, TheUnquantizedMatrixGivesTheSame) {
 TEST(ReferenceGemv, ImpulsesReadOffTheWeights) {
   Gemv problem;
   problem.shape = {.rows = 2, .out_features = 11, .in_features = 24};
-  problem.weights = {.vector_size = 4, .index_bits = 3, .residuals = 2, .scope = Scope::tile};
+  problem.weights = {.vector_size = 4, .index_bits = 3, .num_codebooks = 2, .scope = Scope::tile};
   problem.weights.tile_rows = 4;
   problem.weights.tile_columns = 16;
   problem.weights.stage_scales = problem.weights.output_scales = true;

@@ -46,7 +46,7 @@ QuantizedTensor labelled(VqFormat format, std::int64_t heads, std::int64_t rows,
   t.columns = columns;
   t.units = units;
   for (std::int64_t unit = 0; unit < units; ++unit) {
-    for (int stage = 0; stage < format.residuals; ++stage) {
+    for (int stage = 0; stage < format.num_codebooks; ++stage) {
       for (int i = 0; i < format.entries() * format.vector_size; ++i) {
         t.codebooks.push_back(f16_from_float(stage == 0 ? static_cast<float>(unit) : 100.0f));
       }
@@ -90,7 +90,7 @@ TEST(RowDecoder, FindsTheTileWhereTilesDoNotDivideTheMatrix) {
 }
 
 TEST(RowDecoder, SumsStagesTimesTheirScales) {
-  VqFormat format{.vector_size = 2, .index_bits = 2, .residuals = 2, .scope = Scope::head};
+  VqFormat format{.vector_size = 2, .index_bits = 2, .num_codebooks = 2, .scope = Scope::head};
   format.stage_scales = true;
   QuantizedTensor t = labelled(format, 2, 1, 4, 2);
   t.stage_scales = {1, 1, 3, 0.5};
@@ -99,7 +99,7 @@ TEST(RowDecoder, SumsStagesTimesTheirScales) {
 
 TEST(RowDecoder, StagesOfASubVectorStandSideBySide) {
   QuantizedTensor t = test::tiny_tensor(1, 4, {0, 1});
-  t.format.residuals = 2;
+  t.format.num_codebooks = 2;
   for (const double value : {10, 10, 20, 20, 30, 30, 40, 40}) {
     t.codebooks.push_back(f16_from_float(static_cast<float>(value)));
   }
@@ -187,7 +187,7 @@ TEST(RowDecoder, RejectsWhatContradictsItself) {
   const auto of_integers = [](QuantizedTensor& t, float value) {
     t.format.entry_type = EntryType::int8;
     t.format.stage_scales = true;
-    t.stage_scales.assign(static_cast<std::size_t>(t.units * t.format.residuals), 0.5f);
+    t.stage_scales.assign(static_cast<std::size_t>(t.units * t.format.num_codebooks), 0.5f);
     t.codebooks.assign(t.codebooks.size(), element_from_float(t.dtype, 7.0f));
     t.codebooks[1] = element_from_float(t.dtype, value);
   };

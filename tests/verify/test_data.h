@@ -30,7 +30,7 @@ inline std::vector<std::uint32_t> pack_row(const std::vector<std::uint32_t>& cod
 }
 
 inline std::size_t codes_per_row(const QuantizedTensor& t) {
-  return static_cast<std::size_t>(t.columns / t.format.vector_size * t.format.residuals);
+  return static_cast<std::size_t>(t.columns / t.format.vector_size * t.format.num_codebooks);
 }
 
 // All codes of a tensor, row after row.

@@ -205,13 +205,13 @@ void CostCorrection::learn(const History& history) {
     std::size_t place;
     double left;  // of the logarithm, less all effects
   };
-  std::vector<Residual> residuals;
+  std::vector<Residual> num_codebooks;
   for (const Answer& answer : history.answers) {
     const double guess = candidates_[answer.place].guess_us;
-    residuals.push_back({answer.place, std::log(answer.us ? *answer.us / guess : kFailed)});
+    num_codebooks.push_back({answer.place, std::log(answer.us ? *answer.us / guess : kFailed)});
   }
   effects_.assign(effects_.size(), 0);
-  if (residuals.empty()) return;
+  if (num_codebooks.empty()) return;
   std::vector<double> sums(effects_.size());
   std::vector<double> counts(effects_.size());
   std::size_t columns = 0;  // dataflows have as many as they have fields
@@ -220,7 +220,7 @@ void CostCorrection::learn(const History& history) {
     for (std::size_t column = 0; column < columns; ++column) {
       // visit(residual, its feature) of each that has the column.
       const auto for_each = [&](auto&& visit) {
-        for (Residual& each : residuals) {
+        for (Residual& each : num_codebooks) {
           const auto& features = features_[each.place];
           if (column < features.size()) visit(each, features[column]);
         }

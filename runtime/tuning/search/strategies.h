@@ -43,7 +43,7 @@ struct TuningSpace {
 
 // An incumbent that check() refuses here is left out. Error(infeasible) as choose().
 TuningSpace tuning_space(const Problem& problem, const GpuSpec& gpu,
-                         std::span<const HotnessProfile> profiles,
+                         std::span<const AccessCounts> profiles,
                          const std::optional<Plan>& incumbent);
 
 // The places by expectation, the cheapest first, then those without one by their guess; equal ones

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/access/access_counts.h"
 #include "core/gpu/gpu_spec.h"
-#include "core/hotness/hotness_profile.h"
 #include "core/plan/tuned_row.h"
 #include "runtime/tuning/evaluator.h"
 
@@ -46,7 +46,7 @@ struct TuneOptions {
                                   // out where check() refuses it here
   MeasurePolicy policy;           // copied to the row
   TuneEnvironment environment;    // copied to the row
-  std::vector<HotnessProfile> profiles = {};  // of the codes, for the cost model; may be empty
+  std::vector<AccessCounts> profiles = {};  // of the codes, for the cost model; may be empty
   std::function<void(const TuneProgress&)> progress;
 };
 

@@ -24,7 +24,7 @@ std::size_t place_of(TuningSpace& space, const Plan& plan) {
 // What compile takes without a table: with a profile its boundaries too, as far as no kernel has
 // told its registers yet.
 Plan without_table(const Problem& problem, const GpuSpec& gpu,
-                   std::span<const HotnessProfile> profiles) {
+                   std::span<const AccessCounts> profiles) {
   Plan chosen = choose(problem, gpu, {.profiles = profiles});
   return profiles.empty() ? chosen : place(chosen, problem, gpu, profiles).plan;
 }
@@ -46,7 +46,7 @@ double at_ceilings(const CostParts& parts) {
 }  // namespace
 
 TuningSpace tuning_space(const Problem& problem, const GpuSpec& gpu,
-                         std::span<const HotnessProfile> profiles,
+                         std::span<const AccessCounts> profiles,
                          const std::optional<Plan>& incumbent) {
   const Plan chosen = without_table(problem, gpu, profiles);
   const Plan rules = propose(problem, gpu, {.chooser = Chooser::rules, .profiles = profiles});

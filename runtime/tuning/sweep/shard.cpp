@@ -90,14 +90,14 @@ double arithmetic(const AttentionDecode& op) {
 double arithmetic(const KvAppend& op) {
   const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
   const auto of = [&](const VqFormat& format) {
-    return rows * op.shape.head_dim * format.residuals * format.entries();
+    return rows * op.shape.head_dim * format.num_codebooks * format.entries();
   };
   return of(op.keys) + of(op.values);
 }
-double arithmetic(const KvDecode& op) {
+double arithmetic(const KvDequantize& op) {
   const double elements = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
                           static_cast<double>(op.shape.tokens);
-  return elements * (op.keys.residuals + op.values.residuals);
+  return elements * (op.keys.num_codebooks + op.values.num_codebooks);
 }
 double arithmetic(const ScalarMatrix& op) { return op.elements(); }
 

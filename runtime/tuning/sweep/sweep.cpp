@@ -143,8 +143,8 @@ class Expansion {
     if (weight_ <= 0) op.at("weight").fail("must be above 0");
     if (op.has("source")) op.at("source").string();
     const JsonCursor shape = op.member("shape", ": sizes, each a number or a list");
-    static constexpr std::array kOps{AttentionDecode::kOp, KvAppend::kOp, KvDecode::kOp, Gemv::kOp,
-                                     Gemm::kOp};
+    static constexpr std::array kOps{AttentionDecode::kOp, KvAppend::kOp, KvDequantize::kOp,
+                                     Gemv::kOp, Gemm::kOp};
     const std::size_t kind = op.has("op")          ? op.at("op").choice(kOps)
                              : shape.has("tokens") ? 0
                                                    : kOps.size();
@@ -153,7 +153,7 @@ class Expansion {
     } else if (kind == 1) {
       add_of_cache<KvAppend>(shape, formats);
     } else if (kind == 2) {
-      add_of_cache<KvDecode>(shape, formats);
+      add_of_cache<KvDequantize>(shape, formats);
     } else {
       add_products(shape, formats, op.has("op") ? op.at("op").string() : "");
     }
@@ -267,7 +267,7 @@ Work read_one(const Json& json, const std::string& source) {
     throw Error(ErrorKind::infeasible, source + ": " + verdict.reason);
   }
   const std::string name = std::filesystem::path(source).stem().string();
-  return {name, {{config.problem, name, 1}}, {}, config.gpu, config.hotness};
+  return {name, {{config.problem, name, 1}}, {}, config.gpu, config.access_counts};
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 //   {"model": {"name": "...", "source": "..."}, "dtype": "f16",
 //    "formats": {"weights": ["aqlm-2x8"], "kv": [{"keys": "cq-4c8b", "values": "cq-4c8b"}]},
 //    "ops": [{"name": "o_proj", "weight": 32,
-//             "shape": {"rows": [1, 8, 64], "out_features": 4096, "in_features": 4096}}]}
+//             "shape": {"m": [1, 8, 64], "out_features": 4096, "in_features": 4096}}]}
 //
 // Any size may be a list. An op is attention where its shape has tokens, else gemv for up to 8 rows
 // and gemm above; "op" fixes it. The list is the product of sizes and formats: ops in the order of
@@ -35,11 +35,11 @@ struct SkippedItem {
 };
 
 struct Work {
-  std::string name;                    // the model's, or the config file's
-  std::vector<WorkItem> items;         // at least one; no problem twice
-  std::vector<SkippedItem> skipped;    // for the caller to tell of
-  std::optional<std::string> gpu;      // as in the config; a sweep names none
-  std::optional<std::string> hotness;  // likewise
+  std::string name;                          // the model's, or the config file's
+  std::vector<WorkItem> items;               // at least one; no problem twice
+  std::vector<SkippedItem> skipped;          // for the caller to tell of
+  std::optional<std::string> gpu;            // as in the config; a sweep names none
+  std::optional<std::string> access_counts;  // likewise
 };
 
 // A sweep file, a config.json (a sweep of one) or the name of a shipped sweep ("llama-3-8b": no '/'

@@ -17,22 +17,22 @@ struct AttentionDecodeArgs {
   QuantizedArgs values;     // rows [batch][kv_head][token]
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
   // Uncompressed tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks stands
-  // in slot t, a window token t in slot max_sinks + t % max_window, so that appending writes one
-  // slot. Dataflow fragments: 16-byte aligned, and codes aligned to the plan's code_words.
+  // in slot t, a window token t in slot max_sinks + t % max_recent_tokens, so that appending writes
+  // one slot. Dataflow fragments: 16-byte aligned, and codes aligned to the plan's code_words.
   const u16* raw_keys;
   const u16* raw_values;
   i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
-  // [batch] newest tokens stored raw, <= max_window - (window_batch - 1), beside which those of
-  // their batches are read raw; null without a window.
-  const i32* windows;
+  // [batch] newest tokens stored raw, <= max_recent_tokens - (flush_block - 1), beside which those
+  // of their batches are read raw; null without a window.
+  const i32* recent_counts;
   const i32* sinks;  // [batch] first tokens stored raw, <= max_sinks; null without sinks
   // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
   // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32.
-  // Dataflow bins: what its kernels hand on (kernels/attention_bins/plan.h). Else null.
+  // Dataflow bins: what its kernels hand on (kernels/attention_histogram/plan.h). Else null.
   float* scores;
   i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
@@ -43,9 +43,8 @@ struct AttentionDecodeArgs {
   const i32* query_start;
   // Their keys and values, raw, [row][kv_heads][head_dim]: token lengths[b] + j is row
   // query_start[b] + j, and stands in no slot. Null: `lengths` counts the query tokens, and the
-  // cache has them; windows[b] + n - 1 <= max_window - (window_batch - 1), or slots that are read
-  // have been overwritten.
-  // Dataflow fragments: 16-byte aligned.
+  // cache has them; windows[b] + n - 1 <= max_recent_tokens - (flush_block - 1), or slots that are
+  // read have been overwritten. Dataflow fragments: 16-byte aligned.
   const u16* new_keys;
   const u16* new_values;
 };

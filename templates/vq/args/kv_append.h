@@ -17,7 +17,7 @@ struct KvAppendArgs {
   EncodedArgs values;       // rows [batch][kv_head][token]
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
   // Uncompressed tokens in the slots that attention_decode reads (args/attention_decode.h); null
-  // without window and sinks. With window_batch above 1 also read: tokens of a batch that the call
+  // without window and sinks. With flush_block above 1 also read: tokens of a batch that the call
   // fills.
   u16* raw_keys;
   u16* raw_values;

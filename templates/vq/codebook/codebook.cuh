@@ -38,7 +38,7 @@ class Codebook {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kVectorSize = piece_elements(kFormat);
   static constexpr int kEntryPieces = entry_pieces(kFormat);
-  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kResiduals = kFormat.num_codebooks;
   static constexpr bool kScales = kFormat.stage_scales;
   static constexpr int kEntries = entries(kFormat);
   static constexpr EntryRange kReplicated = replicated_range(kFormat);

@@ -15,7 +15,7 @@
 namespace vq {
 
 // A block encodes a share of the sub-vectors of up to tokens_per_block rows of each of its
-// sequences, new tokens of one head and tensor, or with window_batch those of the batches that new
+// sequences, new tokens of one head and tensor, or with flush_block those of the batches that new
 // tokens fill. A share's codes are whole words, so that no word has two writers. Grid: (blocks of
 // tokens x (shares of a key, of each of its parts + shares of a value), kv_heads, blocks of
 // sequences).
@@ -26,11 +26,11 @@ struct AppendProblem {
   int head_dim;
   int kv_heads;
   int new_tokens;
-  int max_window;     // slots of the raw ring of newest tokens
-  int window_batch;   // tokens that leave the window together
-  int max_sinks;      // slots of raw first tokens
-  int page_tokens;    // 0: a cache without pages
-  FormatConfig keys;  // in parts: the first
+  int max_recent_tokens;  // slots of the raw ring of newest tokens
+  int flush_block;        // tokens that leave the window together
+  int max_sinks;          // slots of raw first tokens
+  int page_tokens;        // 0: a cache without pages
+  FormatConfig keys;      // in parts: the first
   FormatConfig values;
   KeyParts parts;
 
@@ -42,8 +42,8 @@ struct AppendProblem {
     visit("head_dim", &P::head_dim);
     visit("kv_heads", &P::kv_heads);
     visit("new_tokens", &P::new_tokens);
-    visit("max_window", &P::max_window);
-    visit("window_batch", &P::window_batch);
+    visit("max_recent_tokens", &P::max_recent_tokens);
+    visit("flush_block", &P::flush_block);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
@@ -71,7 +71,7 @@ VQ_HD constexpr int sub_vectors(const AppendConfig<Plan>&, const FormatConfig& f
 // Sub-vectors whose codes fill whole words, the least number of them.
 VQ_HD constexpr int word_sub_vectors(const FormatConfig& f) {
   int count = 1;
-  while (count * f.residuals * f.index_bits % 32 != 0) count *= 2;
+  while (count * f.num_codebooks * f.index_bits % 32 != 0) count *= 2;
   return count;
 }
 
@@ -111,7 +111,7 @@ VQ_HD constexpr int share_units(const AppendConfig<Plan>& c, const FormatConfig&
 // Tokens of a sequence that a call visits, at most: its new ones, and those of earlier calls that
 // are in a batch with the first of them.
 VQ_HD constexpr int visited_tokens(const AppendProblem& c) {
-  return c.new_tokens + (c.window_batch - 1);
+  return c.new_tokens + (c.flush_block - 1);
 }
 template <class Plan>
 VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
@@ -120,7 +120,7 @@ VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
 // Whether a call may put a new token into a slot of the ring that it reads another from: then each
 // row has one block.
 VQ_HD constexpr bool takes_slots(const AppendProblem& c) {
-  return c.window_batch > 1 && visited_tokens(c) > c.max_window;
+  return c.flush_block > 1 && visited_tokens(c) > c.max_recent_tokens;
 }
 
 // Sub-vectors that are compared together: runs of one length tile the channels of each codebook.
@@ -176,7 +176,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
   at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
-  at.codes = carve(vectors * f.residuals * 4);
+  at.codes = carve(vectors * f.num_codebooks * 4);
   at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});
   at.works = carve(c.sequences_per_block > 1 ? i64{c.sequences_per_block} * 16 : i64{0});
   at.search = carve(search_bytes(c, f));

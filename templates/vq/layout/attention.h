@@ -18,13 +18,13 @@ struct AttentionProblem {
   int head_dim;
   int query_heads;
   int kv_heads;
-  int max_window;     // slots of the raw ring of newest tokens
-  int window_batch;   // tokens that leave the window together
-  int max_sinks;      // slots of raw first tokens
-  int page_tokens;    // 0: a cache without pages
-  int query_tokens;   // of a sequence, at most
-  bool independent;   // of other sequences and query tokens, bit for bit
-  FormatConfig keys;  // in parts: the first
+  int max_recent_tokens;  // slots of the raw ring of newest tokens
+  int flush_block;        // tokens that leave the window together
+  int max_sinks;          // slots of raw first tokens
+  int page_tokens;        // 0: a cache without pages
+  int query_tokens;       // of a sequence, at most
+  bool batch_invariant;   // of other sequences and query tokens, bit for bit
+  FormatConfig keys;      // in parts: the first
   FormatConfig values;
   KeyParts parts;
 
@@ -36,12 +36,12 @@ struct AttentionProblem {
     visit("head_dim", &P::head_dim);
     visit("query_heads", &P::query_heads);
     visit("kv_heads", &P::kv_heads);
-    visit("max_window", &P::max_window);
-    visit("window_batch", &P::window_batch);
+    visit("max_recent_tokens", &P::max_recent_tokens);
+    visit("flush_block", &P::flush_block);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
     visit("query_tokens", &P::query_tokens);
-    visit("independent", &P::independent);
+    visit("batch_invariant", &P::batch_invariant);
     visit("keys", &P::keys);
     visit("values", &P::values);
     visit("parts", &P::parts);
@@ -131,7 +131,7 @@ VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
 }
 template <class Plan>
 VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
-  return c.max_window + c.max_sinks;
+  return c.max_recent_tokens + c.max_sinks;
 }
 // Whether tokens may be read raw: slots of the cache, or what comes with several query tokens.
 template <class Plan>
@@ -167,7 +167,7 @@ VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
 // of one that is no whole words may begin in the middle of a word. With scales of a group of tokens
 // all of them besides, for each of its tokens.
 VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_dim) {
-  const i64 bits = i64{channels} / f.vector_size * f.residuals * f.index_bits;
+  const i64 bits = i64{channels} / f.vector_size * f.num_codebooks * f.index_bits;
   const i64 words = ceil_div(bits, i64{32}) + (channels < head_dim && bits % 32 != 0 ? 1 : 0) +
                     (f.scale_tokens > 0 ? i64{channels} : scale_words(f, channels));
   return static_cast<int>(words);

@@ -28,8 +28,8 @@ VQ_HD constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 VQ_HD constexpr int round_up(int a, int unit) { return ceil_div(a, unit) * unit; }
 
 // Words of a row that stores `elements` numbers (a multiple of vector_size).
-VQ_HD constexpr i64 row_words(i64 elements, int vector_size, int residuals, int index_bits) {
-  return ceil_div(elements / vector_size * residuals * index_bits, i64{32});
+VQ_HD constexpr i64 row_words(i64 elements, int vector_size, int num_codebooks, int index_bits) {
+  return ceil_div(elements / vector_size * num_codebooks * index_bits, i64{32});
 }
 
 // R and W, powers of two whose product is at most 4, an access; or {32, 1}. {1, 1} is row after

@@ -60,7 +60,7 @@ struct FormatConfig {
   Decoder decoder;
   int vector_size;      // elements one code stands for
   int index_bits;       // bits of a code
-  int residuals;        // stages summed up
+  int num_codebooks;    // stages summed up
   CodeLayout layout;    // of the codes
   bool int8_entries;    // entries are integers within -127 .. 127
   bool stage_scales;    // a factor per unit and stage
@@ -80,7 +80,7 @@ struct FormatConfig {
     visit("decoder", &F::decoder);
     visit("vector_size", &F::vector_size);
     visit("index_bits", &F::index_bits);
-    visit("residuals", &F::residuals);
+    visit("num_codebooks", &F::num_codebooks);
     visit("layout", &F::layout);
     visit("int8_entries", &F::int8_entries);
     visit("stage_scales", &F::stage_scales);
@@ -115,7 +115,7 @@ VQ_HD constexpr int entries(const FormatConfig& f) {
 
 // Words of a row that stores `elements` numbers: codes, then scales.
 VQ_HD constexpr i64 code_words(const FormatConfig& f, i64 elements) {
-  return row_words(elements, f.vector_size, f.residuals, f.index_bits);
+  return row_words(elements, f.vector_size, f.num_codebooks, f.index_bits);
 }
 VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
   return f.scale_tokens > 0 ? elements / f.scale_tokens
@@ -128,7 +128,7 @@ VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
 
 // Elements of one unit's codebooks, all stages.
 VQ_HD constexpr i64 unit_codebook_elements(const FormatConfig& f) {
-  return i64{f.residuals} * entries(f) * f.vector_size;
+  return i64{f.num_codebooks} * entries(f) * f.vector_size;
 }
 
 VQ_HD constexpr int most(int a, int b) { return a > b ? a : b; }
@@ -171,24 +171,24 @@ VQ_HD constexpr int held_bytes(const FormatConfig& f) {
 // Whether whole codebooks stand in shared memory as they do in global memory.
 VQ_HD constexpr bool stands_as_stored(const FormatConfig& f) {
   const EntryRange range = shared_range(f);
-  return f.decoder == Decoder::table && !f.int8_entries && f.residuals == 1 && range.begin == 0 &&
-         range.end == entries(f);
+  return f.decoder == Decoder::table && !f.int8_entries && f.num_codebooks == 1 &&
+         range.begin == 0 && range.end == entries(f);
 }
 
 // Whether each of a block's threads fetches so many of a level's `entries` of a codebook that some
 // of them are on their way together (SharedLevel).
-VQ_HD constexpr bool fetches_together(int residuals, int entries, int threads) {
-  return residuals == 1 && entries > 2 * threads;
+VQ_HD constexpr bool fetches_together(int num_codebooks, int entries, int threads) {
+  return num_codebooks == 1 && entries > 2 * threads;
 }
 
 // Shared bytes of one unit's codebooks, all stages: the replicated entries, and those held once.
 VQ_HD constexpr i64 replicated_bytes(const FormatConfig& f) {
   const EntryRange range = replicated_range(f);
-  return i64{f.residuals} * (range.end - range.begin) * f.placement.copies * held_bytes(f);
+  return i64{f.num_codebooks} * (range.end - range.begin) * f.placement.copies * held_bytes(f);
 }
 VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
   const EntryRange range = shared_range(f);
-  return i64{f.residuals} * (range.end - range.begin) * held_bytes(f);
+  return i64{f.num_codebooks} * (range.end - range.begin) * held_bytes(f);
 }
 
 // Byte offsets of what a block keeps of a tensor's codebooks.
@@ -212,7 +212,7 @@ VQ_HD constexpr CodebookShared carve_codebook(const FormatConfig& f, i64 units, 
   CodebookShared at{};
   at.replicated = carve(units * replicated_bytes(f));
   at.shared = carve(units * shared_bytes(f));
-  at.scales = carve(f.stage_scales ? units * f.residuals * 4 : i64{0});
+  at.scales = carve(f.stage_scales ? units * f.num_codebooks * 4 : i64{0});
   return at;
 }
 

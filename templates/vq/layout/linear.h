@@ -33,7 +33,7 @@ struct LinearProblem {
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearProblem;
     visit("element", &P::element);
-    visit("rows", &P::rows);
+    visit("m", &P::rows);
     visit("experts", &P::experts);
     visit("total_rows", &P::total_rows);
     visit("out_features", &P::out_features);
@@ -105,9 +105,9 @@ VQ_HD constexpr int row_slots(const LinearConfig<Plan>& c) {
 }
 // Of one expert, or of the matrix.
 VQ_HD constexpr i64 expert_words(const LinearProblem& p) {
-  return stored_words(
-      p.weights.layout, p.out_features,
-      row_words(p.in_features, p.weights.vector_size, p.weights.residuals, p.weights.index_bits));
+  return stored_words(p.weights.layout, p.out_features,
+                      row_words(p.in_features, p.weights.vector_size, p.weights.num_codebooks,
+                                p.weights.index_bits));
 }
 VQ_HD constexpr i64 expert_units(const LinearProblem& p) {
   return ceil_div(p.out_features, p.unit_rows) * ceil_div(p.in_features, p.unit_columns);

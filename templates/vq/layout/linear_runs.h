@@ -31,7 +31,9 @@ template <class Plan>
 VQ_HD constexpr int fragment_outputs(const LinearConfig<Plan>& c) {
   return 2 * c.fragment_rows;
 }
-VQ_HD constexpr int octet_codes(const FormatConfig& f) { return 8 / f.vector_size * f.residuals; }
+VQ_HD constexpr int octet_codes(const FormatConfig& f) {
+  return 8 / f.vector_size * f.num_codebooks;
+}
 template <class Plan>
 VQ_HD constexpr int code_streams(const LinearConfig<Plan>& c) {
   return c.fusion == LinearFusion::registers ? c.weights.vector_size / 2 : 4;
@@ -44,7 +46,7 @@ VQ_HD constexpr bool scaled_sums(const LinearConfig<Plan>& c) {
   constexpr int kMostSums = 16;  // of 4 registers
   const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
   return c.weights.stage_scales && c.unit_rows >= c.out_features && units_per_row(c) == 1 &&
-         c.weights.residuals * tiles <= kMostSums;
+         c.weights.num_codebooks * tiles <= kMostSums;
 }
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {

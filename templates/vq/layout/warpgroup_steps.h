@@ -36,7 +36,7 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<Plan>& c) {
 }
 // What a sub-vector is looked up as: an entry a stage or, with scales, their sum.
 VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
-  return f.stage_scales ? 1 : f.residuals;
+  return f.stage_scales ? 1 : f.num_codebooks;
 }
 // 32-bit registers of a thread: sums, the codes of this run and the next, operands of two steps,
 // what is looked up ahead; and addresses and what is being looked up.
@@ -45,7 +45,7 @@ VQ_HD constexpr int warpgroup_registers(const LinearConfig<Plan>& c) {
   constexpr int kBeside = 32;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
   return tiles * c.rows_per_block / 2 + tiles * 2 * (2 * run_words(c) + 8) +
-         c.steps_ahead * tiles * 8 * looked_up_stages(c.weights) + kBeside;
+         c.prefetch_steps * tiles * 8 * looked_up_stages(c.weights) + kBeside;
 }
 
 }  // namespace vq

@@ -20,7 +20,7 @@ class AppendGroups {
   static constexpr int kChannels = Share::kChannels;
   static constexpr int kThreads = Share::kThreads;
   static constexpr int kTokens = kFormat.scale_tokens;
-  static_assert(kConfig.max_window >= kTokens && kFormat.residuals == 1, "");
+  static_assert(kConfig.max_recent_tokens >= kTokens && kFormat.num_codebooks == 1, "");
 
   VQ_DEVICE AppendGroups(const KvAppendArgs& args, const u16* elements, u16* raw)
       : args_(args), elements_(elements), raw_(raw) {}
@@ -90,7 +90,7 @@ class AppendGroups {
   VQ_DEVICE void keep_raw(const Share& share, const AppendWork& work) const {
     const int wanted = most(0, kConfig.max_sinks - work.position);
     const int sinks = wanted < work.all ? wanted : work.all;
-    const int ring = most(sinks, work.all - kConfig.max_window);
+    const int ring = most(sinks, work.all - kConfig.max_recent_tokens);
     for (int i = thread_index(); i < (sinks + work.all - ring) * channels(share); i += kThreads) {
       const int row = i / channels(share);
       const int number = row < sinks ? row : ring + row - sinks;

@@ -121,8 +121,8 @@ class AppendRows {
       const int before = work.position % kBatch;  // visited ones of earlier calls
       const int token = work.position + number;
       if (number >= 0 && token < kConfig.max_sinks) keep(work, number, token);
-      const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_window;
-      if (before + number < kConfig.max_window && newest >= 0) {
+      const int newest = work.all - 1 - (work.all - 1 - number) % kConfig.max_recent_tokens;
+      if (before + number < kConfig.max_recent_tokens && newest >= 0) {
         keep(work, newest, Raw::window_slot(work.position + newest));
       }
     }
@@ -134,7 +134,7 @@ class AppendRows {
   VQ_DEVICE static void keep_raw(const KvAppendArgs& args, u16* raw_rows, const AppendWork& work,
                                  int number, int channel, u16 element) {
     constexpr int kSinks = kConfig.max_sinks;
-    constexpr int kWindow = kConfig.max_window;
+    constexpr int kWindow = kConfig.max_recent_tokens;
     if constexpr (kSinks + kWindow > 0) {
       u16* const raw = raw_rows + Raw::first(args, work.batch, work.head) + channel;
       const int token = work.position + number;

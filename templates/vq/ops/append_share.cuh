@@ -163,7 +163,7 @@ struct AppendShare {
   static constexpr int kRowFloats = row_floats(kConfig, kFormat);
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kResiduals = kFormat.num_codebooks;
   static constexpr int kEntries = entries(kFormat);
   static constexpr int kVectors = share_sub_vectors(kConfig, kFormat);  // at most
   static constexpr int kSequences = kConfig.sequences_per_block;

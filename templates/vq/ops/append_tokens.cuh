@@ -46,10 +46,10 @@ VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block, int 
   work.all = all > 0 ? all : 0;
   work.first = token_block * kConfig.tokens_per_block;
   int left = work.all - work.first;
-  if constexpr (kConfig.window_batch > 1) {
-    const int before = work.position % kConfig.window_batch;
+  if constexpr (kConfig.flush_block > 1) {
+    const int before = work.position % kConfig.flush_block;
     work.first -= before;
-    left = (before + work.all) / kConfig.window_batch * kConfig.window_batch - before - work.first;
+    left = (before + work.all) / kConfig.flush_block * kConfig.flush_block - before - work.first;
   }
   work.count = left < kConfig.tokens_per_block ? left : kConfig.tokens_per_block;
   return work;

@@ -1,5 +1,5 @@
 // Rows of products in the searches of kv_append on tensor cores (append_estimates,
-// append_products): of each unit the sub-vectors that a share has, token by token.
+// append_gemm): of each unit the sub-vectors that a share has, token by token.
 #pragma once
 
 #include <vq/ops/append_share.cuh>

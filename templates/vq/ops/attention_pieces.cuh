@@ -1,4 +1,4 @@
-// What a block of attention_decode takes where blocks share all sequences of a call (splits_by
+// What a block of attention_decode takes where blocks share all sequences of a call (schedule
 // length). A block's turns (turn_tokens()) of all sequences lie end to end, each behind kStart
 // turns in which nothing is read, for what it takes to begin and end a sequence. Each block takes
 // as many of them; what it has of one sequence is a piece:

@@ -71,10 +71,10 @@ struct AttentionWork {
 
   int batch, split, splits, slot;  // of the sequence's `splits`; of all partials
   int kv_head, first_head, heads;
-  int number;        // of the first query token
-  int behind;        // query tokens of the block behind that one
-  int seen, window;  // tokens that the last one sees; from where on it reads its own window. The
-                     // first where raw tokens are shared out apart, too
+  int number;               // of the first query token
+  int behind;               // query tokens of the block behind that one
+  int seen, recent_tokens;  // tokens that the last one sees; from where on it reads its own window.
+                            // The first where raw tokens are shared out apart, too
   int begin, end;
   typename Raw::Tokens raw;
   QueryToken<Plan> token;
@@ -114,7 +114,7 @@ struct AttentionWork {
       }
     });
     if constexpr (kRawApart) {
-      const int codes = clip(raw.window > 0 ? raw.window : 0, seen);
+      const int codes = clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);
       take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
     }
     return any;
@@ -136,8 +136,8 @@ struct AttentionWork {
   VQ_DEVICE i64 begin_by_hint(const AttentionDecodeArgs& args) const {
     if constexpr (kSplits == 1) return 0;
     int length = load_hint(args.lengths + block_z());
-    if constexpr (kRawApart && Raw::kMaxWindow > 0) {
-      const i64 codes = i64{length} - load_hint(args.windows + block_z());
+    if constexpr (kRawApart && Raw::kMaxRecentTokens > 0) {
+      const i64 codes = i64{length} - load_hint(args.recent_counts + block_z());
       length = codes < length ? static_cast<int>(codes > 0 ? codes : 0) : length;
     }
     const i64 first = block_x() * share_of_split(args, length > 0 ? length : 0);
@@ -146,8 +146,8 @@ struct AttentionWork {
 
   // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
   VQ_DEVICE int codes_end(int of) const {
-    if constexpr (kTokens == 1) return raw.window;
-    const int own = Raw::least(window - behind + of, token.cached);
+    if constexpr (kTokens == 1) return raw.recent_tokens;
+    const int own = Raw::least(recent_tokens - behind + of, token.cached);
     if constexpr (Raw::kTogether == 1) return own;
     return Raw::codes_end(own, Raw::least(seen_end(of), token.cached));
   }
@@ -157,11 +157,12 @@ struct AttentionWork {
   }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
-    return kTokens > 1 && (Raw::kTogether > 1 || raw.window < seen) ? codes_end(0) : raw.window;
+    return kTokens > 1 && (Raw::kTogether > 1 || raw.recent_tokens < seen) ? codes_end(0)
+                                                                           : raw.recent_tokens;
   }
 
   VQ_DEVICE bool is_raw(int of) const {
-    if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.window;
+    if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.recent_tokens;
     return raw.holds(of);
   }
   // The row of its first query token in `query`.
@@ -306,11 +307,11 @@ struct AttentionWork {
       behind = count - 1;
       heads = count * kGroup;
       seen = last;
-      window = raw.window + last - length;
+      recent_tokens = raw.recent_tokens + last - length;
     }
     raw.end_with_codes(length);
     if constexpr (kQueryTokens > 1) {
-      if (token.cached < raw.window) raw.window = token.cached;
+      if (token.cached < raw.recent_tokens) raw.recent_tokens = token.cached;
       raw.end_with_codes(token.cached);
     }
     return true;
@@ -318,17 +319,17 @@ struct AttentionWork {
   // The split's tokens of [from, to), of which splits take whole tiles.
   VQ_DEVICE void take_share(const AttentionDecodeArgs& args, int from, int to) {
     const i64 share = share_of_split(args, to - from);
-    const int base = Plan::config().independent ? 0 : from;
+    const int base = Plan::config().batch_invariant ? 0 : from;
     begin = clip(base + split * share, to);
     end = clip(base + (split + 1) * share, to);
-    if constexpr (Plan::config().independent) {
+    if constexpr (Plan::config().batch_invariant) {
       if (begin < from) begin = from;
       if (split == kSplits - 1) end = to;
     }
   }
   // Tokens of each split of a sequence of so many.
   VQ_DEVICE static i64 share_of_split(const AttentionDecodeArgs& args, int length) {
-    if constexpr (Plan::config().independent) {
+    if constexpr (Plan::config().batch_invariant) {
       return fixed_split(Plan::config(), args.capacity);
     } else {
       const int tiles = length / kTile + (length % kTile != 0);

@@ -17,7 +17,7 @@ class ByteTable {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kVectorSize = kFormat.vector_size;
-  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kResiduals = kFormat.num_codebooks;
   static constexpr int kEntries = entries(kFormat);
   static constexpr bool kCopies = replicated_range(kFormat).end == kEntries;
   using Stored = EntryWords<kVectorSize>;

@@ -14,7 +14,7 @@
 #pragma once
 
 #include <vq/args/linear.h>
-#include <vq/kernels/linear_bytes/plan.h>
+#include <vq/kernels/linear_int8_mma/plan.h>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/bulk_ring.cuh>
 #include <vq/ops/linear_work.cuh>
@@ -161,8 +161,8 @@ class ByteX {
   using Work = LinearWork<Plan>;
   using Chunk = ByteChunk<Plan>;
   static constexpr auto kConfig = Plan::config();
-  static constexpr bool kBefore = kConfig.x_before == 1;
-  static constexpr int kMakers = kConfig.making_warps;
+  static constexpr bool kBefore = kConfig.prepack_x == 1;
+  static constexpr int kMakers = kConfig.producer_warps;
   static constexpr bool kInRing = in_ring(kConfig);
   static constexpr int kReaders = multiplying_warps(kConfig);
 

@@ -23,7 +23,7 @@ struct CacheRows {
   static constexpr int kVectorSize = piece_elements(kFormat);
   static constexpr int kPieces = entry_pieces(kFormat);
   static constexpr int kBits = kFormat.index_bits;
-  static constexpr int kResiduals = kFormat.residuals;
+  static constexpr int kResiduals = kFormat.num_codebooks;
   static constexpr int kChannels = Format::kShare;
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kShareBits = kSubVectors / kPieces * kResiduals * kBits;
@@ -121,7 +121,7 @@ struct CacheRows {
     constexpr int kOfRow = static_cast<int>(scale_words(kFormat, kHeadDim));
     for (int i = thread_index(); i < count * kWords; i += kThreads) {
       const int token = first + i / kWords;
-      if (token >= work.raw.window) return;
+      if (token >= work.raw.recent_tokens) return;
       const int channel = i % kWords - kCodeWords;
       const int row = channel < 0 ? token : token - token % kFormat.scale_tokens + channel / kOfRow;
       const int word = channel < 0 ? i % kWords : kCodeWords + channel % kOfRow;

@@ -98,7 +98,7 @@ class Experts {
     own.weights.codes += rows.expert * expert_words(kConfig);
     own.weights.codebooks += rows.expert * expert_codebook_elements(kConfig);
     if constexpr (kConfig.weights.stage_scales) {
-      own.weights.scales += rows.expert * (expert_units(kConfig) * kConfig.weights.residuals);
+      own.weights.scales += rows.expert * (expert_units(kConfig) * kConfig.weights.num_codebooks);
     }
     if constexpr (kConfig.output_scales) own.output_scales += rows.expert * kConfig.out_features;
     if constexpr (stores_partials(kConfig)) own.partials += i64{rows.first} * kConfig.out_features;

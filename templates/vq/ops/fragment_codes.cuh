@@ -33,7 +33,7 @@ class FragmentCodes {
   static constexpr CodeLayout kLayout = kFormat.layout;
   static constexpr int kRowWords =
       static_cast<int>(padded_words(kLayout, row_words(kConfig.in_features, kFormat.vector_size,
-                                                       kFormat.residuals, kFormat.index_bits)));
+                                                       kFormat.num_codebooks, kFormat.index_bits)));
   // Outputs of a lane whose words one access brings, and words of each of them.
   static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
   static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);
@@ -102,9 +102,9 @@ class FragmentCodes {
   VQ_DEVICE static auto at(const u32* words, int step, int e, int stage) {
     const int sub_vector = step * kEntries + e;
     if constexpr (kStreams == 4) {
-      return code_in<kFormat.index_bits>(words, sub_vector * kFormat.residuals + stage);
+      return code_in<kFormat.index_bits>(words, sub_vector * kFormat.num_codebooks + stage);
     } else {
-      return one_of_octet(words, sub_vector * kEntries * kFormat.residuals + stage);
+      return one_of_octet(words, sub_vector * kEntries * kFormat.num_codebooks + stage);
     }
   }
 
@@ -112,7 +112,7 @@ class FragmentCodes {
   // The lane's of the octet's codes `first`, `first` + residuals, ..: by one shift where they stand
   // in one word, else by selects.
   VQ_DEVICE static u32 one_of_octet(const u32* words, int first) {
-    constexpr int kApart = kFormat.residuals * kFormat.index_bits;
+    constexpr int kApart = kFormat.num_codebooks * kFormat.index_bits;
     const int which = place_in_group() / kStreams;
     const int begin = first * kFormat.index_bits;
     const int last = begin + (kEntries - 1) * kApart + kFormat.index_bits - 1;
@@ -122,7 +122,7 @@ class FragmentCodes {
     u32 chosen = code_in<kFormat.index_bits>(words, first);
     VQ_UNROLL
     for (int i = 1; i < kEntries; ++i) {
-      const u32 other = code_in<kFormat.index_bits>(words, first + i * kFormat.residuals);
+      const u32 other = code_in<kFormat.index_bits>(words, first + i * kFormat.num_codebooks);
       chosen = which == i ? other : chosen;
     }
     return chosen;

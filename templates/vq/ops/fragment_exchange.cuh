@@ -12,7 +12,7 @@
 // the warp's and ldmatrix.
 #pragma once
 
-#include <vq/kernels/linear_fragments/plan.h>
+#include <vq/kernels/linear_mma/plan.h>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <vq/args/linear.h>
-#include <vq/kernels/linear_rowgroups/plan.h>
+#include <vq/kernels/linear_wgmma_large_m/plan.h>
 #include <vq/ops/linear_work.cuh>
 #include <vq/ops/step_octets.cuh>
 

@@ -26,7 +26,7 @@ struct LinearWork {
   static constexpr CodeLayout kLayout = kConfig.weights.layout;
   static constexpr i64 kRowWords =
       padded_words(kLayout, row_words(kInFeatures, kConfig.weights.vector_size,
-                                      kConfig.weights.residuals, kConfig.weights.index_bits));
+                                      kConfig.weights.num_codebooks, kConfig.weights.index_bits));
 
   VQ_HD static constexpr auto at() { return shared_layout(kConfig); }
   struct Weights {

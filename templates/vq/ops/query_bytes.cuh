@@ -27,7 +27,7 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Base::kQuarter;
   static constexpr float kPeak = 127.0f * 128.0f;
   using Sum = i32;
-  static_assert(Plan::config().head_dim * Plan::config().keys.residuals <= 1024, "");
+  static_assert(Plan::config().head_dim * Plan::config().keys.num_codebooks <= 1024, "");
 
   // As QueryFragments has them.
   template <class Weight>

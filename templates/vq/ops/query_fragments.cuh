@@ -8,16 +8,16 @@
 //
 // The order of channels is free: words w0..w3 of an octet of a key, as they come from their lookup,
 // are k of two products, w0 and w1 of the first, for rows g and g + 8 the same octet of two tokens
-// (attention_fragments.cuh).
+// (attention_mma.cuh).
 //
 // A raw query is exact in 16 bits, and whole. One that was transformed, or has taken the keys'
 // stage scales, is not, and scores may be large: it is scaled to 128 at most and parted in two, the
 // second what the first's rounding left.
 #pragma once
 
+#include <vq/layout/query_words.h>
 #include <vq/codebook/scalar_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
-#include <vq/layout/query_words.h>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {

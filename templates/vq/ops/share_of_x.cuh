@@ -1,12 +1,12 @@
 // x of a block's columns as bytes in shared memory, for dataflow bytegroups without a kernel
-// before: all of them at once, by all warps. Order and scales: linear_bytegroups/plan.h.
+// before: all of them at once, by all warps. Order and scales: linear_int8_wgmma/plan.h.
 //
 // A warp turns some rows at a time, lane l octets l, l + 32, .. of each. The words of an octet go
 // to four core matrices; those of 8 steps, which a warp's lanes have, meet in no bank.
 #pragma once
 
 #include <vq/args/linear.h>
-#include <vq/kernels/linear_bytegroups/plan.h>
+#include <vq/kernels/linear_int8_wgmma/plan.h>
 #include <vq/ops/linear_work.cuh>
 #include <vq/ops/split_bytes.cuh>
 

@@ -1,9 +1,9 @@
 // x as bytes for dataflow bytegroups: made once by a kernel of its own, in the workspace. Order and
-// scales: linear_bytegroups/plan.h.
+// scales: linear_int8_wgmma/plan.h.
 #pragma once
 
 #include <vq/args/linear.h>
-#include <vq/kernels/linear_bytegroups/plan.h>
+#include <vq/kernels/linear_int8_wgmma/plan.h>
 #include <vq/ops/linear_work.cuh>
 #include <vq/ops/split_bytes.cuh>
 #include <vq/ops/step_octets.cuh>
@@ -99,7 +99,7 @@ class StagedRow {
 };
 
 template <class Plan>
-VQ_DEVICE void linear_bytes_of_x(const LinearArgs& args) {
+VQ_DEVICE void linear_int8_mma_of_x(const LinearArgs& args) {
   for_expert<Plan>(args, block_z(), [](const LinearArgs& own) {
     const int row = block_x();
     if (row < LinearWork<Plan>::rows(own)) StagedRow<Plan>(own, row).run();

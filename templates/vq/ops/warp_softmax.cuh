@@ -29,7 +29,7 @@
 // in fp32 and probabilities in 16 bits have the room.
 #pragma once
 
-#include <vq/kernels/attention_fragments/plan.h>
+#include <vq/kernels/attention_mma/plan.h>
 #include <vq/codebook/affine_operands.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/attention_work.cuh>
@@ -55,7 +55,7 @@ class WarpSoftmax {
   static constexpr int kJoined = joined_tiles(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kHeads = kQuads * 4;
-  static constexpr AttentionFragmentsShared kAt = fragments_layout(kConfig);
+  static constexpr AttentionMmaShared kAt = fragments_layout(kConfig);
   static constexpr bool kPaired = pairs_quads(kConfig);
 
   VQ_DEVICE WarpSoftmax() {

@@ -28,7 +28,7 @@ class WarpgroupProducts {
   using Entries = OctetSums<Plan, Plan::config().byte_sums != 0>;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kSteps = run_steps(kConfig);
-  static constexpr bool kAhead = kConfig.steps_ahead == 1;
+  static constexpr bool kAhead = kConfig.prefetch_steps == 1;
   static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
   static constexpr int kRows = kConfig.rows_per_block;
   // Of operands: with a single step a run there is no other for the products to take turns with.
@@ -136,8 +136,8 @@ class WarpgroupProducts {
 
   // Idle warps have no outputs, but fetch x and are of a group that multiplies.
   VQ_DEVICE static bool busy() {
-    if constexpr (kConfig.idle_warps == 0) return true;
-    return warp() < kConfig.threads / 32 - kConfig.idle_warps;
+    if constexpr (kConfig.fetch_only_warps == 0) return true;
+    return warp() < kConfig.threads / 32 - kConfig.fetch_only_warps;
   }
   VQ_DEVICE static i64 first_output() {
     const int number = kAlong == 1 ? warp() : warp() % kOutputWarps;

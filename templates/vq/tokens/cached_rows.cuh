@@ -102,28 +102,28 @@ VQ_DEVICE Tensor part_tensor(Tensor tensor) {
 template <class Plan>
 struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
-  static constexpr int kMaxWindow = Plan::config().max_window;
+  static constexpr int kMaxRecentTokens = Plan::config().max_recent_tokens;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
   // Tokens that leave the window together; and that get their codes together, a batch or a group.
-  static constexpr int kBatch = Plan::config().window_batch;
+  static constexpr int kBatch = Plan::config().flush_block;
   static constexpr int kTogether =
       most(kBatch, most(Plan::config().keys.scale_tokens, Plan::config().values.scale_tokens));
 
-  // The raw tokens of a sequence: those below `sinks` and from `window` on.
+  // The raw tokens of a sequence: those below `sinks` and from `recent_tokens` on.
   struct Tokens {
-    int sinks, window;
+    int sinks, recent_tokens;
     VQ_DEVICE bool holds(int token) const {
-      if constexpr (kMaxSinks + kMaxWindow == 0) return false;
-      return token < sinks || token >= window;
+      if constexpr (kMaxSinks + kMaxRecentTokens == 0) return false;
+      return token < sinks || token >= recent_tokens;
     }
-    VQ_DEVICE void end_with_codes(int length) { window = codes_end(window, length); }
+    VQ_DEVICE void end_with_codes(int length) { recent_tokens = codes_end(recent_tokens, length); }
   };
   // Where what is read from codes ends: before the tokens that the counts have in the window, of
   // which batches leave it whole, and before those that have no codes yet, of `length` that the
   // cache holds.
-  VQ_DEVICE static int codes_end(int window, int length) {
-    if constexpr (kTogether == 1) return window;
-    const int end = least(window, whole(length));
+  VQ_DEVICE static int codes_end(int recent_tokens, int length) {
+    if constexpr (kTogether == 1) return recent_tokens;
+    const int end = least(recent_tokens, whole(length));
     return kBatch > 1 ? whole(end) : end;
   }
   VQ_DEVICE static int whole(int length) { return length > 0 ? length / kTogether * kTogether : 0; }
@@ -143,19 +143,20 @@ struct RawRows {
       const int sinks = load_global(args.sinks + batch);
       raw.sinks = sinks > 0 ? least(sinks, kMaxSinks) : 0;
     }
-    if constexpr (kMaxWindow > 0) raw.window = length - load_global(args.windows + batch);
+    if constexpr (kMaxRecentTokens > 0)
+      raw.recent_tokens = length - load_global(args.recent_counts + batch);
     return raw;
   }
 
   // The slot of a raw token, the sequence's first `sinks` tokens being sinks; read where there is a
   // window.
   VQ_DEVICE static int slot(int token, const int& sinks) {
-    if constexpr (kMaxWindow > 0) {
+    if constexpr (kMaxRecentTokens > 0) {
       if (token >= sinks) return window_slot(token);
     }
     return token;
   }
-  VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxWindow; }
+  VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxRecentTokens; }
 
   // Elements from args.raw_keys or args.raw_values to the row in slot 0, and from there to another.
   template <class Args>

@@ -1,0 +1,188 @@
+// Appending by lanes: a decode step has few rows, so that each is shared by as many blocks as the
+// GPU has room for, and the entries of a codebook by the warps that a block has to spare.
+#include <algorithm>
+#include <bit>
+
+#include "core/ceil_div.h"
+#include "heuristics/kernels/append.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostTokens = 8;  // of a block: enough to read a codebook for
+constexpr int kWarpsAnSm = 16;  // that hide the latency of loads of entries
+constexpr int kMostAppendThreads = 512;
+constexpr int kEntriesALane = 4;  // at least: as many loads are begun before the first is used
+
+// Runs of sub-vectors that the warps of a block share, of the tensor that has fewer.
+int runs_of_block(const KvAppend& op, const AppendSimt& plan) {
+  const auto config = configured(plan, op);
+  const auto runs = [&](const vq::FormatConfig& format) {
+    return vq::ceil_div(vq::share_sub_vectors(config, format), vq::run_sub_vectors(config, format));
+  };
+  int least = runs(config.values);
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    least = std::min(least, runs(vq::key_format(config, i)));
+  }
+  return plan.tokens_per_block * least;
+}
+
+// Warps that have no run of their own help with the entries of another's.
+AppendSimt with_threads(const KvAppend& op, AppendSimt plan, int threads) {
+  plan.threads = threads;
+  const int runs = runs_of_block(op, plan);
+  const int warps = threads / 32;
+  plan.warps_along_entries = 1;
+  while (plan.warps_along_entries < warps && warps / plan.warps_along_entries > runs) {
+    plan.warps_along_entries *= 2;
+  }
+  return plan;
+}
+
+template <class Config>
+void judge_operand(Judge& judge, const Config& config, const vq::FormatConfig& format,
+                   const char* operand) {
+  // Of a thread, beside what the distances to them take.
+  constexpr int kMostNumbers = 64;
+  const int numbers = vq::run_sub_vectors(config, format) * vq::piece_elements(format);
+  judge.require(
+      numbers <= kMostNumbers,
+      "{}: sub_vectors_per_warp {} are {} numbers in the registers of a thread, more than "
+      "{}; use fewer",
+      operand, config.sub_vectors_per_warp, numbers, kMostNumbers);
+}
+
+// A warp alone begins an instruction every other clock, at best; loads cost some 300 (ideal_us).
+constexpr double kLoadsAnInstruction = 2.0 / 300;
+constexpr int kLoadsAhead = 4;  // ops/append_rows.cuh
+
+// Of one tensor's blocks, added to `to` by their share of all; the longest chain of either counts.
+template <class Config>
+void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& format,
+                  double share_of_blocks) {
+  const double stages = format.num_codebooks;
+  const int share = vq::share_sub_vectors(config, format);
+  const int run = vq::run_sub_vectors(config, format);
+  const std::int64_t items = std::int64_t{config.tokens_per_block} * vq::ceil_div(share, run);
+  const bool lattice = format.decoder == Decoder::e8p;
+  const std::int64_t loads = ceil_div(vq::entries(format), 32 * config.warps_along_entries);
+  // To make numbers of an entry, and to compare: a subtraction and a multiply-add a number, and
+  // three to keep the nearest; of the lattice signs and the cheapest besides, for two shifts.
+  const double compare =
+      run * (lattice ? 2.0 * (7 * format.vector_size + 8) : 2.0 * format.vector_size + 3);
+  const double a_load = format.vector_size + compare;
+  const double warp_loads = static_cast<double>(loads * config.warps_along_entries);
+  const double lookups = static_cast<double>(items) * stages * warp_loads;
+  to.lookups += share_of_blocks * lookups;
+  to.arithmetic += share_of_blocks * lookups * a_load;
+  to.lines += share_of_blocks * lookups * format.vector_size * 2 * 32 / 128;
+  const std::int64_t units = ceil_div(share * format.vector_size, format.unit_elements);
+  to.l2_bytes += share_of_blocks * static_cast<double>(units) *
+                 static_cast<double>(vq::unit_codebook_elements(format)) * 2;
+  const int groups = config.threads / 32 / config.warps_along_entries;
+  const double turns = static_cast<double>(ceil_div(items, groups)) * stages;
+  to.chain = std::max(to.chain, turns * static_cast<double>(loads) *
+                                    (1.0 / kLoadsAhead + a_load * kLoadsAnInstruction));
+  constexpr int kOthers = 24;  // registers
+  to.registers = std::max(to.registers, kOthers + (run + kLoadsAhead) * vq::piece_elements(format));
+  // Positions, the row, and of each stage the entry that was taken.
+  to.prologue = std::max(to.prologue, 2 + stages);
+}
+
+template <class Config>
+std::string share_line(const char* operand, const Config& config, const vq::FormatConfig& format) {
+  return fmt::format(
+      "{}: {} blocks a row, of {} of its {} sub-vectors; {} are compared with an entry "
+      "once it is loaded",
+      operand, vq::shares(config, format), vq::share_sub_vectors(config, format),
+      vq::sub_vectors(config, format), vq::run_sub_vectors(config, format));
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const AppendSimt& plan, const KvAppend& op, const GpuSpec& gpu) {
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_entries)),
+                "warps_along_entries {} is not a power of two", plan.warps_along_entries);
+  judge.require(plan.threads / 32 % plan.warps_along_entries == 0,
+                "warps_along_entries {} does not divide the {} warps of a block",
+                plan.warps_along_entries, plan.threads / 32);
+  judge_rows(judge, plan, op);
+  judge_codebooks(judge, op, gpu);
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    judge_operand(judge, config, vq::key_format(config, i), "keys");
+  }
+  judge_operand(judge, config, config.values, "values");
+  judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
+}
+
+AppendSimt choose_plan(AppendSimt plan, const KvAppend& op, const GpuSpec& gpu) {
+  const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
+  while (plan.tokens_per_block * 2 <= std::min(visited_tokens(op), kMostTokens)) {
+    AppendSimt more = plan;
+    more.tokens_per_block *= 2;
+    if (append_blocks(more, op) < wanted) break;
+    plan = more;
+  }
+  take_splits(plan, op, wanted);
+  plan = with_threads(op, plan, plan.threads);
+  const int entries = std::max(op.keys.entries(), op.values.entries());
+  while (plan.threads < kMostAppendThreads &&
+         append_blocks(plan, op) * plan.threads / 32 < std::int64_t{kWarpsAnSm} * gpu.sms) {
+    const AppendSimt more = with_threads(op, plan, plan.threads * 2);
+    if (entries < 32 * more.warps_along_entries * kEntriesALane) break;
+    plan = more;
+  }
+  return plan;
+}
+
+// Codebooks are read from global memory as they stand.
+void add_candidates(Candidates& to, AppendSimt plan, const KvAppend& op, SpacePlacement allowed) {
+  using P = AppendSimt;
+  if (allowed == SpacePlacement::shared) return;
+  to.add(choose_plan(plan, op, to.gpu));
+  for_each_of(plan,
+              {{&P::threads, {64, 128, 256, 512}},
+               {&P::splits, {1, 2, 4, 8, 16}},
+               {&P::tokens_per_block, {1, 4, 16}},  // more than there are is refused
+               {&P::warps_along_entries, {1, 2, 4, 8, 16}},
+               {&P::sub_vectors_per_warp, {1, 2, 4, 8}}},
+              [&] {
+                if (plan.warps_along_entries <= plan.threads / 32) to.add(plan);
+              });
+}
+
+PlanUse use_of(const AppendSimt& plan, const KvAppend& op) { return append_plan_use(plan, op); }
+
+// No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at
+// the GPU's ceilings.
+void count_work(BlockWork& to, const AppendSimt& plan, const KvAppend& op, const PlanUse&,
+                ConflictTable&) {
+  const auto config = configured(plan, op);
+  const int value_shares = vq::shares(config, config.values);
+  const double all = vq::key_shares(config) + value_shares;
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    const vq::FormatConfig keys = vq::key_format(config, i);
+    count_tensor(to, config, keys, vq::shares(config, keys) / all);
+  }
+  count_tensor(to, config, config.values, value_shares / all);
+}
+
+std::vector<std::string> explain_plan(const AppendSimt& plan, const KvAppend& op) {
+  const auto config = configured(plan, op);
+  std::vector<std::string> lines{
+      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
+                  plan.tokens_per_block, op.shape.new_tokens)};
+  for (int i = 0; i < vq::key_parts(config); ++i) {
+    lines.push_back(share_line("keys", config, vq::key_format(config, i)));
+  }
+  lines.push_back(share_line("values", config, config.values));
+  lines.push_back(
+      fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of "
+                  "a codebook",
+                  plan.warps_along_entries, plan.threads / 32));
+  return lines;
+}
+
+}  // namespace vqgen

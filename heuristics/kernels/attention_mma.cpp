@@ -1,0 +1,397 @@
+// Attention by fragments, on tensor cores.
+#include <array>
+#include <limits>
+
+#include "heuristics/kernels/attention.h"
+#include "heuristics/kernels/fragments_registers.h"
+#include "heuristics/kernels/fragments_ring.h"
+#include "heuristics/occupancy.h"
+#include "heuristics/placement/place.h"
+
+namespace vqgen {
+
+int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSpec& gpu) {
+  plan.splits = 2;
+  const int most = vq::resident(configured(plan, op));
+  const int registers = most > 0 || plan.threads > 256 ? 128 : 255;
+  const int blocks = occupancy(gpu, plan.threads, registers, use_of(plan, op).shared_bytes).blocks;
+  return std::max(1, most > 0 ? std::min(most, blocks) : blocks);
+}
+
+int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 1024;
+  const std::int64_t blocks = std::int64_t{resident_by_length(op, plan, gpu)} * gpu.sms;
+  return static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
+}
+
+namespace {
+
+// The words that one load moves at most, for rows of keys and values alike.
+int widest_load(const AttentionDecode& op) {
+  for (const int width : {4, 2}) {
+    if (row_words(op, op.keys) % width == 0 && row_words(op, op.values) % width == 0) return width;
+  }
+  return 1;
+}
+
+// Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
+// end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
+// where 24 and 32 took 20 and more (d4b8, 32768 tokens).
+std::int64_t wave(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kMost = 256;
+  return std::clamp<std::int64_t>(gpu.sms / head_blocks(op, plan), 1, kMost);
+}
+int one_wave(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
+  const std::int64_t steps =
+      ceil_div(op.shape.tokens, std::int64_t{vq::turn_tokens(configured(plan, op))});
+  return static_cast<int>(std::min(wave(op, plan, gpu), steps));
+}
+
+// Tokens of a sequence that a block of one wave takes.
+std::int64_t share_of_block(const AttentionDecode& op, const AttentionMma& plan,
+                            const GpuSpec& gpu) {
+  return ceil_div(op.shape.tokens, wave(op, plan, gpu));
+}
+
+// Whether each group of channels has a codebook of its own, and blocks look up no more entries than
+// they load.
+bool reads_entries_once(const AttentionDecode& op, const AttentionMma& plan) {
+  if (op.keys.scope != Scope::channel_group || op.values.scope != Scope::channel_group) {
+    return false;
+  }
+  const PlanUse use = use_of(plan, op);
+  return std::all_of(use.operands.begin(), use.operands.end(), [](const OperandUse& each) {
+    const std::int64_t entries = each.units * each.format.num_codebooks * vq::entries(each.format);
+    return each.lookups <= each.fills * static_cast<double>(entries);
+  });
+}
+
+// Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
+// fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
+// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
+// tokens on a codebook a head is worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Of a
+// codebook a channel group, 256 tokens read an entry once on average: CQ-4 and CQ-2 with 32 KV
+// heads, 1 x 1024, took 10.1 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
+// that wait for global memory take registers, which more heads a block need themselves (8 KV heads,
+// 4096 tokens: no gain).
+std::optional<AttentionMma> for_short_shares(const AttentionDecode& op, AttentionMma plan,
+                                             const GpuSpec& gpu) {
+  constexpr std::int64_t kShort = 64;  // tokens
+  plan.threads = 256;
+  plan.step_tokens = 16;
+  plan.splits = one_wave(op, plan, gpu);
+  const bool leave_entries = share_of_block(op, plan, gpu) <= kShort ||
+                             (plan.heads_per_block == 1 && reads_entries_once(op, plan));
+  if (!leave_entries || !check(plan, op, gpu).ok) return std::nullopt;
+  return plan;
+}
+
+// 8 warps in place of 16: where those would take a step or two each, fewer parts are merged at the
+// end (d4b8, 1 x 8192: 8.9 us against 9.7), and where blocks stand in line, two that share a
+// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110). Where codebooks leave no
+// room for two, nothing but warps fills them (CQ-4, 8 x 1024: 45 us against 38; H200).
+bool wants_few_warps(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
+  constexpr std::int64_t kFew = 512;  // tokens
+  if (share_of_block(op, plan, gpu) <= kFew) return true;
+  if (head_blocks(op, plan) <= gpu.sms) return false;
+  AttentionMma half = plan;
+  half.threads = 256;
+  return place_codebooks(half, op, gpu) &&
+         occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
+}
+
+// Heads that a block has registers for: of at most 256 threads, and of more.
+constexpr int kMostHeads = 16;
+constexpr int kMostHeadsOf512 = 8;
+
+// Whether sums of so many heads and channels, beside what keys in groups take, have registers in
+// blocks of at most 256 threads alone: 8 heads of 128 channels spill 272 bytes in blocks of 512.
+bool wants_registers(const AttentionDecode& op, const AttentionMma& plan) {
+  return op.keys.group_tokens > 0 && plan.heads_per_block * op.shape.head_dim > 512;
+}
+
+// Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
+// H200) and need nearly all registers of a block of 512; more heads or channels, or longer rows of
+// codes in flight, would spill. Where entries are too many for a copy a lane, and lookups wait for
+// each other, 16 are enough: 116 us where 32 took 123 (d8b12, 16 x 16384). Blocks of more than 8
+// heads have so few warps that only a step's own tokens hide what they wait for: four query tokens
+// of 4 heads took 44 us where 16 took 52 (d4b8, 131072 tokens).
+int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
+  constexpr std::int64_t kShortRow = 8;  // words
+  constexpr int kFewEntries = 256;
+  const bool short_rows = std::max(row_words(op, op.keys), row_words(op, op.values)) <= kShortRow;
+  const bool few = std::max(op.keys.entries(), op.values.entries()) <= kFewEntries;
+  const bool heads = plan.heads_per_block <= 4 || plan.heads_per_block > kMostHeadsOf512;
+  return heads && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
+}
+
+// As many query tokens as a block has registers for, evenly, so that a code is looked up once for
+// all of them; else heads of one.
+int heads_of_block(const AttentionDecode& op) {
+  const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
+  const int wanted = op.shape.query_tokens > 1 ? 2 * most : most;
+  const std::int64_t tokens = std::clamp(wanted / op.group(), 1, op.shape.query_tokens);
+  if (tokens == 1) return even_heads(op, most);
+  const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
+  return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
+}
+
+// Whether sequences may be long, and of different lengths.
+bool may_be_mixed(const AttentionDecode& op) {
+  constexpr std::int64_t kLong = 131072;  // tokens
+  return op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.batch_invariant;
+}
+
+// Blocks that share all sequences. Two of 8 warps on a multiprocessor fill the gaps where one goes
+// from a sequence to the next.
+std::optional<AttentionMma> for_mixed_lengths(const AttentionDecode& op, AttentionMma plan,
+                                              const GpuSpec& gpu) {
+  plan.schedule = Schedule::balanced;
+  if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
+    plan.combine = Combine::last_block;
+  }
+  plan.step_tokens = tokens_of_step(op, plan);
+  const bool small = plan.heads_per_block * op.shape.head_dim <= kMostHeadsOf512 * 128;
+  for (const int threads : {256, 512, 128}) {
+    if (threads > 256 && !small) continue;
+    plan.threads = threads;
+    plan.splits = 2;
+    if (!place_codebooks(plan, op, gpu)) continue;
+    if (threads == 256 && small && resident_by_length(op, plan, gpu) < 2) continue;
+    plan.splits = splits_by_length(op, plan, gpu);
+    return plan;
+  }
+  return std::nullopt;
+}
+
+// Adds the plan with each of the placements, with as many splits as blocks of it stand on the GPU.
+void add_by_length(Candidates& to, const AttentionDecode& op, AttentionMma plan,
+                   const std::vector<PlacementPair>& placements) {
+  for (const auto& [keys, values] : placements) {
+    plan.key_codebook = keys;
+    plan.value_codebook = values;
+    plan.splits = splits_by_length(op, plan, to.gpu);
+    to.add(plan);
+  }
+}
+
+// As the rules take it, by length where the plan is; nullopt where check() accepts none.
+std::optional<AttentionMma> feasible(AttentionMma plan, const AttentionDecode& op,
+                                     const GpuSpec& gpu) {
+  plan.heads_per_block = heads_of_block(op);
+  plan.code_words = widest_load(op);
+  if (plan.schedule == Schedule::balanced) return for_mixed_lengths(op, plan, gpu);
+  if (may_be_mixed(op)) {
+    if (const auto of_mixed_lengths = for_mixed_lengths(op, plan, gpu)) return of_mixed_lengths;
+  }
+  if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
+  plan.step_tokens = tokens_of_step(op, plan);
+  for (const int threads : {512, 256, 128}) {
+    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
+    if (threads > 256 && (wants_registers(op, plan) || wants_few_warps(op, plan, gpu))) continue;
+    plan.threads = threads;
+    if (!place_codebooks(plan, op, gpu)) continue;
+    take_ring(plan, op, gpu);
+    plan.splits = one_wave(op, plan, gpu);
+    return plan;
+  }
+  return std::nullopt;
+}
+
+// Scales of keys: of channels, of a token, or with a zero of channels and groups of tokens. Of
+// values: of channels, of a token, or with a zero of a token and groups of channels, one for each
+// lane.
+void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode& op) {
+  const int head_dim = op.shape.head_dim;
+  const auto plain = [head_dim](const VqFormat& format) {
+    return !format.has_zeros() && format.group_tokens == 0 && format.scale_words(head_dim) <= 1;
+  };
+  const bool grouped = op.keys.has_zeros() && op.keys.group_tokens > 0;
+  judge.require(plain(op.keys) || grouped,
+                "keys: dataflow fragments reads zeros beside scales of groups of tokens, those "
+                "beside zeros, and one scale of a token; use lanes");
+  judge.require(!grouped || plan.step_tokens <= op.keys.group_tokens,
+                "step_tokens {} is more than the {} tokens of a group of keys", plan.step_tokens,
+                op.keys.group_tokens);
+  judge.require(!grouped || (head_dim % 32 == 0 && head_dim <= 256),
+                "keys: head_dim {} with scales of groups of tokens is no multiple of 32 up to 256, "
+                "as dataflow fragments takes; use lanes",
+                head_dim);
+  const bool zeros = op.values.has_zeros() && op.values.token_scales;
+  judge.require(plain(op.values) || zeros,
+                "values: dataflow fragments reads scales of tokens, with zeros or one of a token, "
+                "and none of groups of tokens; use lanes");
+  judge.require(!zeros || op.values.scale_channels(head_dim) % (head_dim / 8) == 0,
+                "values: the {} channels of a lane have several scales of a token; use dataflow "
+                "simt",
+                head_dim / 8);
+}
+
+}  // namespace
+
+// Lanes share a row of keys in four parts and one of values in eight, of whole sub-vectors; of
+// scalar codes whole words. Bytes are multiplied where bf16 is: from sm_80 on.
+void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& op,
+                const GpuSpec& gpu) {
+  judge.require(op.dtype == DType::f16 || gpu.bf16_products,
+                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+  judge_narrow(judge, op.keys, "keys");
+  judge_narrow(judge, op.values, "values");
+  judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
+                "{} has no tensor-core product of bytes, which dataflow fragments takes for scalar "
+                "codes; use lanes",
+                gpu.name);
+  judge_scales(judge, plan, op);
+  judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
+                "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
+                plan.step_tokens);
+  judge.require(
+      plan.heads_per_block <= kMostHeads,
+      "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
+      plan.heads_per_block, kMostHeads);
+  judge.require(
+      plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
+      "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "
+      "at most 256 threads",
+      plan.heads_per_block, plan.threads, kMostHeadsOf512);
+  judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
+                "code_words {} is not a power of two", plan.code_words);
+  judge_ring(judge, plan, op, gpu);
+  const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
+    const int channels = op.shape.head_dim / lanes;
+    judge.require(
+        channels % format.vector_size == 0,
+        "{}: vector_size {} does not divide the {} channels of a lane; use dataflow lanes", operand,
+        format.vector_size, channels);
+    judge.require(
+        !format.is_scalar() || channels * format.index_bits % (32 * format.vector_size) == 0,
+        "{}: the scalar codes of the {} channels of a lane are no whole words; use dataflow lanes",
+        operand, channels);
+    const std::int64_t row = row_words(op, format);
+    judge.require(row % plan.code_words == 0,
+                  "{}: code_words {} does not divide the {} words of a row of codes", operand,
+                  plan.code_words, row);
+    // Rows that are counted to end with a group of either.
+    const CodeLayout counted{std::max(op.keys.layout.rows, op.values.layout.rows),
+                             format.layout.words};
+    judge.require(
+        vq::stored_words(counted, op.shape.tokens, row) <= std::numeric_limits<std::int32_t>::max(),
+        "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes", operand,
+        op.shape.tokens, row);
+  };
+  shares(op.keys, 4, "keys");
+  shares(op.values, vq::value_lanes(configured(plan, op)), "values");
+  judge_attention(judge, plan, op, gpu, true);
+}
+
+AttentionMma choose_plan(AttentionMma plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  return feasible(plan, op, gpu).value_or(plan);
+}
+
+// A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds. Of a
+// plan with schedule length, those that have as many blocks as stand on the GPU at once.
+void add_candidates(Candidates& to, AttentionMma plan, const AttentionDecode& op,
+                    SpacePlacement allowed) {
+  using P = AttentionMma;
+  const bool by_length = plan.schedule == Schedule::balanced;
+  const auto chosen = feasible(plan, op, to.gpu);
+  if (!chosen) return;
+  const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
+  plan = *chosen;
+  // Fewer heads leave registers to more warps and share a KV head among blocks.
+  std::vector<int> heads{plan.heads_per_block};
+  const auto also = [&heads](int number) {
+    if (std::find(heads.begin(), heads.end(), number) == heads.end()) heads.push_back(number);
+  };
+  if (plan.heads_per_block > 2 * op.group()) {
+    also(plan.heads_per_block / op.group() / 2 * op.group());
+  }
+  for (const int most : {16, 8, 4, 1}) also(even_heads(op, most));
+  for_each_of(plan,
+              {{&P::heads_per_block, heads},
+               {&P::threads, {64, 128, 256, 512}},
+               {&P::step_tokens, plan.code_stages > 0 ? std::vector{16} : std::vector{8, 16, 32}},
+               {&P::code_words, halvings(plan.code_words)}},
+              [&] {
+                if (by_length) {
+                  add_by_length(to, op, plan, placements);
+                } else {
+                  add_splits(to, op, plan, plan.step_tokens, placements);
+                }
+              });
+}
+
+// Of scalar codes a block reads the one entry of each unit once: it is the scales. Of keys the
+// tiles of a step look up an octet of channels one after the other; of values a lane does two
+// tokens, and a tile all of its channels before the next tile's.
+PlanUse use_of(const AttentionMma& plan, const AttentionDecode& op) {
+  PlanUse use = use_of<AttentionMma>(plan, op);
+  const std::array<int, 2> lanes{4, vq::value_lanes(configured(plan, op))};
+  const std::array<int, 2> in_a_row{plan.step_tokens / 8, 2};
+  for (std::size_t i = 0; i < 2; ++i) {
+    OperandUse& each = use.operands[i];
+    if (vq::is_scalar(each.format.decoder)) {
+      each.lookups = each.fills * static_cast<double>(each.units);
+      continue;
+    }
+    each.lane_units = std::min(each.lane_units, lanes[i]);
+    each.in_a_row = each.lane_units > 1 ? in_a_row[i] : 1;
+  }
+  return use;
+}
+
+// Each warp takes steps of tokens of its own, in tiles of 8; the warps' parts are merged once.
+void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& op,
+                const PlanUse& use, ConflictTable& conflicts) {
+  const auto config = configured(plan, op);
+  const double warps = plan.threads / 32.0;
+  const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
+  const double steps = std::ceil(tokens / (warps * plan.step_tokens));
+  const double step_tiles = plan.step_tokens / 8.0;
+  const double tiles = warps * steps * step_tiles;
+  const double quads = std::ceil(plan.heads_per_block / 4.0);
+  const double dims = op.shape.head_dim;
+  // As if all lanes had channels of values, where some have none.
+  const double value_dims = dims * 8 / vq::value_lanes(config);
+  const auto lookups = [&](const VqFormat& format, double channels) {
+    if (format.is_scalar()) return warps * channels / 32.0;
+    return tiles * channels / 4.0 / format.vector_size * format.num_codebooks;
+  };
+  add_lookups(to, use.operands[0], lookups(op.keys, dims), conflicts);
+  add_lookups(to, use.operands[1], lookups(op.values, value_dims), conflicts);
+  const double octets = dims / 32.0;
+  double parts = vq::query_parts(config);
+  if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
+  // Half as many with values. Coefficients of several query tokens were fitted without that.
+  const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
+  const double paired = pairs ? 0.5 : 1;
+  // A product of keys takes two tiles, and as long of one.
+  if (plan.step_tokens == 8) parts *= 2;
+  to.products += tiles * quads *
+                 (octets * op.keys.num_codebooks * parts +
+                  value_dims / 32.0 * op.values.num_codebooks * paired);
+  to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
+  const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
+  const bool balanced = vq::balanced(config);
+  const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
+  to.passes += pieces * 2 * merged;
+  to.prologue += pieces * around_turns(plan, op);
+  fill_by_copies(to, use);
+  to.chain += steps * step_turns(step_tiles, quads * paired, op);
+  // Entries in shared memory come while the last launch ends, those in global memory after codes.
+  constexpr double kFirstLookup = 1.5;
+  if (looks_up_in_global(plan, op)) to.chain += kFirstLookup;
+  to.registers = registers_of(plan, op);
+  to.resident = std::max(1, vq::resident(config));
+  to.warp_turns = steps;
+  // By fits: turns that blocks of 16 warps take besides; times that several blocks take.
+  constexpr double kOf16Warps = 1.8;
+  if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
+  to.times_of_several = 1.035;
+  to.times = times_of_byte_values(op);
+  to.gathering = std::int64_t{plan.splits} * vq::head_blocks(config);
+  const bool of_tensor = op.keys.scope == Scope::tensor && op.values.scope == Scope::tensor;
+  to.books = of_tensor ? 1 : op.shape.kv_heads;
+}
+
+}  // namespace vqgen

@@ -1,0 +1,170 @@
+// Decoding by lanes: memory bounds it, by what it writes. So the grid is as many blocks as are
+// resident at a time, or some times as many, and codebooks stand near where a block fetches little
+// beside what it writes.
+#include "heuristics/kernels/attention.h"
+#include "heuristics/occupancy.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kLeastDecoded = 16;      // tokens of a block
+constexpr int kUsuallyDecoded = 1024;  // at most
+constexpr int kMostDecoded = 4096;     // of a block that has large codebooks to fetch
+constexpr int kBeginning = 64;         // that could be decoded while a block waits for its first
+constexpr double kWorthFilling = 1;    // bytes fetched to shared memory for one that is written
+constexpr double kWorthCopies = 0.25;  // bytes stored to shared memory for one that is written
+
+// Tokens whose rows are as many bytes as a tensor's codebooks.
+double tokens_of_codebooks(const vq::FormatConfig& format, int head_dim) {
+  return static_cast<double>(vq::units_of(format, head_dim)) *
+         static_cast<double>(vq::unit_codebook_elements(format)) / head_dim;
+}
+
+// Of a thread.
+int registers_of(const KvDequantize& op) {
+  return op.keys.hadamard && op.shape.head_dim == 256 ? 128 : 80;
+}
+
+std::int64_t resident_blocks(const DequantizeSimt& plan, const KvDequantize& op,
+                             const GpuSpec& gpu) {
+  const std::int64_t bytes = call_shape(plan, op).shared_bytes();
+  return std::int64_t{std::max(occupancy(gpu, plan.threads, registers_of(op), bytes).blocks, 1)} *
+         gpu.sms;
+}
+
+// With so many tokens of a block that the waves of the grid end soonest. A block's beginning counts
+// as `beginning` tokens.
+DequantizeSimt share_tokens(DequantizeSimt plan, const KvDequantize& op, const GpuSpec& gpu,
+                            double beginning) {
+  const int most = beginning > 2 * kBeginning ? kMostDecoded : kUsuallyDecoded;
+  plan.tokens_per_block = most;
+  const int step = vq::step_tokens(configured(plan, op));
+  DequantizeSimt best = plan;
+  double least = 0;
+  for (int tokens = kLeastDecoded; tokens <= most;) {
+    plan.tokens_per_block = tokens;
+    const std::int64_t waves =
+        ceil_div(call_shape(plan, op).blocks(), resident_blocks(plan, op, gpu));
+    const double time = static_cast<double>(waves) * (tokens + beginning);
+    if ((least == 0 || time < least) && check(plan, op, gpu).ok) {
+      best = plan;
+      least = time;
+    }
+    if (tokens >= op.shape.tokens) break;
+    tokens += tokens < step ? kLeastDecoded : step;
+  }
+  return best;
+}
+
+}  // namespace
+
+void judge_plan(Judge& judge, const DequantizeSimt& plan, const KvDequantize& op,
+                const GpuSpec& gpu) {
+  judge_codebooks(judge, op, gpu);
+  const auto config = configured(plan, op);
+  const vq::CallShape shape = call_shape(plan, op);
+  judge.require(shape.launches[0].x <= 2147483647,
+                "{} tokens by {} exceed the grid's first axis; raise tokens_per_block",
+                op.shape.tokens, plan.tokens_per_block);
+  judge_placement(judge, config.keys, vq::units_of(config.keys, op.shape.head_dim), "keys");
+  judge_placement(judge, config.values, vq::units_of(config.values, op.shape.head_dim), "values");
+  judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
+}
+
+DequantizeSimt choose_plan(DequantizeSimt plan, const KvDequantize& op, const GpuSpec& gpu) {
+  const auto config = configured(plan, op);
+  const std::array operands{std::pair(&DequantizeSimt::key_codebook, &config.keys),
+                            std::pair(&DequantizeSimt::value_codebook, &config.values)};
+  plan.tokens_per_block = kLeastDecoded;
+  // Near where it fits, for a block is of keys or of values and neither takes room of the other;
+  // then where a block writes as much as it fetches.
+  for (const auto& [placement, format] : operands) {
+    plan.*placement = all_shared(vq::entries(*format));
+    if (!check(plan, op, gpu).ok) plan.*placement = all_global();
+  }
+  const auto shared = [&] {
+    double beginning = kBeginning;
+    for (const auto& [placement, format] : operands) {
+      if (plan.*placement == all_global()) continue;
+      beginning = std::max(beginning, kBeginning + tokens_of_codebooks(*format, op.shape.head_dim));
+    }
+    return share_tokens(plan, op, gpu, beginning);
+  };
+  plan = shared();
+  for (const auto& [placement, format] : operands) {
+    const double tokens = tokens_of_codebooks(*format, op.shape.head_dim);
+    if (tokens > kWorthFilling * plan.tokens_per_block) plan.*placement = all_global();
+  }
+  plan = shared();
+  // Copies, of which lanes read without conflicts, where they cost no room for blocks.
+  for (const auto& [placement, format] : operands) {
+    if (plan.*placement == all_global()) continue;
+    const int copies = 128 / vq::held_bytes(*format);
+    const double tokens = copies * tokens_of_codebooks(*format, op.shape.head_dim);
+    DequantizeSimt with_copies = plan;
+    with_copies.*placement = all_replicated(vq::entries(*format), copies);
+    if (tokens <= kWorthCopies * plan.tokens_per_block && check(with_copies, op, gpu).ok &&
+        resident_blocks(with_copies, op, gpu) == resident_blocks(plan, op, gpu)) {
+      plan = with_copies;
+    }
+  }
+  return plan;
+}
+
+void add_candidates(Candidates& to, DequantizeSimt plan, const KvDequantize& op,
+                    SpacePlacement allowed) {
+  using P = DequantizeSimt;
+  if (allowed == SpacePlacement::any) to.add(choose_plan(plan, op, to.gpu));
+  const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
+  for_each_of(plan,
+              {{&P::threads, {128, 256, 512}},
+               {&P::tokens_per_block, {16, 32, 64, 128, 256, 512, 1024, 2048}}},
+              [&] {
+                for (const auto& [keys, values] : placements) {
+                  plan.key_codebook = keys;
+                  plan.value_codebook = values;
+                  to.add(plan);
+                }
+              });
+}
+
+PlanUse use_of(const DequantizeSimt& plan, const KvDequantize& op) {
+  const auto config = configured(plan, op);
+  const vq::CallShape shape = call_shape(plan, op);
+  const double of_each = static_cast<double>(shape.blocks()) / 2;
+  return {
+      .threads = plan.threads,
+      .blocks = shape.blocks(),
+      .shared_bytes = shape.shared_bytes(),
+      .operands = {cache_use(Operand::keys, op, config.keys, op.shape.head_dim, 1, of_each),
+                   cache_use(Operand::values, op, config.values, op.shape.head_dim, 1, of_each)}};
+}
+
+// No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at
+// the GPU's ceilings. Half of the blocks are of each tensor.
+void count_work(BlockWork& to, const DequantizeSimt& plan, const KvDequantize& op,
+                const PlanUse& use, ConflictTable& conflicts) {
+  const double turns = std::ceil(1.0 * plan.tokens_per_block /
+                                 vq::rows_at_once(configured(plan, op), op.shape.head_dim));
+  const double warps = plan.threads / 32.0;
+  for (const OperandUse& each : use.operands) {
+    const vq::FormatConfig& format = each.format;
+    const double lookups = turns * warps * vq::kDecodedChannels / vq::piece_elements(format) *
+                           format.num_codebooks / 2;
+    add_lookups(to, each, lookups, conflicts);
+    // A code is read, shifted and added; sums are rounded and stored.
+    to.arithmetic += lookups * (4 + 2 * vq::piece_elements(format)) + turns * warps * 8;
+    // A rotation is three additions of each channel, its factor, and what makes operands.
+    if (format.hadamard) to.arithmetic += turns * warps / 2 * vq::kDecodedChannels * 5;
+  }
+  to.chain += 1 + turns;
+  to.prologue += 2;
+  to.registers = registers_of(op);
+}
+
+std::vector<std::string> explain_plan(const DequantizeSimt& plan, const KvDequantize& op) {
+  return {fmt::format("tokens_per_block {}: of keys or of values, {} in a step",
+                      plan.tokens_per_block, vq::step_tokens(configured(plan, op)))};
+}
+
+}  // namespace vqgen

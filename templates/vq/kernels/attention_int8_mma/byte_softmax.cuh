@@ -1,0 +1,305 @@
+// The running softmax of one warp and its weighted sum of values as integers, for dataflow
+// attention_int8_mma. Lanes and channels as in warp_softmax.cuh: lane (g, c) has the scores of row
+// g of each tile of 8 tokens with head c of each quad, and channels [g head_dim / 8, ..) of that
+// head's output.
+//
+//   p   a probability is an integer of 16 bits: 2^kOne times what it is relative to the maximum
+//   a   of a sub-vector of four channels, words of rows 2c and 2c + 1 of four tiles are turned, so
+//       that four tokens of a channel are a word: rows g and g + 8 are two channels, k the tokens
+//   b   columns are head n / 2 of a quad, byte n % 2 of p, the high one first
+//   c   so c0 and c1 are 256 c0 + c1 = the sum of a channel of head c, c2 and c3 of the next
+//
+// Sums of integers are exact. The maximum is a whole number, in units of log2, and rises only when
+// a probability would not fit 16 bits: then sums are shifted.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/kernels/attention_int8_mma/raw_tiles.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
+#include <vq/loads.cuh>
+
+namespace vq {
+
+template <class Plan>
+class ByteSoftmax {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
+  static constexpr int kTiles = kBytesStep / 8;
+  static constexpr int kQuads = quad_heads(kConfig) / 4;
+  static constexpr int kHeads = kQuads * 4;
+  static constexpr int kVectors = kConfig.head_dim / 32;  // sub-vectors of a lane
+  static constexpr int kWarps = kConfig.threads / 32;
+  // With 15 the maximum rises less often, which is 1 to 4 % faster (H100), but p has a bit less:
+  // where one token of thousands has most of the weight, the others' rounding is then seen.
+  static constexpr float kOne = 15.98f;
+  static constexpr float kMost = 15.995f;  // the largest exponent whose power fits 16 bits
+  static constexpr float kLowest = -1.0e30f;
+  using Scores = float[kTiles][kQuads];
+  static constexpr bool kRaw = reads_raw(kConfig);
+  static constexpr bool kSkips = kConfig.max_sinks > 0;
+  using Raw = Either<kRaw, RawTiles<Plan>, NoRawTiles>;
+
+  VQ_DEVICE ByteSoftmax() {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) maximum_[quad] = kLowest, sum_[quad] = 0.0f;
+    VQ_UNROLL
+    for (int i = 0; i < kVectors * kQuads * 8; ++i) sum(i) = 0;
+  }
+
+  // The token that is row `row` of a tile: of the last four each pair is swapped, so that lanes
+  // that read codes of values at once, of rows 2c or of rows 2c + 1, meet in no bank.
+  VQ_DEVICE static int token_of(int row) { return row < 4 ? row : row ^ 1; }
+
+  // Tokens below `from`, which are raw, do not count.
+  VQ_DEVICE void skip_below(int from) { from_ = from; }
+
+  // Sums of products become exponents: times scale[quad] they are scores in units of log2. Tokens
+  // from `end` on, of the step from `first` on, get -inf.
+  VQ_DEVICE void to_exponents(Scores& scores, const float (&scale)[kQuads], int first, int end) {
+    Scores exponents;
+    bool above = false;
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      exponents[i / kQuads][i % kQuads] =
+          exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
+      above = above || exponents[i / kQuads][i % kQuads] > kMost;
+    }
+    if (any_of_warp(above) || first + kBytesStep > end || (kSkips && first < from_)) {
+      raise_maximum(scores, scale, first, end);
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * kQuads; ++i) {
+        const float own = exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
+        const float most = own > kMost ? kMost : own;  // by rounding, where scores are huge
+        exponents[i / kQuads][i % kQuads] = counts(i / kQuads, first, end) ? most : -infinity();
+      }
+    }
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      scores[i / kQuads][i % kQuads] = exponents[i / kQuads][i % kQuads];
+    }
+  }
+
+  // Operand b of the four tiles for each quad, from what to_exponents() made.
+  struct Weights {
+    u32 words[kQuads][2];
+  };
+  VQ_DEVICE Weights to_weights(const Scores& exponents) {
+    Weights weights;
+    const u32 part = lane_group() % 2 == 0 ? 0x7531u : 0x6420u;  // high bytes, or low ones
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      u32 turned[kTiles];
+      VQ_UNROLL
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float p = exp2_approx(exponents[tile][quad]);
+        sum_[quad] += p;
+        constexpr float kWhole = 8388608.0f;  // 2^23: the last bits of a sum with it are an integer
+        const u32 bits = float_bits(p + kWhole);
+        turned[tile] = movmatrix_trans(byte_permute(bits, bits, 0x1010u));
+      }
+      weights.words[quad][0] = byte_permute(turned[0], turned[1], part);
+      weights.words[quad][1] = byte_permute(turned[2], turned[3], part);
+    }
+    return weights;
+  }
+
+  // Adds sub-vector `vector` of this lane's, whose entries of rows 2c and 2c + 1 of each tile
+  // follow each other.
+  VQ_DEVICE void add(int vector, const u32 (&entries)[2 * kTiles], const Weights& weights) {
+    u32 channels[2][4];
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const u32* const of = entries + 4 * half;
+      const u32 low01 = byte_permute(of[0], of[1], 0x5140u);
+      const u32 high01 = byte_permute(of[0], of[1], 0x7362u);
+      const u32 low23 = byte_permute(of[2], of[3], 0x5140u);
+      const u32 high23 = byte_permute(of[2], of[3], 0x7362u);
+      channels[half][0] = byte_permute(low01, low23, 0x5410u);
+      channels[half][1] = byte_permute(low01, low23, 0x7632u);
+      channels[half][2] = byte_permute(high01, high23, 0x5410u);
+      channels[half][3] = byte_permute(high01, high23, 0x7632u);
+    }
+    VQ_UNROLL
+    for (int pair = 0; pair < 2; ++pair) {
+      const u32 a[4] = {channels[0][2 * pair], channels[0][2 * pair + 1], channels[1][2 * pair],
+                        channels[1][2 * pair + 1]};
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        mma_m16n8k32_s8_u8(sums_[vector][pair][quad], a, weights.words[quad]);
+      }
+    }
+  }
+
+  // Before anything is summed, of the step from `first` on: the scores of the warp's first step
+  // are the maximum that share_maximum() is to share.
+  VQ_DEVICE void take_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
+                              int end) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      maximum_[quad] = highest_of(scores, scale, first, end, quad);
+    }
+  }
+  // How far below the largest of a block of so many tokens its warps begin. A probability is
+  // rounded by the maximum of its warp: with one for all, the error is that of a warp which has
+  // all tokens of the block; a bit below, of one that has a quarter of them.
+  VQ_DEVICE static float below_shared(int tokens) {
+    if (tokens <= kBytesMostTokens) return 0.0f;
+    return tokens <= 4 * kBytesMostTokens ? 1.0f : 2.0f;
+  }
+  // All threads of a block, each warp having called take_maximum() or having no tokens: its warps
+  // begin with one maximum for each head less `below`, or their own where that is larger, which
+  // then rise less often.
+  VQ_DEVICE void share_maximum(float below) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      if (lane() < kGroupLanes) store_shared(sum_of(quad * 4 + lane(), warp()), maximum_[quad]);
+    }
+    sync_block();
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      VQ_UNROLL
+      for (int w = 0; w < kWarps; ++w) {
+        const float of_warp = load_shared(sum_of(quad * 4 + place_in_group(), w));
+        maximum_[quad] = larger(maximum_[quad], of_warp - below);
+      }
+      maximum_[quad] = ceiling(maximum_[quad]);
+    }
+  }
+
+  // The warps' parts of a block become one, in the order of the warps; a warp's is that of its
+  // codes times the values' scale, and of its raw tokens. All threads; begins with a barrier,
+  // behind which entries and rounds are no longer needed. each(head, channel, value, maximum, sum)
+  // is given the whole, where there are no raw tokens the value less the scale.
+  template <class Each>
+  VQ_DEVICE void merge(const Raw& raw, float scale, Each each) {
+    if (lane() < kGroupLanes) {
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        float own = maximum_[quad];
+        if constexpr (kRaw) own = larger(own, raw.maximum(quad) + kOne);
+        store_shared(maximum_of(quad * 4 + lane(), warp()), own);
+      }
+    }
+    sync_block();
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const int head = quad * 4 + place_in_group();
+      const float highest = block_maximum(head);
+      const float weight = exp2_approx(maximum_[quad] - highest);
+      float total = sum_[quad] * weight;
+      float of_raw = 0.0f;
+      if constexpr (kRaw) {
+        of_raw = exp2_approx(raw.maximum(quad) + kOne - highest);
+        total = fused(raw.sum(quad), of_raw, total);
+      }
+      VQ_UNROLL
+      for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
+      if (lane() < kGroupLanes) store_shared(sum_of(head, warp()), total);
+      float* const part = part_of(warp(), head) + lane_group() * kVectors * 4;
+      VQ_UNROLL
+      for (int vector = 0; vector < kVectors; ++vector) {
+        const auto bits = [&](int i) {
+          const i32(&own)[4] = sums_[vector][i / 2][quad];
+          const auto high = static_cast<float>(own[i % 2 * 2]);
+          const auto low = static_cast<float>(own[i % 2 * 2 + 1]);
+          const float of_codes = fused(high, 256.0f, low) * weight;
+          if constexpr (!kRaw)
+            return float_bits(of_codes);
+          else
+            return float_bits(fused(raw.output(quad, vector * 4 + i), of_raw, of_codes * scale));
+        };
+        store_shared(reinterpret_cast<U32x4*>(part) + vector,
+                     U32x4{bits(0), bits(1), bits(2), bits(3)});
+      }
+    }
+    sync_block();
+    for (int i = thread_index(); i < kConfig.heads_per_block * kConfig.head_dim;
+         i += kConfig.threads) {
+      const int head = i / kConfig.head_dim;
+      const int channel = i % kConfig.head_dim;
+      float value = 0.0f, total = 0.0f;
+      VQ_UNROLL
+      for (int w = 0; w < kWarps; ++w) {
+        value += load_shared(part_of(w, head) + channel);
+        total += load_shared(sum_of(head, w));
+      }
+      each(head, channel, value, block_maximum(head) - kOne, total);
+    }
+  }
+
+ private:
+  VQ_DEVICE static float* maximum_of(int head, int w) {
+    return shared_part<float>(kAt.maximum) + head * kWarps + w;
+  }
+  VQ_DEVICE static float* sum_of(int head, int w) {
+    return shared_part<float>(kAt.sum) + head * kWarps + w;
+  }
+  VQ_DEVICE static float* part_of(int w, int head) {
+    return shared_part<float>(kAt.parts) + (w * kHeads + head) * part_row(kConfig.head_dim);
+  }
+  VQ_DEVICE static float block_maximum(int head) {
+    float highest = load_shared(maximum_of(head, 0));
+    VQ_UNROLL
+    for (int w = 1; w < kWarps; ++w) highest = larger(highest, load_shared(maximum_of(head, w)));
+    return highest;
+  }
+
+  VQ_DEVICE float exponent(float score, const float (&scale)[kQuads], int quad) const {
+    return fused(score, scale[quad], kOne - maximum_[quad]);
+  }
+  VQ_DEVICE bool counts(int tile, int first, int end) const {
+    const int token = first + tile * 8 + token_of(lane_group());
+    return token < end && (!kSkips || token >= from_);
+  }
+
+  // Of a head's maximum and the scores of its tokens that count.
+  VQ_DEVICE float highest_of(const Scores& scores, const float (&scale)[kQuads], int first, int end,
+                             int quad) const {
+    float highest = maximum_[quad];
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (counts(tile, first, end)) highest = larger(highest, scores[tile][quad] * scale[quad]);
+    }
+    VQ_UNROLL
+    for (int mask = 4; mask < 32; mask *= 2) {
+      highest = larger(highest, shuffle_xor(highest, mask));
+    }
+    return highest;
+  }
+
+  // Where scores of a head, of tokens that count, exceed its maximum by too much; by those of the
+  // head alone, so that no other head's change its bits.
+  VQ_DEVICE void raise_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
+                               int end) {
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      float highest = highest_of(scores, scale, first, end, quad);
+      highest = highest > maximum_[quad] + (kMost - kOne) ? ceiling(highest) : maximum_[quad];
+      const float by = highest - maximum_[quad];
+      maximum_[quad] = highest;
+      sum_[quad] *= exp2_approx(-by);
+      constexpr float kAll = 30.0f;  // bits, that leave next to nothing
+      const int bits = by < kAll ? static_cast<int>(by) : static_cast<int>(kAll);
+      const i32 half = (1 << bits) >> 1;
+      VQ_UNROLL
+      for (int vector = 0; vector < kVectors; ++vector) {
+        VQ_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          i32& own = sums_[vector][i / 4][quad][i % 4];
+          own = (own + half) >> bits;
+        }
+      }
+    }
+  }
+
+  VQ_DEVICE i32& sum(int i) { return sums_[i / 8 / kQuads][i % 8 / 4][i / 8 % kQuads][i % 4]; }
+
+  float maximum_[kQuads];  // the same in all lanes that have the head
+  float sum_[kQuads];      // over the tokens whose scores this lane had
+  int from_ = 0;
+  i32 sums_[kVectors][2][kQuads][4];
+};
+
+}  // namespace vq

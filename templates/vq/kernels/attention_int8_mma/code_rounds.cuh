@@ -1,0 +1,195 @@
+// The codes of a block's tokens by rounds, for dataflow attention_int8_mma: in a round each warp
+// has a step of tokens, whose rows it copies to one of pipeline_stages places in shared memory, 16
+// bytes a lane at a time. Codes on their way take no registers, warps wait for nobody, and a row of
+// a cache in pages may stand anywhere at the same cost.
+//
+//   wait        for the copies of the oldest round
+//   give back   loads the page numbers of the round that takes the place of the one just read
+//   refill      copies that, a little later, when they have come
+//
+// One warp asks for the first round of all, while the others put entries in place; more than two
+// rounds are asked for behind it, so that it comes first.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/ops/attention_work.cuh>
+
+namespace vq {
+
+template <class Plan>
+class CodeRounds {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
+  static constexpr int kWarps = kConfig.threads / 32;
+  static constexpr int kPlaces = kConfig.pipeline_stages;
+  static constexpr int kTokens = kConfig.threads;  // of a round
+  static constexpr int kRowBytes = code_row_bytes(kConfig);
+  static constexpr int kKeyBytes = kTokens * kRowBytes;
+  static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
+  static constexpr bool kPaged = kConfig.page_tokens > 0;
+  static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
+  // Lanes that copy a row together; of a step of keys or values, copies of a lane, whose rows are
+  // kApart apart, and pages of these rows.
+  static constexpr int kChunk = 16;
+  static constexpr int kOfRow = kRowBytes / kChunk;
+  static constexpr int kCopies = kBytesStep * kOfRow / 32;
+  static constexpr int kApart = 32 / kOfRow;
+  static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
+  using Pages = u32[kPages];  // numbers of these
+  static_assert(kRowBytes % kChunk == 0 && 32 % kOfRow == 0, "");
+  static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0, "");
+
+  // All threads, before the wait for the last launch, of work of which place_of_block() is known:
+  // brings the first round to the second-level cache, as far as the sequence has room for one. No
+  // code is read: the last launch may still write there. It may write the length too, by which a
+  // split begins: then other codes are brought.
+  VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
+    constexpr int kSector = 32;
+    const i64 first = work.begin_by_hint(args);
+    const i64 room = args.capacity - first;
+    const i64 bytes = (room < kTokens ? room : kTokens) * kRowBytes;
+    const u8* const keys = rows_of(args.keys, block_z(), work.kv_head) + first * kRowBytes;
+    const u8* const values = rows_of(args.values, block_z(), work.kv_head) + first * kRowBytes;
+    for (int at = thread_index() * kSector; at < bytes; at += kConfig.threads * kSector) {
+      prefetch_global(keys + at);
+      prefetch_global(values + at);
+    }
+  }
+
+  // Of tokens [begin, end) of the sequence that `work` has; `begin` is a multiple of a step.
+  VQ_DEVICE void point_at(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
+    keys_ = Rows(args.keys, work.batch, work.kv_head);
+    values_ = Rows(args.values, work.batch, work.kv_head);
+    if constexpr (kPaged) table_ = args.keys.pages + work.batch * args.keys.page_columns;
+    end_ = work.end;
+    next_ = work.begin + warp() * kBytesStep;
+  }
+  // One warp: the first round of all warps.
+  VQ_DEVICE void ask_for_first() const {
+    const int begin = next_ - warp() * kBytesStep;
+    Pages pages[kWarps];
+    VQ_UNROLL
+    for (int i = 0; i < kWarps; ++i) load_pages(pages[i], begin + i * kBytesStep);
+    VQ_UNROLL
+    for (int i = 0; i < kWarps; ++i) copy_step(0, i, begin + i * kBytesStep, pages[i]);
+  }
+  // All warps: this warp's part of the other rounds, whose page numbers are loaded before. Where
+  // these are not few it is asked for behind a sync_block, so that the first round comes first.
+  struct FirstPages {
+    Pages of[kPlaces - 1];
+  };
+  VQ_DEVICE FirstPages load_first_pages() {
+    next_ += kTokens;
+    FirstPages pages = {};
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces - 1; ++i) load_pages(pages.of[i], next_ + i * kTokens);
+    return pages;
+  }
+  VQ_DEVICE bool others_are_few() const { return end_ - (next_ - warp() * kBytesStep) <= kTokens; }
+  VQ_DEVICE void ask_for_others(const FirstPages& pages) {
+    copy_async_commit();
+    VQ_UNROLL
+    for (int i = 0; i < kPlaces - 1; ++i) ask((i + 1) * kRoundBytes, pages.of[i]);
+  }
+  // The warp that has asked for the first round, before a sync_block.
+  VQ_DEVICE static void await_first() { copy_async_wait<kPlaces - 1>(); }
+
+  // Where the codes of this round stand in shared memory: of keys, and of values.
+  VQ_DEVICE u32 keys() const {
+    return shared_place(shared_memory()) + static_cast<u32>(kAt.rounds) + place_;
+  }
+  VQ_DEVICE u32 values() const { return keys() + kKeyBytes; }
+
+  // To the next round.
+  VQ_DEVICE void go_on() { place_ = following(place_); }
+  // All lanes of a warp, which has tokens of this round: for what each has copied.
+  VQ_DEVICE static void wait() {
+    copy_async_wait<kPlaces - 2>();
+    sync_warp();
+  }
+  // All lanes of a warp that has read its part of the round before this one, and then waited.
+  VQ_DEVICE void give_back() { load_pages(ahead_, next_); }
+  VQ_DEVICE void refill() {
+    ask(given_, ahead_);
+    given_ = following(given_);
+  }
+
+ private:
+  VQ_DEVICE static const u8* rows_of(const QuantizedArgs& tensor, int batch, int kv_head) {
+    return reinterpret_cast<const u8*>(tensor.codes + batch * tensor.batch_stride +
+                                       kv_head * tensor.head_stride);
+  }
+  // The rows of keys or values of a head, from this lane's part of its own first one on.
+  struct Rows {
+    Rows() = default;
+    VQ_DEVICE Rows(const QuantizedArgs& tensor, int batch, int kv_head)
+        : page_bytes(static_cast<u32>(tensor.batch_stride) * 4u),
+          row_bytes(kPaged ? static_cast<u32>(tensor.token_stride) * 4u : kRowBytes) {
+      first = wide_step(rows_of(tensor, kPaged ? 0 : batch, kv_head) + lane() % kOfRow * kChunk,
+                        static_cast<u32>(own_row() % kPage), row_bytes);
+    }
+    const u8* first;  // in page 0
+    u32 page_bytes;
+    u32 row_bytes;  // from a row to the next of a page
+  };
+
+  VQ_DEVICE static u32 following(u32 place) {
+    return place < (kPlaces - 1) * kRoundBytes ? place + kRoundBytes : 0;
+  }
+  // Of a step, that which this lane copies first.
+  VQ_DEVICE static int own_row() { return lane() / kOfRow; }
+
+  // Page numbers of this lane's rows of the step from token `first` on; past the sequence's last
+  // that again. What has no tokens has no page.
+  VQ_DEVICE void load_pages(Pages& pages, int first) const {
+    if (!kPaged || first >= end_) return;
+    const int last = (end_ - 1) / kPage;
+    VQ_UNROLL
+    for (int i = 0; i < kPages; ++i) {
+      const int token = kPage < kBytesStep ? first + own_row() + i * kApart : first;
+      const auto number = static_cast<int>(static_cast<u32>(token) / kPage);
+      pages[i] = static_cast<u32>(load_global(table_ + (number < last ? number : last)));
+    }
+  }
+
+  // The warp's next step, whose pages these are; a group of copies, of none where there is no step.
+  VQ_DEVICE void ask(u32 place, const Pages& pages) {
+    copy_step(place, warp(), next_, pages);
+    copy_async_commit();
+    next_ += kTokens;
+  }
+  // The rows of a warp's step from token `first` on, if there is one. A page has room for those
+  // past the sequence's last, which do not count; a cache without pages may not.
+  VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
+    if (first >= end_) return;
+    u8* const to =
+        shared_part<u8>(kAt.rounds) + place + of_warp * (kBytesStep * kRowBytes) + lane() * kChunk;
+    VQ_UNROLL
+    for (int i = 0; i < kCopies; ++i) {
+      if (!kPaged && first + own_row() + i * kApart >= end_) continue;
+      copy(to + i * (32 * kChunk), row_at(keys_, first, i, pages[i % kPages]));
+      copy(to + i * (32 * kChunk) + kKeyBytes, row_at(values_, first, i, pages[i % kPages]));
+    }
+  }
+  VQ_DEVICE static const u8* row_at(const Rows& rows, int first, int copy, u32 page) {
+    if constexpr (!kPaged) return rows.first + i64{first + copy * kApart} * kRowBytes;
+    const u8* const of_page = wide_step(rows.first, page, rows.page_bytes);
+    if constexpr (kPage < kBytesStep) return of_page;
+    const u8* const own = wide_step(of_page, static_cast<u32>(first) % kPage, rows.row_bytes);
+    return copy == 0 ? own : wide_step(own, static_cast<u32>(copy * kApart), rows.row_bytes);
+  }
+  VQ_DEVICE static void copy(u8* to, const u8* from) {
+    copy_async(reinterpret_cast<U32x4*>(to), reinterpret_cast<const U32x4*>(from));
+  }
+
+  Rows keys_, values_;
+  const i32* table_;
+  int end_;
+  int next_;                   // the first token of the warp's step that is asked for next
+  u32 place_ = 0, given_ = 0;  // bytes to the place that is read, and to the one that is free
+  Pages ahead_ = {};           // of the step that takes it
+};
+
+}  // namespace vq

@@ -1,0 +1,239 @@
+// The raw tokens of a sequence in dataflow attention_int8_mma: sinks and window as 16-bit elements,
+// in tiles of kRawTile tokens, which all warps of all splits share out.
+//
+//   way     a warp reads its tiles after its codes, by way of its parts of the first two rounds
+//           (code_rounds.cuh): keys in one, values in the other. Rows 0 to 3 are where codes of
+//           keys were, the others where those of values were; row r has its 16-byte piece p at
+//           p ^ r, against conflicts
+//   scores  lane (g, c) has channels [c head_dim / 4, ..) of token g (query_fragments.cuh)
+//   values  lane (g, c) has channels [g head_dim / 8, ..) of tokens 2c and 2c + 1: a has two of its
+//           channels as rows g and g + 8, b head n / 2 and part n % 2 of a probability, which is
+//           the sum of two 16-bit numbers
+//
+// Sums stay in fp32, apart from those of codes, until the warps' parts are merged.
+#pragma once
+
+#include <vq/args/attention_decode.h>
+#include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/loads.cuh>
+#include <vq/ops/query_fragments.cuh>
+
+namespace vq {
+
+// Tokens [0, sinks) and [window, end) of the sequence.
+struct RawTokens {
+  int sinks, recent_tokens, end;
+
+  VQ_DEVICE int sink_tiles() const { return ceil_div(sinks, kRawTile); }
+  VQ_DEVICE int tiles() const { return sink_tiles() + ceil_div(end - recent_tokens, kRawTile); }
+  // Of a tile: its first token, and where the tokens of its kind end.
+  VQ_DEVICE int first(int tile) const {
+    const int before = sink_tiles();
+    return tile < before ? tile * kRawTile : recent_tokens + (tile - before) * kRawTile;
+  }
+  VQ_DEVICE int end_of(int tile) const { return tile < sink_tiles() ? sinks : end; }
+};
+
+template <class Plan>
+class RawTiles {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Rows = RawRows<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kWarps = kConfig.threads / 32;
+  static constexpr int kQuads = quad_heads(kConfig) / 4;
+  static constexpr int kChannels = kHeadDim / 8;  // of values, of a lane
+  static constexpr float kLowest = -1.0e30f;      // below all scores, and finite
+  using Query = QueryFragments<Plan, 1, kConfig.element>;
+
+  // Of the sequence that `work` has.
+  VQ_DEVICE static RawTokens tokens_of(const Work& work) {
+    RawTokens tokens;
+    tokens.end = work.seen;
+    tokens.sinks = Rows::least(work.raw.sinks, work.seen);
+    const int recent_tokens = Rows::least(work.raw.recent_tokens, work.seen);
+    tokens.recent_tokens = recent_tokens > tokens.sinks ? recent_tokens : tokens.sinks;
+    return tokens;
+  }
+  // The block's, by way of shared memory: one thread keeps them, before a barrier.
+  VQ_DEVICE static void keep(const RawTokens& tokens) {
+    store_shared(kept(), tokens.sinks);
+    store_shared(kept() + 1, tokens.recent_tokens);
+    store_shared(kept() + 2, tokens.end);
+  }
+  VQ_DEVICE static RawTokens tokens() {
+    return {load_shared(kept()), load_shared(kept() + 1), load_shared(kept() + 2)};
+  }
+  VQ_DEVICE static u32* words() { return shared_part<u32>(kAt.raw_words); }
+
+  // Whether this warp has a tile in turn number `turn`.
+  VQ_DEVICE static bool has(const RawTokens& tokens, int turn) {
+    return tile_of(turn) < tokens.tiles();
+  }
+
+  // All lanes of a warp: the rows of its first tile come to the second-level cache.
+  VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const RawTokens& tokens) {
+    for_each_piece(args, tokens, 0, [&](i64 element, int, int) {
+      prefetch_global(args.raw_keys + element);
+      prefetch_global(args.raw_values + element);
+    });
+  }
+  // All lanes of a warp begin to copy the keys of a turn, if it has a tile, or its values, of which
+  // the last ones have been read; a group of copies each, whose turn await() is for all lanes.
+  VQ_DEVICE static void ask_keys(const AttentionDecodeArgs& args, const RawTokens& tokens,
+                                 int turn) {
+    ask(args, args.raw_keys, kKeys, tokens, turn);
+  }
+  VQ_DEVICE static void ask_values(const AttentionDecodeArgs& args, const RawTokens& tokens,
+                                   int turn) {
+    ask(args, args.raw_values, kValues, tokens, turn);
+  }
+  VQ_DEVICE static void await() {
+    copy_async_wait<1>();
+    sync_warp();
+  }
+
+  // The block's query as it came, which prepare() of Query has stored.
+  VQ_DEVICE void begin() {
+    query_.load(words());
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      maximum_[quad] = kLowest;
+      sum_[quad] = 0.0f;
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) output_[quad][i] = 0.0f;
+    }
+  }
+
+  // The keys of a turn, which have come; `scale` makes a product a score in units of log2.
+  VQ_DEVICE void take_keys(int turn, const RawTokens& tokens, float scale) {
+    const int tile = tile_of(turn);
+    float products[1][Query::kProducts][4] = {};
+    VQ_UNROLL
+    for (int octet = 0; octet < Query::kOctets; ++octet) {
+      u32 words[1][4];
+      load_piece(words[0], kKeys, lane_group(), place_in_group() * (kPieces / 4) + octet);
+      typename Query::Octet of;
+      query_.read(of, octet);
+      query_.multiply(products, words, of);
+    }
+    float scores[1][kQuads];
+    Query::take_scores(products, scores);
+    const bool counts = tokens.first(tile) + lane_group() < tokens.end_of(tile);
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      const float score = counts ? scores[0][quad] * scale : -infinity();
+      float highest = larger(maximum_[quad], score);
+      VQ_UNROLL
+      for (int mask = 4; mask < 32; mask *= 2) {
+        highest = larger(highest, shuffle_xor(highest, mask));
+      }
+      const float factor = exp2_approx(maximum_[quad] - highest);
+      maximum_[quad] = highest;
+      const float p = exp2_approx(score - highest);
+      sum_[quad] = fused(sum_[quad], factor, p);
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) output_[quad][i] *= factor;
+      const u16 high = from_float<kConfig.element>(p);
+      const float left = p - to_float<kConfig.element>(high);
+      const u32 parts = u32{high} | u32{from_float<kConfig.element>(left)} << 16;
+      weights_[quad] = movmatrix_trans(parts);
+    }
+  }
+  // Its values, which have come, behind take_keys().
+  VQ_DEVICE void add_values() {
+    u32 words[2][kChannels / 2];
+    VQ_UNROLL
+    for (int i = 0; i < 2 * (kChannels / 8); ++i) {
+      const int piece = i / 2;
+      load_piece(words[i % 2] + piece * 4, kValues, 2 * place_in_group() + i % 2,
+                 lane_group() * (kChannels / 8) + piece);
+    }
+    VQ_UNROLL
+    for (int w = 0; w < kChannels / 2; ++w) {
+      const u32 a[4] = {byte_permute(words[0][w], words[1][w], 0x5410u),
+                        byte_permute(words[0][w], words[1][w], 0x7632u), 0u, 0u};
+      VQ_UNROLL
+      for (int quad = 0; quad < kQuads; ++quad) {
+        const u32 b[2] = {weights_[quad], 0u};
+        float sums[4] = {};
+        mma_m16n8k16<kConfig.element>(sums, a, b);
+        output_[quad][2 * w] += sums[0] + sums[1];
+        output_[quad][2 * w + 1] += sums[2] + sums[3];
+      }
+    }
+  }
+
+  // For head c of a quad, in lane (g, c): the largest score, kLowest without any; the sum over
+  // this lane's tokens of what exceeds it by; weighted values, of channel i of this lane's.
+  VQ_DEVICE float maximum(int quad) const { return maximum_[quad]; }
+  VQ_DEVICE float sum(int quad) const { return sum_[quad]; }
+  VQ_DEVICE float output(int quad, int i) const { return output_[quad][i]; }
+
+ private:
+  static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a row
+  static constexpr int kHalf = kRawTile / 2;    // rows that stand together
+  static constexpr int kHalfBytes = kHalf * kHeadDim * 2;
+  static_assert(kHalfBytes == kBytesStep * code_row_bytes(kConfig), "");
+
+  // From where rounds begin to those that keys and values take.
+  static constexpr int kKeys = 0;
+  static constexpr int kValues = static_cast<int>(round_bytes(kConfig));
+
+  VQ_DEVICE static int* kept() { return shared_part<int>(kAt.raw_tokens); }
+  VQ_DEVICE static int tile_of(int turn) {
+    return block_x() + kConfig.splits * (warp() + kWarps * turn);
+  }
+  // each(element, row, piece) of this lane's pieces of a turn's rows, which begin at that element
+  // of raw keys or values.
+  template <class Each>
+  VQ_DEVICE static void for_each_piece(const AttentionDecodeArgs& args, const RawTokens& tokens,
+                                       int turn, Each each) {
+    if (!has(tokens, turn)) return;
+    const i64 slots = Rows::first(args, block_z(), Work::place_of_block().kv_head);
+    const int first = tokens.first(tile_of(turn));
+    const int last = tokens.end_of(tile_of(turn)) - 1;
+    VQ_UNROLL
+    for (int i = 0; i < kRawTile * kPieces / 32; ++i) {
+      const int row = (i * 32 + lane()) / kPieces;
+      const int piece = (i * 32 + lane()) % kPieces;
+      const int token = first + row < last ? first + row : last;  // rows past the last repeat it
+      each(slots + Rows::row(Rows::slot(token, tokens.sinks)) + piece * 8, row, piece);
+    }
+  }
+  VQ_DEVICE static void ask(const AttentionDecodeArgs& args, const u16* slots, int round,
+                            const RawTokens& tokens, int turn) {
+    u8* const to = shared_part<u8>(kAt.rounds) + round;
+    if (has(tokens, turn)) {  // lanes have read what was there
+      sync_warp();
+    }
+    for_each_piece(args, tokens, turn, [&](i64 element, int row, int piece) {
+      copy_async(reinterpret_cast<U32x4*>(to + at(row, piece)),
+                 reinterpret_cast<const U32x4*>(slots + element));
+    });
+    copy_async_commit();
+  }
+  // Bytes from where a round begins to a piece of a row of this warp's.
+  VQ_DEVICE static int at(int row, int piece) {
+    return row / kHalf * (kWarps * kHalfBytes) + warp() * kHalfBytes +
+           row % kHalf * (kHeadDim * 2) + (piece ^ row) * 16;
+  }
+  VQ_DEVICE static void load_piece(u32* to, int round, int row, int piece) {
+    load_words<4>(
+        to, reinterpret_cast<const u32*>(shared_part<u8>(kAt.rounds) + round + at(row, piece)),
+        LoadShared());
+  }
+
+  Query query_;
+  float maximum_[kQuads];  // the same in all lanes that have the head
+  float sum_[kQuads];
+  float output_[kQuads][kChannels];
+  u32 weights_[kQuads];  // of the tile whose keys were taken
+};
+
+// In place of it where no token is raw.
+struct NoRawTiles {};
+
+}  // namespace vq

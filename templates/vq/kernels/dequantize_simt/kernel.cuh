@@ -1,0 +1,318 @@
+// kv_dequantize by lanes: cached tokens as dense rows of keys and values. A block is of keys or of
+// values. It goes through its tokens by steps, staging the codes of the next. A lane makes 8
+// channels of a token at a time, so that lanes that follow each other store memory that does. A
+// row's rotation is undone by products where the machine has them and the format allows it
+// (ops/rotated_tokens.cuh), else by the lanes that share the row.
+#pragma once
+
+#include <vq/args/kv_dequantize.h>
+#include <vq/kernels/dequantize_simt/plan.h>
+#include <vq/kernels/dequantize_simt/octet_entries.cuh>
+#include <vq/kernels/dequantize_simt/rotated_tokens.cuh>
+#include <vq/kernels/dequantize_simt/row_copies.cuh>
+#include <vq/ops/cache_rows.cuh>
+#include <vq/transform.cuh>
+
+namespace vq {
+
+// Of the values, or of the keys or one of their parts.
+inline constexpr int kDecodedValues = -1;
+template <class Plan, int kPart>
+struct DecodedFormat {
+  VQ_HD static constexpr FormatConfig config() {
+    return kPart == kDecodedValues ? Plan::config().values : key_format(Plan::config(), kPart);
+  }
+  static constexpr int kShare = config().part.channels;
+  VQ_HD static constexpr DequantizeSimtShared layout() {
+    return shared_layout(Plan::config(), config());
+  }
+  VQ_HD static constexpr CodebookShared shared() { return layout().book; }
+};
+
+template <class Plan, int kPart>
+class DecodedRows {
+ public:
+  using Format = DecodedFormat<Plan, kPart>;
+  using Rows = CacheRows<Plan, Format>;
+  using Raw = RawRows<Plan>;
+  static constexpr auto kConfig = Plan::config();
+  static constexpr FormatConfig kFormat = Rows::kFormat;
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kRowChannels = Rows::kHeadDim;  // of a part: its channels
+  static constexpr int kChannels = kDecodedChannels;   // of a store
+  static constexpr int kVectorSize = Rows::kVectorSize;
+  static constexpr int kStep = step_tokens(kConfig);
+  using Copies = RowCopies<Rows, kStep>;
+  using Rotated = RotatedTokens<Rows, kConfig.element, Format::layout().codes>;
+
+  VQ_DEVICE DecodedRows(const KvDequantizeArgs& args, const QuantizedArgs& tensor)
+      : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
+
+  // Tokens from `first` on, as many as the block has, to rows of `out`. All threads. Codebooks need
+  // not wait for the last launch; of large ones a part does, for the block may have no tokens.
+  VQ_DEVICE void decode(int first, const u16* raw, u16* out) {
+    book_.switch_to(Rows::first_unit(work_.kv_head, 0));
+    const Begun begun = begin_book();
+    after_last_launch();
+    const int length = load_global(args_.lengths + work_.batch);
+    const int last = first + kConfig.tokens_per_block;
+    const int written = length < args_.tokens ? length : args_.tokens;
+    const int end = written < last ? written : last;
+    if (first < end) write(first, end, length, raw, out, begun);
+    copy_async_wait<0>();  // nothing is under way when the block ends
+  }
+
+ private:
+  using Book = typename Rows::Book;
+  using Begun = typename Book::Begun;
+  static constexpr int kEarly = 8 * kConfig.threads;  // pieces of a codebook, before the wait
+  VQ_DEVICE Begun begin_book() {
+    if constexpr (Book::kIsCopy) {
+      book_.copy(0, kEarly);
+      return {};
+    } else {
+      return book_.begin_load(thread_index());
+    }
+  }
+
+  // Tokens [first, end) of a sequence of `length`.
+  VQ_DEVICE void write(int first, int end, int length, const u16* raw, u16* out,
+                       const Begun& begun) {
+    out_ = out + (i64{work_.batch} * kConfig.kv_heads + work_.kv_head) * args_.tokens * kHeadDim;
+    // Raw tokens are those before the coded ones and those behind them.
+    int coded = first, coded_end = end;
+    if constexpr (Raw::kMaxSinks + Raw::kMaxRecentTokens > 0) {
+      const auto tokens = Raw::tokens(args_, work_.batch, length);
+      coded = most(first, tokens.sinks);
+      coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;
+      if constexpr (kFormat.part.first_channel == 0) {  // whole rows: of parts, the first's
+        copy_raw(raw, first, coded < end ? coded : end, tokens);
+        copy_raw(raw, most(coded, coded_end), end, tokens);
+      }
+    }
+    if (coded >= coded_end) return;
+    first_ = coded;
+    count_ = coded_end - coded;
+    Copies copies(tensor_, work_.batch, work_.kv_head, first_, count_);
+    if constexpr (Book::kIsCopy) book_.copy(kEarly, Book::kPieces);
+    copies.stage(0, codes());
+    copy_async_commit();
+    if constexpr (!Book::kIsCopy) book_.finish_load(thread_index(), begun);
+    if constexpr (Rotated::kPossible) {
+      turn_back(copies);
+    } else {
+      share_out(copies);
+    }
+  }
+
+  // Calls step(rows, left) with the staged rows of each step while the codes of the next are in
+  // flight; `left` tokens are still to be done.
+  template <class Step>
+  VQ_DEVICE void go_through(Copies& copies, Step step) const {
+    for (int begin = 0; begin < count_; begin += kStep) {
+      copy_async_wait<0>();
+      sync_block();
+      if (begin + kStep < count_) {
+        copies.stage(begin + kStep, codes() + buffer(begin + kStep));
+        copy_async_commit();
+      }
+      step(buffer(begin), count_ - begin);
+    }
+  }
+  VQ_DEVICE static u32* codes() { return shared_part<u32>(Format::layout().codes); }
+  // Words of it before the rows of the step from `begin` on.
+  VQ_DEVICE static int buffer(int begin) { return begin / kStep % 2 * (kStep * Rows::kWords); }
+
+  // A warp takes several tokens, of which products undo the rotation.
+  VQ_DEVICE void turn_back(Copies& copies) const {
+    const Rotated rotated;
+    const int base = warp() * Rotated::kTokens;
+    u16* next = place(first_ + base + Rotated::token(0), Rotated::channel(0));
+    float* const factors = shared_part<float>(Format::layout().factors);
+    for (int i = thread_index(); i < kHeadDim; i += kConfig.threads) {
+      store_shared(factors + i, factor(i, hadamard_scale(kHeadDim)));
+    }
+    go_through(copies, [&](int rows, int left_of_block) {
+      u16* const to = next;
+      next += kStep * kHeadDim;
+      const int left = left_of_block - base;
+      if (left <= 0) return;
+      for (int half = 0; half < Rotated::kHalves; ++half) {
+        float value[Rotated::kPieces][kChannels];
+        rotated.load(value, book_, half, [&](int token) {
+          return rows + (base + (token < left ? token : 0)) * Rows::kWords;
+        });
+        VQ_UNROLL
+        for (int octet = 0; octet < Rotated::kOctets; ++octet) {
+          u32 bits[kChannels];
+          const float* const from = factors + half * 128 + Rotated::channel(octet);
+          load_words<4>(bits, reinterpret_cast<const u32*>(from), LoadShared{});
+          load_words<4>(bits + 4, reinterpret_cast<const u32*>(from + 4), LoadShared{});
+          float by[kChannels];
+          VQ_UNROLL
+          for (int i = 0; i < kChannels; ++i) by[i] = float_from_bits(bits[i]);
+          VQ_UNROLL
+          for (int i = 0; i < Rotated::kPieces; ++i) {
+            if (Rotated::octet(i) != octet || Rotated::token(i) >= left) continue;
+            store(to + half * 128 + Rotated::place(i), packed(value[i], by));
+          }
+        }
+      }
+    });
+  }
+
+  // Each lane takes 8 channels, the same of all its tokens.
+  VQ_DEVICE void share_out(Copies& copies) const {
+    constexpr int kLanes = row_lanes(kRowChannels);
+    constexpr int kRows = rows_at_once(kConfig, kRowChannels);
+    const int row = thread_index() / kLanes;
+    const int channel = thread_index() % kLanes * kChannels;
+    u16* next = place(first_ + row, kFormat.part.in_parts ? 0 : channel);
+    float factors[kChannels];
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
+    go_through(copies, [&](int rows, int left) {
+      u16* const to = next;
+      next += kStep * kHeadDim;
+      const auto take = [&](int base) {  // whole warps: shuffles below
+        const int number = base + row;
+        const bool here = row < kRows && number < kStep && number < left;
+        const int from = rows + number * Rows::kWords;
+        U32x4 words{};
+        if constexpr (kIsEntry) {
+          u32 entries[kChannels / 2];
+          if (here) {
+            octet_entries<Rows, kConfig.element, Format::layout().codes>(entries, book_, from,
+                                                                         channel / kChannels, 0);
+            words = {entries[0], entries[1], entries[2], entries[3]};
+          }
+        } else {
+          float value[kChannels] = {};
+          if (here) look_up(value, codes() + from, channel);
+          if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
+          words = packed(value, factors);
+        }
+        if (here) store_octet(to + base * kHeadDim, channel, words);
+      };
+      if constexpr (kIsEntry) {
+        VQ_UNROLL
+        for (int base = 0; base < kStep; base += kRows) take(base);
+      } else {  // which takes more registers
+        for (int base = 0; base < kStep; base += kRows) take(base);
+      }
+    });
+  }
+
+  // Is what a code stands for what is stored?
+  static constexpr bool kIsEntry = Rows::kPieces == 1 && kFormat.num_codebooks == 1 &&
+                                   !kFormat.stage_scales && !kFormat.smooth && !kFormat.hadamard &&
+                                   scale_words(kFormat, kRowChannels) == 0;
+  // 8 channels of a staged row, as they were quantized.
+  VQ_DEVICE void look_up(float (&value)[kChannels], const u32* row, int channel) const {
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; i += kVectorSize) {
+      float part[kVectorSize];
+      Rows::decode(book_, row, 0, (channel + i) / kVectorSize, part);
+      VQ_UNROLL
+      for (int j = 0; j < kVectorSize; ++j) value[i + j] = part[j];
+    }
+  }
+
+  // What a channel is multiplied by last.
+  VQ_DEVICE float factor(int channel, float scale) const {
+    if constexpr (kFormat.smooth) {
+      scale *= load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel);
+    }
+    return scale;
+  }
+  VQ_DEVICE static U32x4 packed(float (&value)[kChannels], const float (&factors)[kChannels]) {
+    VQ_UNROLL
+    for (int i = 0; i < kChannels; ++i) value[i] *= factors[i];
+    return {pack2<kConfig.element>(value[0], value[1]), pack2<kConfig.element>(value[2], value[3]),
+            pack2<kConfig.element>(value[4], value[5]), pack2<kConfig.element>(value[6], value[7])};
+  }
+
+  // Tokens [begin, end) of the raw rows. All threads.
+  VQ_DEVICE void copy_raw(const u16* raw, int begin, int end,
+                          const typename Raw::Tokens& tokens) const {
+    constexpr int kLanes = row_lanes(kHeadDim);
+    constexpr int kRows = rows_at_once(kConfig, kHeadDim);
+    if (thread_index() >= kRows * kLanes) return;  // its rows are others' too
+    const int channel = thread_index() % kLanes * kChannels;
+    for (int token = begin + thread_index() / kLanes; token < end; token += kRows) {
+      const u16* const row = raw + Raw::at(args_, work_.batch, work_.kv_head, token, tokens.sinks);
+      store(place(token, channel), load_global(reinterpret_cast<const U32x4*>(row + channel)));
+    }
+  }
+
+  VQ_DEVICE u16* place(int token, int channel) const {
+    return out_ + i64{token} * kHeadDim + channel;
+  }
+  // 8 channels of the format from `channel` on: to their places, or of parts to the row `to`.
+  VQ_DEVICE static void store_octet(u16* to, int channel, U32x4 words) {
+    if constexpr (!kFormat.part.in_parts) {
+      store(to, words);
+    } else {
+      const u32 pairs[] = {words.x, words.y, words.z, words.w};
+      VQ_UNROLL
+      for (int i = 0; i < kChannels; ++i) {
+        store_global(to + channel_of<Format, Plan>(channel + i),
+                     static_cast<u16>(pairs[i / 2] >> i % 2 * 16));
+      }
+    }
+  }
+  VQ_DEVICE static void store(u16* to, U32x4 words) {  // 8 channels
+    store_global(reinterpret_cast<U32x4*>(to), words);
+  }
+
+  const KvDequantizeArgs& args_;
+  const QuantizedArgs& tensor_;
+  struct {
+    int batch, kv_head;
+  } work_;
+  typename Rows::Book book_;
+  u16* out_;   // rows of the sequence and head
+  int first_;  // of the block's tokens that have codes
+  int count_;
+};
+
+// A block in turn of each part of the keys, and of the values.
+template <class Plan, int kPart = 0>
+VQ_DEVICE void decode_part(const KvDequantizeArgs& args, int part, int first) {
+  constexpr int kParts = key_parts(Plan::config());
+  if (part == kPart) {
+    using Format = DecodedFormat<Plan, kPart>;
+    const QuantizedArgs keys = part_tensor<Format>(args.keys);
+    DecodedRows<Plan, kPart>(args, keys).decode(first, args.raw_keys, args.out_keys);
+  } else if constexpr (kPart + 1 < kParts) {
+    decode_part<Plan, kPart + 1>(args, part, first);
+  } else {
+    DecodedRows<Plan, kDecodedValues>(args, args.values)
+        .decode(first, args.raw_values, args.out_values);
+  }
+}
+
+// Two blocks side by side are the keys and the values of the same tokens, in turns which is first:
+// a multiprocessor gets blocks that are about as far apart as there are multiprocessors, and should
+// have of both, for keys take more work.
+template <class Plan>
+VQ_DEVICE void kv_dequantize_simt(const KvDequantizeArgs& args) {
+  constexpr auto kConfig = Plan::config();
+  if constexpr (!kConfig.parts.none()) {
+    constexpr int kTensors = key_parts(kConfig) + 1;
+    decode_part<Plan>(args, block_x() % kTensors, block_x() / kTensors * kConfig.tokens_per_block);
+  } else {
+    const int parts = ceil_div(args.tokens, kConfig.tokens_per_block);
+    const int heads_before = block_z() * kConfig.kv_heads + block_y();
+    const u32 number = static_cast<u32>(heads_before) * 2 * parts + block_x();
+    const int first = block_x() / 2 * kConfig.tokens_per_block;
+    if (((number ^ number >> 7) & 1) == 0) {
+      DecodedRows<Plan, 0>(args, args.keys).decode(first, args.raw_keys, args.out_keys);
+    } else {
+      DecodedRows<Plan, kDecodedValues>(args, args.values)
+          .decode(first, args.raw_values, args.out_values);
+    }
+  }
+}
+
+}  // namespace vq

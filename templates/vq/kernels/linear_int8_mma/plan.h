@@ -1,0 +1,167 @@
+// Plan of a product of bytes: entries are int8 and so are their sums over the stages, x is two
+// bytes per element, and the tensor core multiplies integers.
+#pragma once
+
+#include <vq/layout/linear_runs.h>
+
+namespace vq {
+
+struct LinearInt8Mma {
+  int threads = 512;
+  int outputs_per_warp = 32;
+  int chunk_columns = 1024;
+  int splits = 1;
+  Combine combine = Combine::kernel;
+  int warps_along_columns = 1;
+  int prepack_x = 0;
+  int producer_warps = 0;
+  int rows_per_block = 8;
+  int product_rows = 8;
+  int code_words = 4;
+  Placement codebook{};
+
+  static constexpr const char* kType = "LinearInt8Mma";
+  static constexpr const char* kName = "linear_int8_mma";
+  static constexpr bool kAhead = true;
+  static constexpr bool kMayCluster = true;
+  static constexpr int kXElements = 8;
+  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  static constexpr int fragment_rows = 8;
+  static constexpr LinearFusion fusion = LinearFusion::permute;
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = LinearInt8Mma;
+    visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
+    visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096},
+          "output features that a warp serves, a multiple of 16");
+    visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
+    visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
+    visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
+    visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
+          "warps of a block that share the columns of an output, a power of two");
+    visit("prepack_x", &P::prepack_x, Range{0, 1},
+          "1: a kernel before turns x to bytes, which come by bulk copies; 0: the warps of a block "
+          "do, a chunk at a time");
+    visit(
+        "producer_warps", &P::producer_warps, Range{0, 8},
+        "warps of a block that turn x to bytes while the others multiply; 0: with prepack_x 0 all "
+        "do, between barriers");
+    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
+          "rows of x that a block serves, a multiple of product_rows");
+    visit("product_rows", &P::product_rows, Range{4, 8},
+          "rows of x that one product serves: 4, whose two bytes are columns side by side, or 8, "
+          "whose two bytes are two products");
+    visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
+    visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
+  }
+};
+
+// Warps that multiply.
+VQ_HD constexpr int multiplying_warps(const LinearConfig<LinearInt8Mma>& c) {
+  return c.threads / 32 - c.producer_warps;
+}
+VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearInt8Mma>& c) {
+  return multiplying_warps(c) / c.warps_along_columns * c.outputs_per_warp;
+}
+// Whether chunks of x come to places in turn, while others are multiplied.
+VQ_HD constexpr bool in_ring(const LinearConfig<LinearInt8Mma>& c) {
+  return c.prepack_x == 1 || c.producer_warps > 0;
+}
+
+// A group of columns is some runs, about kGroupColumns or what a warp has of a chunk: each row of x
+// has a scale for it, by which sums of integers become numbers.
+inline constexpr int kGroupColumns = 512;
+VQ_HD constexpr int chunk_runs(const LinearConfig<LinearInt8Mma>& c) {
+  return c.chunk_columns / run_columns(c);
+}
+VQ_HD constexpr int group_runs(const LinearConfig<LinearInt8Mma>& c) {
+  const int of_warp = ceil_div(chunk_runs(c), c.warps_along_columns);
+  int runs = kGroupColumns / run_columns(c);
+  if (runs > of_warp) runs = of_warp;
+  while (runs > 1 && chunk_runs(c) % runs != 0) --runs;
+  return runs < 1 ? 1 : runs;
+}
+VQ_HD constexpr int group_columns(const LinearConfig<LinearInt8Mma>& c) {
+  return group_runs(c) * run_columns(c);
+}
+VQ_HD constexpr int chunk_groups(const LinearConfig<LinearInt8Mma>& c) {
+  return chunk_runs(c) / group_runs(c);
+}
+
+// The bytes of x in a step, 32 columns of the block's rows, and from a step to the next: where
+// lanes store steps side by side, so much more that they meet in no bank.
+VQ_HD constexpr int byte_step_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return c.rows_per_block * 64 + (c.prepack_x == 1 ? 0 : step_gap_bytes(c));
+}
+// Of a chunk: [group][row] scales, fp32, padded to 16 bytes; then the bytes.
+VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return ceil_div(chunk_groups(c) * c.rows_per_block * 4, 16) * 16;
+}
+VQ_HD constexpr i64 byte_chunk_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return chunk_scale_bytes(c) + i64{c.chunk_columns / 32} * byte_step_bytes(c);
+}
+// Chunks that stand in shared memory at a time.
+VQ_HD constexpr int byte_chunks(const LinearConfig<LinearInt8Mma>& c) {
+  constexpr i64 kMost = 3;
+  const i64 share = ceil_div(chunks(c), i64{c.splits});
+  return in_ring(c) ? static_cast<int>(share < kMost ? share : kMost) : 1;
+}
+
+// Octets of a lane of a group's row.
+VQ_HD constexpr int lane_octets(const LinearConfig<LinearInt8Mma>& c) {
+  return ceil_div(group_columns(c), 256);
+}
+
+// Sums of a lane, of outputs and rows: twice as many of integers, one for each byte of x.
+VQ_HD constexpr int lane_sums(const LinearConfig<LinearInt8Mma>& c) {
+  return c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / 2);
+}
+// 32-bit registers of a thread: sums, those of integers and of all groups; the codes of this run
+// and the next, x of a step; and addresses and what is being looked up.
+VQ_HD constexpr int byte_registers(const LinearConfig<LinearInt8Mma>& c) {
+  constexpr int kBeside = 40;
+  const int tiles = c.outputs_per_warp / fragment_outputs(c);
+  return 3 * lane_sums(c) + tiles * 2 * 2 * run_words(c) + c.rows_per_block / 2 + kBeside;
+}
+
+// Floats that the warps of a block hand to each other when the columns are done.
+VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearInt8Mma>& c) {
+  if (c.warps_along_columns == 1) return 0;
+  return i64{32} * multiplying_warps(c) / 2 * lane_sums(c);
+}
+
+// Chunks; after the columns, the sums that warps hand over. Beside them what a ring of chunks has.
+VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  const i64 staged = byte_chunks(c) * byte_chunk_bytes(c);
+  const i64 handed = handed_floats(c) * 4;
+  return staged > handed ? staged : handed;
+}
+VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return in_ring(c) ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
+}
+
+// What the first kernel makes: of each block of rows all chunks, as they stand in shared memory. A
+// warp takes a row of a group.
+VQ_HD constexpr i64 made_row_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return chunks(c) * byte_chunk_bytes(c);
+}
+VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearInt8Mma>& c) {
+  return c.prepack_x == 1 ? row_blocks(c) * made_row_bytes(c) : 0;
+}
+VQ_HD constexpr int chunk_units(const LinearConfig<LinearInt8Mma>& c) {
+  return chunk_groups(c) * c.rows_per_block;
+}
+inline constexpr int kMakingThreads = 128;
+
+VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearInt8Mma>& c) {
+  CallShape shape{};
+  if (c.prepack_x == 1) {
+    shape.add({"linear_chunks_of_x", "x",
+               ceil_div(row_blocks(c) * chunks(c) * chunk_units(c), i64{kMakingThreads / 32}), 1,
+               row_slots(c), kMakingThreads, 0, false, false});
+  }
+  return call_behind(c, shape, shared_layout(c).total);
+}
+
+}  // namespace vq

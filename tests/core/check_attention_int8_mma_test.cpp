@@ -1,0 +1,212 @@
+// What attention by bytes takes: formats, shapes, blocks and the GPU; and how many tokens a warp
+// may sum up.
+#include "heuristics/choose.h"
+#include "heuristics/kernels/slice.h"
+#include "tests/core/check_support.h"
+
+namespace vqgen {
+namespace {
+
+AttentionDecode integers() {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 4096};
+  op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
+  op.values.smooth = op.values.hadamard = false;
+  return op;
+}
+AttentionInt8Mma sound_plan() { return {.threads = 512, .heads_per_block = 4}; }
+
+template <class Change>
+Verdict of_problem(Change change, const char* gpu = "h200") {
+  AttentionDecode op = integers();
+  change(op);
+  return check(sound_plan(), op, find_gpu(gpu));
+}
+template <class Change>
+Verdict of_plan(Change change, std::int64_t tokens = 4096, int group = 4) {
+  AttentionDecode op = integers();
+  op.shape.tokens = tokens;
+  op.shape.query_heads = 8 * group;
+  AttentionInt8Mma plan = sound_plan();
+  change(plan);
+  return check(plan, op, find_gpu("h200"));
+}
+
+TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
+  using Op = AttentionDecode;
+  expect_ok(of_problem([](Op&) {}));
+  for (VqFormat Op::*const of : {&Op::keys, &Op::values}) {
+    const auto with = [of](auto change) { return of_problem([&](Op& op) { change(op.*of); }); };
+    const std::string name = of == &Op::keys ? "keys:" : "values:";
+    expect_refused(with([](VqFormat& f) { f.entry_type = EntryType::element; }),
+                   {name, "int8 entries of 4 elements and codes of 8 bits", "use fragments"});
+    expect_refused(with([](VqFormat& f) { f.index_bits = 7; }), {name, "codes of 8 bits"});
+    expect_refused(with([](VqFormat& f) { f.vector_size = 8; }), {name, "4 elements"});
+    expect_refused(with([](VqFormat& f) { f.num_codebooks = 2; }), {name, "2 residual stages"});
+    expect_refused(with([](VqFormat& f) {
+                     f.scope = Scope::channel_group;
+                     f.group_channels = 64;
+                   }),
+                   {name, "one codebook a head"});
+    expect_ok(with([](VqFormat& f) {
+      f.scope = Scope::channel_group;
+      f.group_channels = 128;
+    }));
+    expect_ok(with([](VqFormat& f) { f.scope = Scope::tensor; }));
+    expect_refused(with([](VqFormat& f) { f.layout.rows = 2; }), {name, "groups of 2 rows"});
+    expect_ok(with([](VqFormat& f) { f.layout.words = 4; }));
+  }
+}
+
+TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
+  using Op = AttentionDecode;
+  expect_ok(of_problem([](Op& op) { op.shape.head_dim = 64; }));
+  expect_ok(of_problem([](Op& op) { op.dtype = DType::bf16; }));
+  expect_ok(of_problem([](Op& op) { op.shape.batch_invariant = true; }));
+  for (const int head_dim : {96, 256}) {
+    expect_refused(of_problem([&](Op& op) { op.shape.head_dim = head_dim; }),
+                   {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use fragments"});
+  }
+  expect_ok(of_problem([](Op& op) { op.shape.recent_tokens = 128; }));
+  expect_ok(of_problem([](Op& op) { op.shape.sinks = 4; }));
+  expect_ok(of_problem([](Op& op) { op.shape.page_tokens = 16; }));
+  expect_refused(of_problem([](Op& op) { op.shape.query_tokens = 2; }), {"query_tokens 2"});
+}
+
+TEST(CheckAttentionInt8Mma, TheGpuHasProductsOfBytesAndRoom) {
+  const auto any = [](AttentionDecode&) {};
+  for (const char* gpu : {"h100", "h200", "b200"}) expect_ok(of_problem(any, gpu));
+  expect_refused(of_problem(any, "t4"), {"no products of bytes", "use fragments"});
+  for (const char* gpu : {"a100", "rtx4090"}) {
+    expect_refused(of_problem(any, gpu), {"bytes of shared memory a block"});
+    const AttentionDecode op = integers();
+    expect_ok(check(choose_plan(AttentionInt8Mma{}, op, find_gpu(gpu)), op, find_gpu(gpu)));
+  }
+  expect_refused(of_plan([](AttentionInt8Mma& p) { p.pipeline_stages = 8; }),
+                 {"bytes of shared memory a block"});
+  expect_ok(of_plan([](AttentionInt8Mma& p) {
+    p.pipeline_stages = 8;
+    p.threads = 128;
+  }));
+}
+
+TEST(CheckAttentionInt8Mma, MoreThanAQuadOfHeadsHasRegistersInSmallerBlocks) {
+  const auto with = [](int heads, int threads) {
+    return of_plan(
+        [&](AttentionInt8Mma& p) {
+          p.heads_per_block = heads;
+          p.threads = threads;
+        },
+        4096, 8);
+  };
+  expect_ok(with(4, 512));
+  expect_ok(with(8, 384));
+  expect_refused(with(5, 416), {"threads 416", "heads_per_block 5", "at most 384"});
+  expect_refused(with(8, 200), {"not a multiple of 32"});
+  expect_refused(of_plan([](AttentionInt8Mma& p) {
+                   p.heads_per_block = 5;
+                   p.threads = 256;
+                 }),
+                 {"more than the 4 query heads"});
+}
+
+TEST(CheckAttentionInt8Mma, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
+  constexpr std::int64_t kMost = 8192;
+  const auto with = [](std::int64_t tokens, int threads, int splits, bool batch_invariant = false) {
+    AttentionDecode op = integers();
+    op.shape.tokens = tokens;
+    op.shape.batch_invariant = batch_invariant;
+    AttentionInt8Mma plan = sound_plan();
+    plan.threads = threads;
+    plan.splits = splits;
+    return check(plan, op, find_gpu("h200"));
+  };
+  expect_ok(with(kMost, 32, 1));
+  expect_refused(with(kMost + 1, 32, 1),
+                 {"8224 tokens of a warp", "8192", "16 bits", "more splits or threads"});
+  expect_ok(with(16 * kMost, 512, 1));
+  expect_refused(with(16 * kMost + 1, 512, 1), {"tokens of a warp"});
+  expect_ok(with(16 * kMost + 1, 512, 2));
+  expect_ok(with(3 * 16 * kMost, 512, 3));
+  expect_ok(with(3 * 16 * kMost, 512, 3, true));
+  expect_refused(with(3 * 16 * kMost + 1, 512, 3, true), {"tokens of a warp"});
+  // The rules' plan has splits for as many.
+  for (const std::int64_t tokens : {std::int64_t{200'000}, std::int64_t{3'000'000}}) {
+    AttentionDecode op = integers();
+    op.shape.batch = 16;
+    op.shape.tokens = tokens;
+    const AttentionInt8Mma plan = choose_plan(AttentionInt8Mma{}, op, find_gpu("h200"));
+    EXPECT_GT(plan.splits, 1);
+    expect_ok(check(plan, op, find_gpu("h200")));
+  }
+}
+
+// The rules take it on Hopper, but for short blocks that stand in line, and where blocks of more
+// than a quad of heads share a sequence and have few tokens, or not all heads of a KV head.
+TEST(ChooseAttentionInt8Mma, WhereItWasFaster) {
+  const auto chosen = [](auto change, const char* gpu = "h200") {
+    AttentionDecode op = integers();
+    op.shape.batch = 16;
+    change(op);
+    return std::string(dataflow_name(choose(op, find_gpu(gpu))));
+  };
+  using Op = AttentionDecode;
+  for (const char* gpu : {"h100", "h200", "gh200"}) EXPECT_EQ(chosen([](Op&) {}, gpu), "int8_mma");
+  for (const char* gpu : {"a100", "b200", "rtx5090"}) {
+    EXPECT_EQ(chosen([](Op&) {}, gpu), "mma") << gpu;
+  }
+  EXPECT_EQ(chosen([](Op& op) { op.shape.batch = 64; }), "int8_mma");
+  const auto short_in_line = [](Op& op) {
+    op.shape.batch = 64;
+    op.shape.tokens = 1000;
+  };
+  EXPECT_EQ(chosen(short_in_line), "mma");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.query_heads = 64; }), "int8_mma");
+  const auto more_heads = [](Op& op) {
+    op.shape.batch = 1;
+    op.shape.query_heads = 64;
+    op.shape.tokens = 65536;
+  };
+  EXPECT_EQ(chosen(more_heads), "mma");
+  const auto more_tokens = [&](Op& op) {
+    more_heads(op);
+    op.shape.tokens = 131072;
+  };
+  EXPECT_EQ(chosen(more_tokens), "int8_mma");
+  const auto many_heads = [&](Op& op) {
+    more_tokens(op);
+    op.shape.query_heads = 120;
+  };
+  EXPECT_EQ(chosen(many_heads), "mma");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "int8_mma");
+  EXPECT_EQ(chosen([](Op& op) { op.values = find_format("vecinfer-d4b8", "test"); }), "mma");
+  EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "mma");  // shared by length
+}
+
+// Blocks of each size, by tokens and heads.
+TEST(ChooseAttentionInt8Mma, SizesThatWereFaster) {
+  struct Case {
+    int batch, heads;
+    std::int64_t tokens;
+    AttentionInt8Mma expected;  // threads, splits, combine, heads_per_block, pipeline_stages
+  };
+  constexpr Combine kKernel = Combine::kernel;
+  for (const auto& [batch, heads, tokens, expected] :
+       {Case{1, 32, 512, {256, 1, kKernel, 4, 3}}, Case{1, 32, 1024, {256, 4, kKernel, 4, 3}},
+        Case{1, 32, 4096, {256, 8, kKernel, 4, 3}}, Case{1, 32, 32768, {256, 16, kKernel, 4, 3}},
+        Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {512, 1, kKernel, 4, 3}},
+        Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
+        Case{64, 32, 8192, {192, 1, kKernel, 4, 3}},
+        // Quads that need no splits; two blocks on a multiprocessor, where one leaves many empty.
+        Case{8, 64, 933, {256, 1, kKernel, 4, 3}}, Case{11, 32, 11251, {192, 3, kKernel, 4, 3}}}) {
+    AttentionDecode op = integers();
+    op.shape.batch = batch;
+    op.shape.query_heads = heads;
+    op.shape.tokens = tokens;
+    EXPECT_EQ(choose_plan(AttentionInt8Mma{}, op, find_gpu("h200")), expected)
+        << batch << " x " << tokens;
+  }
+}
+
+}  // namespace
+}  // namespace vqgen

@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+
+#include "tests/sweep/cases.h"
+
+namespace vqgen::test {
+namespace {
+
+// The axes, in the order of kSizes.
+enum Axis {
+  kWidth,
+  kKeyBits,
+  kValueBits,
+  kKeyResiduals,
+  kValueResiduals,
+  kKeyScope,
+  kValueScope,
+  kDType,
+  kKvHeads,
+  kTokens,
+  kNewTokens,
+  kWindow,
+  kSinks,
+  kSmooth,
+  kKeyScales,
+  kValueScales,
+  kPlaces,
+  kAlignment,
+  kThreads,
+  kSplits,
+  kTokensPerBlock,
+  kTileBytes,
+  kWarpgroups,
+  kKeyLayout,
+  kValueLayout,
+  kPages,
+  kOrder,
+};
+// Channels of a head and of the sub-vectors of keys and values: every width, and one key, two and
+// more of a head.
+struct Width {
+  int head_dim, key, value;
+};
+constexpr std::array kWidths{Width{96, 48, 32}, Width{80, 16, 80}, Width{128, 64, 128},
+                             Width{96, 96, 16}, Width{64, 32, 64}};
+constexpr std::array kKeyBitsOf{5, 7, 8};
+constexpr std::array kValueBitsOf{6, 9};
+constexpr std::array kKeyResidualsOf{1, 3, 6};
+constexpr std::array kValueResidualsOf{1, 2};
+constexpr std::array kTokenCounts{1, 9, 70};
+constexpr std::array kNewCounts{1, 7, 50};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{4}, Window{4, 3}, Window{60, 7}};
+constexpr std::array kSinkCounts{0, 1, 3};
+constexpr std::array kThreadCounts{32, 96, 128};
+constexpr std::array kSplitCounts{1, 2, 128};
+constexpr std::array kBlockTokens{1, 5, 50};
+constexpr std::array kTiles{1024, 16384};
+
+// By Axis.
+const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 5, 3, 2,
+                              2, 2, 2, 2, 3, 3, 3, 2, 2, 6, 6, 4, 5};
+
+SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
+  const auto pick = [&](const auto& values, Axis axis) {
+    return values[static_cast<std::size_t>(v[axis])];
+  };
+  const Width width = pick(kWidths, kWidth);
+  KvAppend op;
+  op.dtype = static_cast<DType>(v[kDType]);
+  op.shape = {.batch = 2,
+              .kv_heads = v[kKvHeads] + 1,
+              .head_dim = width.head_dim,
+              .tokens = pick(kTokenCounts, kTokens),
+              .new_tokens = pick(kNewCounts, kNewTokens),
+              .recent_tokens = pick(kWindows, kWindow).slots,
+              .sinks = pick(kSinkCounts, kSinks),
+              .page_tokens = pick(kPageTokens, kPages),
+              .flush_block = pick(kWindows, kWindow).batch};
+  const auto format = [&](int size, int bits, int num_codebooks, int scope) {
+    // Half a head is a group where sub-vectors fit it.
+    const bool halves = width.head_dim / 2 % size == 0;
+    return cache_format(bits, size, num_codebooks, scope == 3 && !halves ? 1 : scope,
+                        width.head_dim, halves ? 32 : 1 << 16);
+  };
+  op.keys = format(width.key, pick(kKeyBitsOf, kKeyBits), pick(kKeyResidualsOf, kKeyResiduals),
+                   v[kKeyScope]);
+  op.values = format(width.value, pick(kValueBitsOf, kValueBits),
+                     pick(kValueResidualsOf, kValueResiduals), v[kValueScope]);
+  op.keys.smooth = v[kSmooth] == 1;
+  op.keys.stage_scales = v[kKeyScales] == 1;
+  op.values.stage_scales = v[kValueScales] == 1;
+  op.keys.layout = pick(kLayouts, kKeyLayout);
+  op.values.layout = pick(kLayouts, kValueLayout);
+
+  SweepCase result;
+  result.problem = op;
+  validate(result.problem, "sweep");
+  result.plan = AppendGemm{
+      .threads = pick(kThreadCounts, kThreads),
+      .splits = vq::takes_slots(facts(op)) ? 1 : pick(kSplitCounts, kSplits),
+      .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
+      .tile_bytes = pick(kTiles, kTileBytes),
+      .warpgroups = v[kWarpgroups]};
+  result.input = {.seed = seed,
+                  .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,
+                  .page_order = pick(kPageOrders, kOrder)};
+  result.aligned_results = v[kAlignment] == 0;
+  result.name = case_name(v);
+  return result;
+}
+
+}  // namespace
+
+SweepCases append_gemm_pairwise(std::uint64_t seed) {
+  std::set<AxisPair> impossible;
+  for (const int threads : {0, 1})
+    impossible.emplace(AxisValue{kThreads, threads}, AxisValue{kWarpgroups, 1});
+  exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
+    return make_case(values, own);
+  });
+}
+
+}  // namespace vqgen::test

@@ -1,0 +1,382 @@
+// Attention by bytes: softmaxes of every kind are as exact as with 16-bit products, no head or
+// sequence takes from another, and kernels that drop a part are found.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "generator/generate.h"
+#include "runtime/verify/reference_attention.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+#include "tests/sweep/sequences.h"
+
+namespace vqgen::test {
+namespace {
+
+class AttentionByBytes : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+
+  static AttentionDecode problem(int head_dim = 64, int group = 4, std::int64_t tokens = 300) {
+    AttentionDecode op;
+    op.dtype = GetParam();
+    op.shape = {.batch = 2,
+                .query_heads = 2 * group,
+                .kv_heads = 2,
+                .head_dim = head_dim,
+                .tokens = tokens};
+    op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+    with_integers(op.keys, true);
+    with_integers(op.values, true);
+    return op;
+  }
+  static AttentionInt8Mma plan(const AttentionDecode& op, int splits = 1) {
+    AttentionInt8Mma plan{.threads = 64, .splits = splits};
+    plan.heads_per_block = std::min(op.group(), 8);
+    plan.pipeline_stages = 2;
+    return plan;
+  }
+  static AttentionOutput run(const AttentionDecode& op, const AttentionInt8Mma& plan,
+                             const AttentionData& data) {
+    const Verdict verdict = check(plan, op, sweep_gpu());
+    EXPECT_TRUE(verdict.ok) << verdict.reason;
+    return Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
+  }
+  static void expect_right(const AttentionDecode& op, const AttentionInt8Mma& plan,
+                           const AttentionData& data) {
+    const AttentionOutput output = run(op, plan, data);
+    const AttentionResult reference =
+        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    const Comparison comparison = compare(reference.out, output.out, op.dtype);
+    EXPECT_TRUE(comparison.ok) << comparison.rel_err;
+    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+  }
+  static void scale_queries(AttentionData& data, DType dtype, float by) {
+    for (std::uint16_t& bits : data.queries) {
+      bits = element_from_float(dtype, by * element_to_float(dtype, bits));
+    }
+  }
+};
+
+// From all tokens alike to one that is all there is: queries of every size.
+TEST_P(AttentionByBytes, FlatAndPeakedSoftmaxesAreExact) {
+  for (const float size : {0.0f, 0.1f, 1.0f, 4.0f, 40.0f}) {
+    for (const int group : {4, 7}) {
+      SCOPED_TRACE(testing::Message() << size << ' ' << group);
+      const AttentionDecode op = problem(128, group);
+      AttentionData data = make_attention_data(op, {.seed = 41});
+      scale_queries(data, op.dtype, size);
+      expect_right(op, plan(op), data);
+    }
+  }
+}
+
+// The largest entries of one sign with probabilities that are all the same: sums as large as they
+// may be for so many tokens.
+TEST_P(AttentionByBytes, SumsOfTheLargestNumbersAreExact) {
+  for (const float sign : {1.0f, -1.0f}) {
+    const AttentionDecode op = problem();
+    AttentionData data = make_attention_data(op, {.seed = 42});
+    for (auto* const of : {&data.keys, &data.values}) {
+      for (std::uint16_t& bits : of->codebooks) bits = element_from_float(op.dtype, sign * 127);
+    }
+    expect_right(op, plan(op), data);
+  }
+}
+
+// The maximum rises with each step, by a little and by a lot, and not again.
+TEST_P(AttentionByBytes, RisingAndFallingScoresAreExact) {
+  for (const bool rising : {true, false}) {
+    const AttentionDecode op = problem();
+    AttentionData data = make_attention_data(op, {.seed = 43});
+    // Code e of a key is about e - 128 in its first channel of each sub-vector.
+    for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
+      const auto level = static_cast<float>(i / 4 % 256) - 128;
+      data.keys.codebooks[i] =
+          element_from_float(op.dtype, i % 4 == 0 ? std::max(level, -127.0f) : 0.0f);
+    }
+    for (std::uint16_t& bits : data.queries) bits = element_from_float(op.dtype, 0.5f);
+    const auto row = static_cast<std::size_t>(op.keys.row_words(op.shape.head_dim));
+    for (std::size_t i = 0; i < data.keys.codes.size(); ++i) {
+      const std::size_t token = i / row % static_cast<std::size_t>(op.shape.tokens);
+      const std::uint32_t code = static_cast<std::uint32_t>(token * 255 / 300);
+      data.keys.codes[i] = (rising ? code : 255 - code) * 0x01010101u;
+    }
+    expect_right(op, plan(op), data);
+  }
+}
+
+// The first token has a score of 9 to 11 above those of thousands of others, which have as much
+// weight together: in the warp of all of them, and in others that begin with its maximum, each has
+// a few of the 65,536 steps of a probability.
+TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
+  for (const float score : {9.0f, 10.0f, 11.0f}) {
+    AttentionDecode op = problem(64, 4, 4000);
+    AttentionData data = make_attention_data(op, {.seed = 50});
+    constexpr int kFirst = 255;  // the entry that only the first token has
+    for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
+      const auto entry = static_cast<int>(i / 4 % 256);
+      const float own = entry == kFirst ? 127.0f : static_cast<float>(entry % 17 - 8);
+      data.keys.codebooks[i] = element_from_float(op.dtype, i % 4 == 0 ? own : 0.0f);
+    }
+    for (std::uint16_t& bits : data.queries) bits = element_from_float(op.dtype, 0.5f);
+    // 16 sub-vectors of 127 x 0.5, over sqrt(64)
+    for (float& scale : data.keys.stage_scales) scale = score / 127;
+    const auto row = static_cast<std::size_t>(op.keys.row_words(op.shape.head_dim));
+    for (std::size_t i = 0; i < data.keys.codes.size(); ++i) {
+      const bool first = i / row % static_cast<std::size_t>(op.shape.tokens) == 0;
+      std::uint32_t& word = data.keys.codes[i];
+      word = first ? ~0u : word & 0x7f7f7f7fu;
+    }
+    for (const int threads : {32, 256}) {
+      AttentionInt8Mma own = plan(op);
+      own.threads = threads;
+      SCOPED_TRACE(testing::Message() << score << ' ' << threads);
+      expect_right(op, own, data);
+    }
+  }
+}
+
+// Warps of a block begin with one maximum, lower the more tokens it has, or their own where that is
+// larger; nor do warps without tokens keep others waiting.
+TEST_P(AttentionByBytes, WarpsThatBeginWithAMaximumInCommonAreExact) {
+  for (const std::int64_t tokens : {8192, 8193, 33}) {
+    const AttentionDecode op = problem(64, 4, tokens);
+    expect_right(op, plan(op), make_attention_data(op, {.seed = 52}));
+    const AttentionDecode two_quads = problem(64, 7, tokens);
+    expect_right(two_quads, plan(two_quads, 2), make_attention_data(two_quads, {.seed = 53}));
+  }
+  const AttentionDecode op = problem(64, 1, 32769);
+  AttentionInt8Mma own = plan(op);
+  own.threads = 256;
+  expect_right(op, own, make_attention_data(op, {.seed = 54}));
+}
+
+TEST_P(AttentionByBytes, SplitsAndHeadsChangeNoMoreThanRounding) {
+  const AttentionDecode op = problem(64, 10);
+  const AttentionData data =
+      make_attention_data(op, {.seed = 44, .lengths = LengthPattern::ragged});
+  for (const int splits : {1, 3, 12}) {
+    for (const int heads : {1, 3, 5, 8}) {
+      SCOPED_TRACE(testing::Message() << splits << ' ' << heads);
+      AttentionInt8Mma own = plan(op, splits);
+      own.heads_per_block = heads;
+      expect_right(op, own, data);
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, WhoMergesAndTheOrderOfLanesChangeNoBit) {
+  const AttentionDecode op = problem();
+  const AttentionData data =
+      make_attention_data(op, {.seed = 45, .lengths = LengthPattern::ragged});
+  const AttentionInt8Mma by_kernel = plan(op, 3);
+  AttentionInt8Mma by_last = by_kernel;
+  by_last.combine = Combine::last_block;
+  const AttentionOutput once = run(op, by_kernel, data);
+  for (const std::size_t order : {0u, 1u, 2u}) {
+    expect_same_bits(once, Kernel(*sweep_backend(order), op, by_last, sweep_gpu()).run(data));
+  }
+  for (const int rounds : {3, 4, 8}) {
+    AttentionInt8Mma deeper = by_kernel;
+    deeper.pipeline_stages = rounds;
+    expect_same_bits(once, run(op, deeper, data));
+  }
+}
+
+// In the query of a head: all other outputs are what they were, and a NaN makes no number of that
+// head.
+TEST_P(AttentionByBytes, WhatIsNoNumberStaysInItsHead) {
+  const AttentionDecode op = problem(64, 5);
+  const AttentionData data = make_attention_data(op, {.seed = 46});
+  const AttentionOutput before = run(op, plan(op), data);
+  const auto head_dim = static_cast<std::size_t>(op.shape.head_dim);
+  for (const float none :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    constexpr std::size_t kHead = 12;  // of the second sequence
+    AttentionData lost = data;
+    lost.queries[kHead * head_dim + 5] = element_from_float(op.dtype, none);
+    const AttentionOutput after = run(op, plan(op), lost);
+    for (std::size_t i = 0; i < after.out.size(); ++i) {
+      if (i / head_dim != kHead) {
+        ASSERT_EQ(after.out[i], before.out[i]) << none << ' ' << i;
+      } else if (std::isnan(none)) {
+        ASSERT_TRUE(std::isnan(element_to_float(op.dtype, after.out[i]))) << none << ' ' << i;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, TokensBehindTheLastChangeNoBitAndNoneGiveZeros) {
+  const AttentionDecode op = problem();
+  AttentionData data = make_attention_data(op, {.seed = 47});
+  data.lengths = {0, 133};
+  const AttentionOutput before = run(op, plan(op), data);
+  AttentionData changed = data;
+  changed.recent_counts = changed.sinks = {0, 0};
+  change_unread_codes(changed, [](std::uint32_t& word) { word = ~word; });
+  expect_same_bits(before, run(op, plan(op), changed));
+  for (std::size_t h = 0; h < 8; ++h) {
+    EXPECT_EQ(before.lse[h], -std::numeric_limits<float>::infinity());
+    for (std::size_t c = 0; c < 64; ++c) EXPECT_EQ(before.out[h * 64 + c], 0) << h << ' ' << c;
+  }
+}
+
+TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
+  for (const bool batch_invariant : {false, true}) {
+    AttentionDecode op = problem();
+    op.shape.batch_invariant = batch_invariant;
+    AttentionData data = make_attention_data(op, {.seed = 49});
+    data.lengths = {261, 97};
+    const AttentionOutput output = run(op, plan(op, 3), data);
+    AttentionDecode one = op;
+    one.shape.batch = 1;
+    for (std::int64_t b = 0; b < data.batch; ++b) {
+      SCOPED_TRACE(testing::Message() << batch_invariant << ' ' << b);
+      expect_same_bits(run(one, plan(one, 3), sequence_of(data, b)),
+                       part_of(output, b, data.batch));
+    }
+  }
+}
+
+// Pages of each size in each order, of splits that begin within one, of a sequence that rests,
+// change no bit; a wrong page does.
+TEST_P(AttentionByBytes, PagesChangeNoBit) {
+  for (const int head_dim : {64, 128}) {
+    AttentionDecode op = problem(head_dim, 4, 450);
+    AttentionData data = make_attention_data(op, {.seed = 50});
+    data.lengths = {450, head_dim == 64 ? 97 : 0};
+    const AttentionOutput contiguous = run(op, plan(op, 3), data);
+    for (const int page_tokens : {16, 32, 64, 128, 256}) {
+      op.shape.page_tokens = page_tokens;
+      for (const auto& order : kPageOrders) {
+        if (!order) continue;
+        data.page_order = *order;
+        data.paging_seed = static_cast<std::uint64_t>(page_tokens);
+        SCOPED_TRACE(testing::Message()
+                     << head_dim << ' ' << page_tokens << ' ' << static_cast<int>(*order));
+        expect_same_bits(contiguous, run(op, plan(op, 3), data));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, WrongPagesAreFound) {
+  if (sweep_backend()->machine() == Machine::cuda) GTEST_SKIP() << "they would be read anywhere";
+  AttentionDecode op = problem(128, 4, 450);
+  AttentionData data = make_attention_data(op, {.seed = 50});
+  data.page_order = PageOrder::nhd;
+  const AttentionInt8Mma own = plan(op, 3);
+  const AttentionOutput contiguous = run(op, own, data);
+  struct Fault {
+    int page_tokens;
+    const char* place;
+    const char* instead;
+  };
+  for (const auto& [page_tokens, place, instead] :
+       {Fault{16, "first + own_row() + i * kApart : first", "first + own_row() : first"},
+        Fault{16, "number < last ? number : last", "number < last ? number : 0"},
+        Fault{16, "first, i, pages[i % kPages]", "first, i, pages[0]"},
+        Fault{16, "static_cast<u32>(own_row() % kPage), row_bytes", "0u, row_bytes"},
+        Fault{256, "static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
+        Fault{256, "static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}}) {
+    op.shape.page_tokens = page_tokens;
+    const KernelSource wrong =
+        with_fault(generate(op, own, sweep_gpu(), Machine::host, {}), place, instead);
+    const auto kernel = sweep_backend()->load(sweep_backend()->compile(wrong), wrong);
+    EXPECT_NE(contiguous.out, execute(*sweep_backend(), *kernel, wrong, op, own, data).out)
+        << place;
+  }
+}
+
+// One place of the kernel's text changed.
+TEST_P(AttentionByBytes, WrongSumsAreFound) {
+  const AttentionDecode op = problem();
+  const AttentionInt8Mma own = plan(op);
+  const AttentionData data = make_attention_data(op, {.seed = 48});
+  const AttentionResult reference =
+      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"fused(high, 256.0f, low)", "high * 256.0f"},
+        std::pair{"fused(high, 256.0f, low)", "fused(high, 250.0f, low)"},
+        std::pair{"own = (own + half) >> bits;", ";"}, std::pair{"kOne = 15.98f", "kOne = 2.0f"},
+        std::pair{"? most : -infinity()", "? most : most"}, std::pair{"0x7362u", "0x5140u"},
+        std::pair{"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    const AttentionOutput output = execute(backend, *kernel, wrong, op, own, data);
+    EXPECT_FALSE(compare(reference.out, output.out, op.dtype).ok) << place << ": " << instead;
+  }
+}
+
+// Raw tokens, few and many, none of them codes or all, of one split and of several.
+TEST_P(AttentionByBytes, RawTokensCountOnce) {
+  for (const int head_dim : {64, 128}) {
+    AttentionDecode op = problem(head_dim, head_dim == 64 ? 4 : 7);
+    op.shape.recent_tokens = 200;
+    op.shape.sinks = 50;
+    for (const auto& [lengths, recent_counts, sinks] :
+         {std::tuple{std::vector{300, 97}, std::vector{200, 0}, std::vector{50, 7}},
+          std::tuple{std::vector{200, 9}, std::vector{200, 9}, std::vector{0, 9}},
+          std::tuple{std::vector{220, 40}, std::vector{180, 1}, std::vector{40, 39}},
+          std::tuple{std::vector{1, 50}, std::vector{0, 0}, std::vector{1, 50}},
+          std::tuple{std::vector{260, 0}, std::vector{3, 0}, std::vector{33, 0}}}) {
+      AttentionData data = make_attention_data(op, {.seed = 51});
+      data.lengths = {lengths[0], lengths[1]};
+      data.recent_counts = {recent_counts[0], recent_counts[1]};
+      data.sinks = {sinks[0], sinks[1]};
+      for (const int splits : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ' ' << lengths[0] << ' ' << splits);
+        expect_right(op, plan(op, splits), data);
+      }
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
+  AttentionDecode op = problem();
+  op.shape.recent_tokens = 100;
+  op.shape.sinks = 20;
+  const AttentionInt8Mma own = plan(op, 2);
+  AttentionData data = make_attention_data(op, {.seed = 52});
+  data.lengths = {300, 170};
+  data.recent_counts = {93, 100};
+  data.sinks = {13, 20};
+  Backend& backend = *sweep_backend();
+  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] :
+       {std::pair{"(!kSkips || token >= from_)", "true"},
+        std::pair{"counts ? scores[0][quad] * scale : -infinity()", "scores[0][quad] * scale"},
+        std::pair{"(kSkips && first < from_)", "false"},
+        std::pair{"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
+        std::pair{"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
+        std::pair{"fused(raw.sum(quad), of_raw, total)", "total"},
+        std::pair{"const int codes = clip(raw.window > 0 ? raw.window : 0, seen);",
+                  "const int codes = seen;"}}) {
+    const KernelSource wrong = with_fault(right, place, instead);
+    ASSERT_NE(wrong.text, right.text) << place;
+    const auto kernel = backend.load(backend.compile(wrong), wrong);
+    bool found = false;
+    for (const float size : {0.0f, 1.0f, 8.0f}) {  // flat softmaxes, whose maximum never rises, too
+      AttentionData sized = data;
+      scale_queries(sized, op.dtype, size);
+      const AttentionResult exact =
+          reference_attention(sized, static_cast<double>(softmax_scale(op)));
+      const AttentionOutput output = execute(backend, *kernel, wrong, op, own, sized);
+      found = found || !compare(exact.out, output.out, op.dtype).ok;
+    }
+    EXPECT_TRUE(found) << place << ": " << instead;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Elements, AttentionByBytes, testing::Values(DType::f16, DType::bf16),
+                         [](const auto& test) { return std::string(enum_name(test.param)); });
+
+}  // namespace
+}  // namespace vqgen::test
