@@ -28,7 +28,7 @@ def baseline_us(config, warm_up_ms):
     torch.cuda.empty_cache()
     attention = config["op"] == "attention_decode"
     make = baselines.attention_calls if attention else baselines.product_calls
-    calls = make({**config, "shape": {"rows": 1, "batch": 1, **config["shape"]}})
+    calls = make({**config, "shape": {"m": 1, "batch": 1, **config["shape"]}})
     return {name: each.graph_us(warm_up_ms) for name, each in calls.items()}
 
 

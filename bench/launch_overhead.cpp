@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   });
   const double bucket = nanoseconds([&](int i) { sum += vqgen_op_bucket(op, 1 + i % 2); });
   const double launch = nanoseconds([&](int i) {
-    args.rows = 1 + i % 2;
+    args.m = 1 + i % 2;
     failures += vqgen_linear_launch(op, &args, memory, workspace, nullptr) != VQGEN_OK;
   });
   const auto begin = std::chrono::steady_clock::now();

@@ -139,7 +139,7 @@ def table_of_one_row(bench, config, name):
     kind = "attention_simt" if attention else "linear_simt"
     nothing = bench.write(f"{name}-none.json", [{"plan": f"{kind}/threads=992", "time_us": 1}])
     journal, table = (str(bench.work / f"{name}.{end}") for end in ("journal", "jsonl"))
-    common = [tool, "tune", config, "--gpu", gpu, "--strategy", "exhaustive", "--most", "1"]
+    common = [tool, "tune", config, "--gpu", gpu, "--search", "exhaustive", "--max-candidates", "1"]
     environment = bench.environment()
     subprocess.run([*common, "--replay", nothing, "--journal", journal], env=environment,
                    capture_output=True)

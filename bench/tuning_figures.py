@@ -7,7 +7,7 @@ change a row, and what a sweep gained.
     bench/tuning_figures.py kills WORK [--kills N] [--within SECONDS]
     bench/tuning_figures.py sweep TUNE_JSON...
 
-strategies  each config by --strategy and by exhaustive; the two winners are then measured against each
+strategies  each config by --search and by exhaustive; the two winners are then measured against each
             other, in turns over --rounds processes of vqgen measure. Goal: a ratio of 1.03 at most
 seeds       each config or sweep once a seed, from nothing, and a verdict on each problem: same winner;
             within the band, where winners are others whose times differ by no more than the noise that
@@ -128,12 +128,12 @@ def strategies(arguments, work):
     results = []
     for number, config in enumerate(arguments.configs):
         folders = [work / f"{number}-{name}" for name in ("budget", "exhaustive")]
-        quick = tune(arguments, config, folders[0], "--strategy", arguments.strategy, "--budget",
+        quick = tune(arguments, config, folders[0], "--search", arguments.search, "--budget",
                      arguments.budget)
-        whole = tune(arguments, config, folders[1], "--strategy", "exhaustive", "--budget",
+        whole = tune(arguments, config, folders[1], "--search", "exhaustive", "--budget",
                      arguments.exhaustive_budget)
         result = {**compared(arguments, config, (folders[0], quick), (folders[1], whole)),
-                  arguments.strategy: {**short(quick), "wall_s": quick["wall_s"]},
+                  arguments.search: {**short(quick), "wall_s": quick["wall_s"]},
                   "exhaustive": {**short(whole), "wall_s": whole["wall_s"]}}
         result["met"] = result["ratio"] <= 1.03
         results.append(result)
@@ -173,8 +173,8 @@ def seeds(arguments, work):
         tuned = {}
         for seed in arguments.seeds:
             folder = work / f"{number}-seed-{seed}"
-            tuned[seed] = folder, tune_all(arguments, item, folder, "--strategy",
-                                           arguments.strategy, "--budget", arguments.budget,
+            tuned[seed] = folder, tune_all(arguments, item, folder, "--search",
+                                           arguments.search, "--budget", arguments.budget,
                                            "--seed", str(seed))
         first = arguments.seeds[0]
         for seed in arguments.seeds[1:]:
@@ -226,7 +226,7 @@ def kills(arguments, work):
     random.seed(arguments.random)
     killed, again = work / "killed", work / "again"
     killed.mkdir(parents=True)
-    more = ["--strategy", arguments.strategy, "--budget", arguments.budget]
+    more = ["--search", arguments.search, "--budget", arguments.budget]
     command = tune_command(arguments, arguments.work_item, killed, *more)
     moments, published = [], set()
     for _ in range(arguments.kills):
@@ -294,7 +294,7 @@ def read_arguments():
     common.add_argument("--work", type=pathlib.Path)
     common.add_argument("--tune", action="append", default=[])
     common.add_argument("--search", action="append", default=[])
-    common.add_argument("--strategy", default="model")
+    common.add_argument("--search", default="model")
     common.add_argument("--budget", default="60s")
     common.add_argument("--rounds", type=int, default=7)
     parts = parser.add_subparsers(dest="part", required=True)
@@ -322,7 +322,7 @@ def main():
         results = parts[arguments.part](arguments, arguments.work or pathlib.Path(scratch))
     if arguments.json:
         document = {"part": arguments.part, "options": arguments.tune + arguments.search,
-                    "strategy": arguments.strategy, "budget": arguments.budget, "results": results}
+                    "strategy": arguments.search, "budget": arguments.budget, "results": results}
         pathlib.Path(arguments.json).write_text(json.dumps(document, indent=1) + "\n")
     return 1 if any(each["met"] is False for each in results) else 0
 

@@ -296,9 +296,8 @@ void add_ablate(CLI::App& app, Output& output) {
   command->add_option("--budget", options->budget, "Plans measured of each config, at most")
       ->capture_default_str()
       ->check(whole_number(1, 100000));
-  command->add_option(
-      "--access_counts", options->access_counts,
-      "A profile of vqgen count-accesses, by which boundaries are set [the config's]");
+  command->add_option("--access-counts", options->access_counts,
+                      "A file of vqgen count-accesses, by which boundaries are set [the config's]");
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");

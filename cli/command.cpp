@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "core/files/files.h"
-#include "core/json/json_text.h"
 #include "core/gpu/least_arch.h"
+#include "core/json/json_text.h"
 #include "core/profiles.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/environment.h"

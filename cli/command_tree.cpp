@@ -50,8 +50,13 @@ std::vector<std::string> option_names(const CLI::App& command) {
 
 std::string unknown_subcommand(const CLI::App& command, const std::string& name,
                                const std::vector<std::string>& known) {
-  return fmt::format("unknown subcommand '{}'; see {} --help{}", name, full_name(command),
-                     did_you_mean(name, known));
+  std::string meant = did_you_mean(name, known);
+  for (const CLI::App* each : all_commands(command)) {
+    if (each->get_parent() != &command && each->get_name() == name) {
+      meant = fmt::format("; it is {}", full_name(*each));
+    }
+  }
+  return fmt::format("unknown subcommand '{}'; see {} --help{}", name, full_name(command), meant);
 }
 
 }  // namespace

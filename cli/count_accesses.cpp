@@ -71,10 +71,11 @@ Json tensor_json(const AccessCounts& profile) {
 }
 
 void profile(const ProfileArguments& options, Output& output) {
-  require_place("profile", "--out", options.out);
+  require_place("count-accesses", "--out", options.out);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.data, options.out, ignored)) {
-    throw Error(ErrorKind::bad_input, "profile: --data and --out name one file; name another");
+    throw Error(ErrorKind::bad_input,
+                "count-accesses: --data and --out name one file; name another");
   }
   output.step("counting {}", options.data);
   const Bundle bundle = read_bundle(std::filesystem::path(options.data));
@@ -96,12 +97,12 @@ void profile(const ProfileArguments& options, Output& output) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Output& output) {
+void add_count_accesses(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<ProfileArguments>(
-      app, output, "profile",
+      app, output, "count-accesses",
       "Count how often each codebook entry of a bundle is read, and how steadily", profile);
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
-  command->add_option("--out", options->out, "The profile to write, JSON")->required();
+  command->add_option("--out", options->out, "The access counts to write, JSON")->required();
   command->add_option("--parts", options->parts, "Parts of the rows that are compared")
       ->capture_default_str()
       ->check(whole_number(1, 1024));

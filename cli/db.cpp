@@ -27,10 +27,12 @@ Json neighbour_json(const Neighbour& neighbour) {
 std::string row_codes(const std::string& flag) {
   if (flag == "zipf" || zipf_skew(flag)) return read_codes(flag).name;
   if (names_codes(flag)) return flag;
-  throw Error(ErrorKind::bad_input,
-              fmt::format("db query: --codes '{}' is none of uniform, zipf:S and profile: with 12 "
-                          "hex digits, as db ls shows them",
-                          flag));
+  throw Error(
+      ErrorKind::bad_input,
+      fmt::format(
+          "db query: --code-distribution '{}' is none of uniform, zipf:S and profile: with 12 "
+          "hex digits, as db ls shows them",
+          flag));
 }
 
 std::string pages_text(int page_tokens) {
@@ -255,7 +257,7 @@ void add_db(CLI::App& app, Output& output) {
       db_query);
   query->add_option("config", asked->config, "config.json")->required();
   query->add_option("--gpu", asked->gpu, "A profile's name, a JSON file, or auto");
-  query->add_option("--codes", asked->codes,
+  query->add_option("--code-distribution", asked->codes,
                     "Codes: uniform, zipf:S or profile:DIGEST, as rows name them [the config's]");
 
   const auto [merge, merged] = add_command<DbArguments>(

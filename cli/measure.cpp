@@ -72,7 +72,7 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 }
 
 Space plans_of(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
-  if (options.space) return space_plans(config, gpu, options);
+  if (options.space && !options.likely) return space_plans(config, gpu, options);
   if (options.likely) {
     Space likely{likely_plans(config, gpu, {}, *options.likely)};
     add_chosen(likely.plans, config, gpu);
@@ -132,7 +132,7 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   Measurer measurer(backend, gpu, config.problem, measure);
   output.step("{}: compiling and measuring", config.source);
   const std::vector<Measurement> measured = measurer.measure(plans.plans);
-  if (options.space) {
+  if (options.space && !options.likely) {
     output.line("{}: {} plans; the space has {}", config.source, plans.plans.size(),
                 plans.feasible);
   }
@@ -188,15 +188,16 @@ Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats,
   if (fault != std::errc{} || number >= seats.size() || !(rest.empty() || named)) {
     throw Error(
         ErrorKind::bad_input,
-        fmt::format("--turns: '{}' on standard input; write the number of a config, 0 to {}, and "
-                    "warm or rotated behind it where its codebooks are not as the options say",
-                    line, seats.size() - 1));
+        fmt::format(
+            "--interactive: '{}' on standard input; write the number of a config, 0 to {}, and "
+            "warm or rotated behind it where its codebooks are not as the options say",
+            line, seats.size() - 1));
   }
   const Measurement& measured = seats[number].candidate.measurement;
   if (measured.outcome != Outcome::timed) {
     throw Error(ErrorKind::bad_input,
-                fmt::format("--turns: config {} is {}; ask for those that are verified", number,
-                            enum_name(measured.outcome)));
+                fmt::format("--interactive: config {} is {}; ask for those that are verified",
+                            number, enum_name(measured.outcome)));
   }
   if (named) usual = rest == " warm" ? CodebookCaching::warm : CodebookCaching::rotated;
   return {number, usual};
@@ -236,7 +237,7 @@ void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& optio
   answer(output.document);
   std::vector<Measurement> all;
   for (const TurnSeat& seat : seats) all.push_back(seat.candidate.measurement);
-  note_untimed("--turns", all, output);
+  note_untimed("--interactive", all, output);
   for (std::string line; std::getline(std::cin, line);) {
     const Turn turn = asked_turn(line, seats, codebooks_of(options.timing));
     auto& [config, planned, measurer, candidate] = seats[turn.seat];
@@ -251,21 +252,12 @@ void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& optio
 }
 
 void run(const MeasureArguments& options, Output& output) {
-  const int says = (options.space ? 1 : 0) + (options.likely ? 1 : 0) + !options.plans.empty();
-  if (says > 1) {
+  if (options.turns && !options.plans.empty()) {
     throw Error(ErrorKind::bad_input,
-                "--space, --likely and --plans each say which plans; name one of them");
-  }
-  if (!options.space && options.placement != "any") {
-    throw Error(ErrorKind::bad_input, "--placement limits the plans of --space; name that too");
-  }
-  if (options.turns && says > 0) {
-    throw Error(
-        ErrorKind::bad_input,
-        "--turns times the chosen plan of each config; leave out --space, --likely and --plans");
+                "--interactive times the chosen plan of each config; leave out --plans");
   }
   if (options.turns && !options.lengths.empty()) {
-    throw Error(ErrorKind::bad_input, "--turns times full lengths; leave out --lengths");
+    throw Error(ErrorKind::bad_input, "--interactive times full lengths; leave out --lengths");
   }
   const std::unique_ptr<Backend> backend = make_backend(options.timing);
   std::vector<Config> configs;
@@ -289,46 +281,57 @@ void run(const MeasureArguments& options, Output& output) {
   }
 }
 
+// The options that `measure` and `dev space` share.
+void add_measured_configs(CLI::App& command, MeasureArguments& options) {
+  command.add_option("config", options.configs, "config.json files")->required();
+  add_active_experts(command, options.timing.active_experts);
+  command.add_option("--lengths", options.lengths,
+                     "Sequences of attention, COUNTxTOKENS, as 1x131072,31x2048 [all of tokens]");
+  command
+      .add_option("--warm-up", options.warm_up_ms,
+                  "Milliseconds of a plan's own calls before it is timed")
+      ->capture_default_str()
+      ->check(decimal(0, 60000));
+  add_timing_options(command, options.timing);
+}
+
 }  // namespace
 
 void add_measure(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<MeasureArguments>(
       app, output, "measure", "Verify and time plans of configs on a device, with caches cold",
       run);
-  command->add_option("config", options->configs, "config.json files")->required();
+  add_measured_configs(*command, *options);
   command->add_option("--plans", options->plans,
                       "A JSON file: an array of objects of plan fields [the chosen plan alone]");
-  add_active_experts(*command, options->timing.active_experts);
   add_planner_option(*command, options->chooser);
+  command->add_flag(
+      "--interactive", options->turns,
+      "Time a config for each line of stdin that has its number; JSON lines on stdout");
+}
+
+void add_space(CLI::App& app, Output& output) {
+  const auto [command, options] = add_command<MeasureArguments>(
+      app, output, "space",
+      "Verify and time many plans of each config, and those that the planners choose", run);
+  add_measured_configs(*command, *options);
+  options->space = 150;
+  CLI::Option* const sample =
+      command
+          ->add_option("--sample", options->space,
+                       "Measure N plans spread evenly over the space, 0 for all [150]")
+          ->check(whole_number(0, kMostPlans));
   command
-      ->add_option("--space", options->space,
-                   "Measure N plans spread evenly over the space, 0 for all, and the chosen ones")
-      ->expected(0, 1)
-      ->default_str("150")
-      ->check(whole_number(0, kMostPlans))
-      ->excludes(command->get_option("--planner"));  // it takes the plans of both
-  command
-      ->add_option("--likely", options->likely,
-                   "Measure the N unlike plans with the lowest predicted time, and the chosen ones")
+      ->add_option("--top", options->likely,
+                   "Measure the N unlike plans with the lowest predicted time instead")
       ->check(whole_number(1, kMostPlans))
-      ->excludes(command->get_option("--planner"));
+      ->excludes(sample);
   command
-      ->add_option(
-          "--placement", options->placement,
-          "With --space: where codebooks are, anywhere, all in global or all in shared memory")
+      ->add_option("--codebooks-in", options->placement,
+                   "Sample plans whose codebooks are anywhere, all in global or all in shared "
+                   "memory")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<SpacePlacement>));
-  command->add_option("--lengths", options->lengths,
-                      "Sequences of attention, COUNTxTOKENS, as 1x131072,31x2048 [all of tokens]");
-  command->add_flag(
-      "--turns", options->turns,
-      "Time a config for each line of stdin that has its number; JSON lines on stdout");
-  command
-      ->add_option("--warm-up", options->warm_up_ms,
-                   "Milliseconds of a plan's own calls before it is timed")
-      ->capture_default_str()
-      ->check(decimal(0, 60000));
-  add_timing_options(*command, options->timing);
 }
 
 }  // namespace vqgen::cli

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/command.h"
+#include "cli/dev.h"
 #include "core/plan/plan_name.h"
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
@@ -166,8 +166,8 @@ void run(const Files& files, Output& output) {
 void add_regret(CLI::App& app, Output& output) {
   const auto [command, files] = add_command<Files>(
       app, output, "regret",
-      "Compare measurements of vqgen measure --space --json with what the choosers take", run);
-  command->add_option("measured", *files, "JSON files of vqgen measure")->required();
+      "Compare measurements of vqgen dev space --json with what the planners take", run);
+  command->add_option("measured", *files, "JSON files of vqgen dev space")->required();
   command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
 }
 

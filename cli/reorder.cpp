@@ -52,8 +52,8 @@ void add_reorder(CLI::App& app, Output& output) {
       reorder_bundle);
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
-  command->add_option("--profile", options->profile,
-                      "A profile of other data with the same codebooks [the bundle's own]");
+  command->add_option("--access-counts", options->profile,
+                      "Access counts of other data with the same codebooks [the bundle's own]");
 }
 
 }  // namespace vqgen::cli

@@ -22,28 +22,26 @@ void add_plan_options(CLI::App& command, PlanRequest& request) {
                   "rules of thumb")
       ->capture_default_str()
       ->check(CLI::IsMember({kTuned, "model", "rules"}));
-  command.add_option(
-      "--access_counts", request.access_counts,
-      "A profile of vqgen count-accesses, by which entries are placed [the config's]");
+  command.add_option("--access-counts", request.access_counts,
+                     "A file of vqgen count-accesses, by which entries are placed [the config's]");
   command
-      .add_option(
-          "--strategy", request.strategy,
-          "How --access_counts places entries: by what levels save [measured], or as VQ-LLM does")
-      ->check(CLI::IsMember({"measured", "paper"}));
+      .add_option("--placement", request.placement,
+                  "How access counts place entries: by what levels save [default], or as in VQ-LLM")
+      ->check(CLI::IsMember({"default", "vq-llm"}));
 }
 
 PlanSetting plan_setting(const PlanRequest& request) {
   PlanSetting setting{read_environment(), read_config(std::filesystem::path(request.config))};
   if (request.chooser == kTuned) setting.tables = make_tables(setting.environment);
   if (!request.access_counts.empty()) setting.config.access_counts = request.access_counts;
-  if (!request.strategy.empty() && !setting.config.access_counts) {
+  if (!request.placement.empty() && !setting.config.access_counts) {
     throw Error(
         ErrorKind::bad_input,
-        "--strategy places entries by a access_counts profile; name one with --access_counts");
+        "--placement places entries by access counts; name a file of them with --access-counts");
   }
   setting.plan = {.chooser = enum_of(request.chooser, kDefaultChooser),
                   .tables = setting.tables.get()};
-  if (request.strategy == "paper") setting.plan.place.strategy = Strategy::paper;
+  if (request.placement == "vq-llm") setting.plan.place.strategy = Strategy::paper;
   setting.backend = make_cuda(setting.environment);
   setting.gpu = choose_gpu(request.gpu, setting.config, *setting.backend);
   return setting;
@@ -76,8 +74,8 @@ void add_timing_options(CLI::App& command, TimingOptions& options) {
       ->check(CLI::IsMember({"host", "cuda"}));
   command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command
-      .add_option("--codes", options.codes,
-                  "Distribution of codes: uniform, zipf:S (weight r^-S), or a profile or bundle")
+      .add_option("--code-distribution", options.codes,
+                  "uniform, zipf:S (weight r^-S of rank r), or a file of access counts or a bundle")
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Seed for the generated input")
       ->capture_default_str()
@@ -98,7 +96,7 @@ void require_active_experts(int touched, const Problem& problem) {
   const Linear* const op = as_linear(problem);
   if (op == nullptr || !op->shape.grouped()) {
     throw Error(ErrorKind::bad_input,
-                "--active-experts is of products with experts; the config has none");
+                "--active-experts goes with a config that has experts; this one has none");
   }
   if (touched > op->shape.most_touched()) {
     throw Error(ErrorKind::bad_input,

@@ -13,12 +13,12 @@ namespace vqgen::cli {
 
 inline constexpr const char* kTuned = "tuned";  // tables first, then the default chooser
 
-// A config whose plan is asked for, and how: --gpu, --access_counts, --strategy, --planner.
+// A config whose plan is asked for, and how: --gpu, --access-counts, --placement, --planner.
 struct PlanRequest {
   std::string config;
   std::string gpu = {};
   std::string access_counts = {};
-  std::string strategy = {};
+  std::string placement = {};
   std::string chooser = kTuned;
 };
 

@@ -233,14 +233,14 @@ void add_tune(CLI::App& app, Output& output) {
                    "Measuring time of each problem, finals included: 90, 60s, 1.5m, 2h")
       ->capture_default_str();
   command
-      ->add_option("--strategy", options->strategy,
+      ->add_option("--search", options->strategy,
                    "How candidates are chosen; model: the cost model, corrected by measurements")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<StrategyName>));
   command->add_option("--rounds", options->rounds, "Rounds of the finals")
       ->capture_default_str()
       ->check(whole_number(1, 1000));
-  command->add_option("--most", options->most, "Candidates at most; 0 for no bound")
+  command->add_option("--max-candidates", options->most, "Candidates at most; 0 for no bound")
       ->capture_default_str()
       ->check(whole_number(0, kMostPlans));
   command->add_option("--out", options->out,
@@ -252,11 +252,12 @@ void add_tune(CLI::App& app, Output& output) {
   command->add_option("--shard", options->shard,
                       "The part I/N of the sweep, I from 0, or auto: as the launcher says");
   command->add_option("--replay", options->replay,
-                      "Take times from a file of vqgen measure --space 0 --json, not a device");
+                      "Take times from a file of vqgen dev space --sample 0 --json, not a device");
   options->timing.codes.clear();  // the config's access_counts
   add_timing_options(*command, options->timing);
   command->get_option("--replay")->excludes(command->get_option("--backend"));
-  command->get_option("--codes")->default_str("the config's access_counts, else uniform");
+  command->get_option("--code-distribution")
+      ->default_str("the config's access counts, else uniform");
   command->add_flag("--json", output.json, "One JSON document on stdout, with all trials");
 }
 

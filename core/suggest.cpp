@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/former_names.h"
+
 namespace vqgen {
 namespace {
 
@@ -70,6 +72,9 @@ std::string did_you_mean(std::string_view given, std::span<const std::string> na
   constexpr std::size_t kLettersAnEdit = 3;
   constexpr std::size_t kLongest = 64;  // no name is longer, and the table stays small
   if (given.size() > kLongest) return "";
+  if (const std::string* present = present_name(given, names)) {
+    return fmt::format("; it is named '{}'", *present);
+  }
   const std::string* nearest = nullptr;
   std::size_t fewest = std::max<std::size_t>(given.size() / kLettersAnEdit, 1) + 1;
   for (const std::string& name : names) {
@@ -85,7 +90,8 @@ std::string did_you_mean(std::string_view given, std::span<const std::string> na
 
 std::string suggest_then(std::string_view given, std::span<const std::string> names) {
   const std::string meant = did_you_mean(given, names);
-  return meant.empty() ? "; " : meant + " Else ";
+  if (meant.empty()) return "; ";
+  return meant + (meant.ends_with('?') ? " Else " : "; ");
 }
 
 std::string few_of(std::span<const std::string> names) {

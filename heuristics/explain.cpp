@@ -188,7 +188,7 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
         "{:.1f} % shared memory, {:.1f} % global memory ({})",
         enum_name(each.operand), each.lookups, 100 * each.in_registers, 100 * each.replicated,
         100 * each.shared, 100 * each.global,
-        each.profiled ? "by the access_counts profile" : "codes taken as uniform"));
+        each.profiled ? "by the access counts" : "codes taken as uniform"));
     section.lines.push_back(fmt::format(
         "{}: lanes that look up at once take {:.2f} passes through shared memory, 1 being free of "
         "bank conflicts; {:.2f} with all entries there once",
@@ -204,8 +204,8 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
   });
   if (placements.empty() && looks_up) {
     section.lines.emplace_back(
-        "no access_counts profile: whole codebooks near where the block holds them "
-        "(--access_counts)");
+        "no access counts: whole codebooks near where the block holds them "
+        "(--access-counts)");
   }
   return section;
 }

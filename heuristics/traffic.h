@@ -31,8 +31,7 @@ struct OperandTraffic {
     using T = OperandTraffic;
     return std::make_tuple(
         field("operand", &T::operand, required(), "which tensor"),
-        field("profiled", &T::profiled, required(),
-              "shares by a access_counts profile, else uniform"),
+        field("profiled", &T::profiled, required(), "shares by access counts, else uniform"),
         field("code_bytes", &T::code_bytes, required(), "codes from device memory"),
         field("code_l2_bytes", &T::code_l2_bytes, required(), "codes from L2"),
         field("codebook_bytes", &T::codebook_bytes, required(), "codebooks from device memory"),

@@ -12,7 +12,7 @@
 
 namespace vqgen {
 
-// A plan, how its boundaries came about (nothing of that without a access_counts profile), and
+// A plan, how its boundaries came about (nothing of that without access counts), and
 // where it comes from.
 struct Planned {
   Plan plan;

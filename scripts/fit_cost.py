@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fits the coefficients of the cost model (heuristics/cost.h) to measurements of one GPU.
 
-    vqgen measure CONFIG.json --space --json > measured/CONFIG.json    # for each config, on the GPU
-    vqgen regret measured/*.json --json > regret.json
+    vqgen dev space CONFIG.json --json > measured/CONFIG.json    # for each config, on the GPU
+    vqgen dev regret measured/*.json --json > regret.json
     scripts/fit_cost.py regret.json --gpu h100 --out profiles/cost/h100.json
     scripts/fit_cost.py regret.json --towards profiles/cost/h100.json  # what older data told counts
     scripts/fit_cost.py regret.json --leave-out                        # one shape at a time
@@ -141,7 +141,7 @@ def leave_out(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("regret", help="the document of vqgen regret --json")
+    parser.add_argument("regret", help="the document of vqgen dev regret --json")
     parser.add_argument("--gpu", default="h100", help="the profile's name of the GPU measured on")
     parser.add_argument("--out", help="file to write; default: stdout")
     parser.add_argument("--towards", metavar="PROFILE",
@@ -160,7 +160,7 @@ def main():
         say(flow, *judge([row for row in rows if row[1] == flow], coefficients))
     document = {
         "gpu": options.gpu,
-        "source": f"{len(rows)} plans timed by vqgen measure --space over scripts/grid_configs.py "
+        "source": f"{len(rows)} plans timed by vqgen dev space  over scripts/grid_configs.py "
                   f"on the {options.gpu}, fitted by scripts/fit_cost.py",
         "dataflows": earlier | {
             flow: {"overlap": overlap,

@@ -74,7 +74,7 @@ def operands(module, scheme, config, codebooks):
     import torch
     count, bits, few, many = SCHEMES[scheme]
     shape, dtype = config["shape"], baselines.element_type(config)
-    rows, outputs, inputs = shape["rows"], shape["out_features"], shape["in_features"]
+    rows, outputs, inputs = shape["m"], shape["out_features"], shape["in_features"]
     whole = torch.iinfo(torch.int8 if bits == 8 else torch.int16)
     code_shape = (outputs, inputs // VECTOR, count)
     nbytes = outputs * inputs // VECTOR * count * bits // 8

@@ -92,7 +92,7 @@ def product_calls(config):
     import torch
     shape, dtype = config["shape"], element_type(config)
     outputs, inputs = shape["out_features"], shape["in_features"]
-    x = random(shape["rows"], inputs, dtype=dtype)
+    x = random(shape["m"], inputs, dtype=dtype)
     weights = [random(outputs, inputs, dtype=dtype) for _ in range(copies_of(outputs * inputs * 2))]
     return {"cuBLAS": Calls([lambda w=w: torch.nn.functional.linear(x, w)
                              for w in turns_on(weights)])}

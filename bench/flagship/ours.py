@@ -1,4 +1,4 @@
-"""Our side: processes of `vqgen measure --turns`, which verify their configs once and then time one of
+"""Our side: processes of `vqgen measure --interactive`, which verify their configs once and then time one of
 them whenever it is its turn; and the histograms of codes that stand in tests/data."""
 import contextlib
 import json
@@ -28,7 +28,7 @@ class Turns:
     def __init__(self, tool, configs, codes, options):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [tool, "measure", "--turns", "--codes", codes, *options, *configs], text=True,
+            [tool, "measure", "--interactive", "--code-distribution", codes, *options, *configs], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
 
     def _answer(self):
@@ -36,7 +36,7 @@ class Turns:
         if not line.endswith("\n"):
             self.process.wait()
             self.errors.seek(0)
-            raise Failed(f"vqgen measure --turns ends {self.process.returncode}: "
+            raise Failed(f"vqgen measure --interactive ends {self.process.returncode}: "
                          f"{last_line(self.errors.read())}")
         return json.loads(line)
 
@@ -96,7 +96,7 @@ def write_profiles(tool, folder):
                 source = ["--input", DATA / "tinycode-weight.safetensors", "--weights",
                           "blocks.2.down.weight", "--format", name]
             checked([tool, "quantize", *source, "--out", bundle])
-            checked([tool, "profile", "--data", bundle, "--out", profile])
+            checked([tool, "count-accesses", "--data", bundle, "--out", profile])
             if name in FORMATS_OF_CACHES:
                 document = json.loads(profile.read_text())
                 document["profiles"] = [repeated(each, KV_HEADS // each["units"])

@@ -31,13 +31,13 @@ def shape_words(config):
     shape = config["shape"]
     if config["op"] == "attention_decode":
         return f"B{shape['batch']} N{shape['tokens']}"
-    rows = shape["rows"]
+    rows = shape["m"]
     return f"{shape['out_features']}x{shape['in_features']}, {rows} row{'s' if rows > 1 else ''}"
 
 
 def of_rows(config):
     """A product of more rows than one is the op gemm."""
-    rows = config["shape"].get("rows", 1)
+    rows = config["shape"].get("m", 1)
     return config if rows == 1 else {**config, "op": "gemm"}
 
 

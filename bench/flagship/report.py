@@ -108,7 +108,7 @@ def rows_part(curve, problems, figures):
     warm = is_warm_too(measured)
     lines = table(["rows", "us", "eager us", "TB/s", "of read", "cuBLAS us", "cuBLAS eager us", "ratio",
                    *(WARM_COLUMNS if warm else [])],
-                  [[each["config"]["shape"]["rows"],
+                  [[each["config"]["shape"]["m"],
                     *([*ours_cells(figure), *fp16_cells(figure)] if figure
                       else [NOT_MEASURED, *["-"] * 6]),
                     *(warm_cells(figure) if warm else [])] for each, figure in points])

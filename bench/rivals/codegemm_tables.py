@@ -81,7 +81,7 @@ def prepare(kept, problem, variant, options):
     import torch
     kernels = extension(options)
     shape = problem["config"]["shape"]
-    rows, outputs, inputs = shape["rows"], shape["out_features"], shape["in_features"]
+    rows, outputs, inputs = shape["m"], shape["out_features"], shape["in_features"]
     count, vector = int(variant[1]), int(variant[3])
 
     def make():

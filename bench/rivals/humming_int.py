@@ -76,7 +76,7 @@ class Layers:
 
 def prepare(kept, problem, variant, options):
     shape = problem["config"]["shape"]
-    rows, outputs, inputs = shape["rows"], shape["out_features"], shape["in_features"]
+    rows, outputs, inputs = shape["m"], shape["out_features"], shape["in_features"]
     made = kept.get(("humming", variant, outputs, inputs), baselines.ROTATED_BYTES,
                     lambda: Layers(outputs, inputs, variant, options.seed))
     x = baselines.random(rows, inputs, dtype=baselines.element_type(problem["config"]))

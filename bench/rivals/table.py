@@ -13,7 +13,7 @@ SHAPE_COLUMNS = {"products": ("out x in", "rows"),
 def shape_cells(problem):
     shape = problem["config"]["shape"]
     if problem["part"] == "products":
-        return [f"{shape['out_features']}x{shape['in_features']}", str(shape["rows"])]
+        return [f"{shape['out_features']}x{shape['in_features']}", str(shape["m"])]
     return [str(shape[key]) for key in ("batch", "query_heads", "kv_heads", "tokens")]
 
 

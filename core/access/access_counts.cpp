@@ -195,19 +195,19 @@ std::vector<std::uint32_t> hot_first(std::span<const std::int64_t> counts) {
 std::string why_no_access_counts(const Problem& problem) {
   if (std::holds_alternative<KvAppend>(problem)) {
     return "kv_append compares with every entry alike, so a profile says nothing of where they "
-           "should stand; remove the access_counts";
+           "should stand; remove access_counts";
   }
   if (std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
-    return fmt::format("{} has no codebooks to place; remove the access_counts", op_name(problem));
+    return fmt::format("{} has no codebooks to place; remove access_counts", op_name(problem));
   }
   std::string why;
   const auto judge = [&](Operand operand, const VqFormat& format) {
     if (format.in_parts()) {
       why =
           "codebooks of keys in parts stand in global memory, so a profile says nothing of where; "
-          "remove the access_counts";
+          "remove access_counts";
     } else if (format.is_scalar() && why.empty()) {
-      why = fmt::format("{} of format {} have no codebooks to place; remove the access_counts",
+      why = fmt::format("{} of format {} have no codebooks to place; remove access_counts",
                         enum_name(operand), short_name(format));
     }
   };

@@ -253,8 +253,7 @@ void validate(const ScalarMatrix& op, const Validator& validator) {
 template <class Op>
 void validate_rows(const Op& op, const Validator& validator) {
   if constexpr (requires { Op::kMostRows; }) {
-    validator.require(op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows,
-                      "/shape/rows",
+    validator.require(op.shape.rows >= Op::kLeastRows && op.shape.rows <= Op::kMostRows, "/shape/m",
                       fmt::format("{} takes {} to {} rows, not {}; use {}", Op::kOp, Op::kLeastRows,
                                   Op::kMostRows, op.shape.rows,
                                   op.shape.rows < Gemm::kLeastRows ? Gemv::kOp : Gemm::kOp));
@@ -268,7 +267,7 @@ void validate_experts(const LinearShape& shape, const Validator& validator) {
     return;
   }
   validator.require(
-      shape.rows <= kMostExpertRows, "/shape/rows",
+      shape.rows <= kMostExpertRows, "/shape/m",
       fmt::format("an expert has up to {} rows, not {}; lower it", kMostExpertRows, shape.rows));
   validator.require(shape.call_rows() >= shape.rows, "/shape/total_rows",
                     fmt::format("{} is less than the {} rows that one expert may have; lower rows",

@@ -85,19 +85,19 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
   const Rules copies{
       {Near::lane_copies}, {Near::half_copies}, {Near::value_copies}, {Near::weighed}};
 
-  AblationRow far{"GC", "all entries in global memory, dataflow lanes", Dataflows::lanes,
+  AblationRow far{"GC", "all entries in global memory, dataflow simt", Dataflows::lanes,
                   Rules{{Near::none}}, none};
   far.adds = false;
   add_row(std::move(far));
-  add_row({"SC", "all entries in shared memory, dataflow lanes", Dataflows::lanes,
+  add_row({"SC", "all entries in shared memory, dataflow simt", Dataflows::lanes,
            Rules{{whole(lanes_fit)}}, none, note(lanes_fit)});
   add_row({"+ boundary", "a part of the entries in shared memory, the rest in global memory",
            Dataflows::lanes, parts, none});
   add_row({"+ registers", "the hottest 1 or 8 entries in registers", Dataflows::lanes,
            with_registers(joined(Rules{{whole(lanes_fit)}, {Near::none}}, parts)), none});
   add_row({"+ dataflow",
-           attention ? "another dataflow than lanes"
-                     : "another dataflow than lanes, without fusion: through shared memory",
+           attention ? "another dataflow than simt"
+                     : "another dataflow than simt, without fusion: through shared memory",
            Dataflows::others,
            once,
            {LinearFusion::shared}});
@@ -107,7 +107,7 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
                           Dataflows::fragments, once, none};
   if (attention) {
     fusion.refused = permutation.refused =
-        "attention_decode has no fusion to choose: its dataflow fragments takes entries as "
+        "attention_decode has no fusion to choose: its dataflow mma takes entries as "
         "operands as they come";
   } else {
     fusion.fusions = {fusion_by_shuffles(as_linear(problem)->weights.vector_size)};

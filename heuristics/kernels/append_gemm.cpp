@@ -19,11 +19,11 @@ void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operan
                 operand, format.vector_size);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are no numbers of entries, which products could be compared by; use "
-                "dataflow lanes",
+                "dataflow simt",
                 operand);
   judge.require(format.entries() >= vq::kProductEntries,
                 "{}: a codebook of {} entries is less than the {} of a warp's products; use "
-                "dataflow lanes",
+                "dataflow simt",
                 operand, format.entries(), vq::kProductEntries);
 }
 
@@ -85,7 +85,7 @@ void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
 
 void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
   judge.require(plan.warpgroups == 0 || gpu.warpgroup_products,
                 "{} has no products of warp groups; set warpgroups to 0", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,

@@ -26,10 +26,10 @@ void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
   judge_narrow(judge, format, operand);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are no numbers of entries, which products could be compared by; use "
-                "dataflow lanes",
+                "dataflow simt",
                 operand);
   judge.require(format.entries() >= vq::kAppendTile,
-                "{}: a codebook of {} entries is less than a tile of {}; use dataflow lanes",
+                "{}: a codebook of {} entries is less than a tile of {}; use dataflow simt",
                 operand, format.entries(), vq::kAppendTile);
 }
 
@@ -61,7 +61,7 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
 
 void judge_plan(Judge& judge, const AppendMma& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
   judge_entries(judge, op.keys, "keys");
   judge_entries(judge, op.values, "values");
   judge_rows(judge, plan, op);

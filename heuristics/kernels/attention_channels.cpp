@@ -77,7 +77,7 @@ void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDeco
   judge_narrow(judge, op.values, "values");
   if (!judge.ok()) return;
   judge.require(!op.keys.is_scalar() && !op.values.is_scalar(),
-                "scalar codes are no entries, which dataflow channels looks up; use fragments or "
+                "scalar codes are no entries, which dataflow channels looks up; use mma or "
                 "simt");
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");

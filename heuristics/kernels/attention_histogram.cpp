@@ -10,15 +10,17 @@ constexpr int kLeastWidth = 16;   // channels and entries of a tensor-core produ
 void judge_columns(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::element &&
                     !format.stage_scales && !format.smooth && !format.hadamard,
-                "{}: dataflow bins takes plain codebooks of elements, without scales and "
-                "transforms; use lanes",
+                "{}: dataflow histogram takes plain codebooks of elements, without scales and "
+                "transforms; use simt",
                 operand);
-  judge.require(format.vector_size % kLeastWidth == 0,
-                "{}: entries of {} elements are no multiple of the {} of dataflow bins; use lanes",
-                operand, format.vector_size, kLeastWidth);
-  judge.require(format.entries() >= kLeastWidth,
-                "{}: codebooks of {} entries are smaller than the {} of dataflow bins; use lanes",
-                operand, format.entries(), kLeastWidth);
+  judge.require(
+      format.vector_size % kLeastWidth == 0,
+      "{}: entries of {} elements are no multiple of the {} of dataflow histogram; use simt",
+      operand, format.vector_size, kLeastWidth);
+  judge.require(
+      format.entries() >= kLeastWidth,
+      "{}: codebooks of {} entries are smaller than the {} of dataflow histogram; use simt",
+      operand, format.entries(), kLeastWidth);
 }
 
 // Of a thread of the scores: sums of a token's heads, and a word of its codes.
@@ -142,17 +144,17 @@ void choose_products(AttentionHistogram& plan, const AttentionDecode& op, const 
 void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
   judge_columns(judge, op.values, "values");
   judge.require(op.shape.page_tokens == 0,
-                "a cache in pages is not built in dataflow bins; use lanes");
+                "a cache in pages is not built in dataflow histogram; use simt");
   judge.require(op.shape.query_tokens == 1,
-                "{} query tokens are more than the 1 of dataflow bins; use lanes",
+                "{} query tokens are more than the 1 of dataflow histogram; use simt",
                 op.shape.query_tokens);
   judge.require(op.group() <= kMostBinHeads,
-                "{} query heads of a KV head are more than the {} of dataflow bins; use lanes",
+                "{} query heads of a KV head are more than the {} of dataflow histogram; use simt",
                 op.group(), kMostBinHeads);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.bin_heads)),
                 "bin_heads {} is no power of two", plan.bin_heads);

@@ -10,15 +10,15 @@ void judge_plan(Judge& judge, const AttentionLut& plan, const AttentionDecode& o
   judge_narrow(judge, op.values, "values");
   judge.require(!op.keys.is_scalar(),
                 "keys: a score table holds inner products of entries, and codes of {} are numbers; "
-                "use dataflow lanes",
+                "use dataflow simt",
                 short_name(op.keys));
   judge.require(op.keys.decoder == Decoder::table,
-                "keys: a score table holds no 65536 points of the E8P lattice; use dataflow lanes");
+                "keys: a score table holds no 65536 points of the E8P lattice; use dataflow simt");
   judge.require(plan.table_bits == 16 || plan.table_bits == 32,
                 "table_bits {} is neither 16 nor 32", plan.table_bits);
   constexpr int kMostHeads = 16;  // whose sums a lane keeps in registers
   judge.require(plan.heads_per_block <= kMostHeads,
-                "heads_per_block {} are more than the {} whose scores dataflow tables sums at once",
+                "heads_per_block {} are more than the {} whose scores dataflow lut sums at once",
                 plan.heads_per_block, kMostHeads);
   if (!judge.ok()) return;
   const std::int64_t bytes = vq::table_bytes(configured(plan, op));

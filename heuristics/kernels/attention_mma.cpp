@@ -208,19 +208,19 @@ void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode&
   };
   const bool grouped = op.keys.has_zeros() && op.keys.group_tokens > 0;
   judge.require(plain(op.keys) || grouped,
-                "keys: dataflow fragments reads zeros beside scales of groups of tokens, those "
-                "beside zeros, and one scale of a token; use lanes");
+                "keys: dataflow mma reads zeros beside scales of groups of tokens, those "
+                "beside zeros, and one scale of a token; use simt");
   judge.require(!grouped || plan.step_tokens <= op.keys.group_tokens,
                 "step_tokens {} is more than the {} tokens of a group of keys", plan.step_tokens,
                 op.keys.group_tokens);
   judge.require(!grouped || (head_dim % 32 == 0 && head_dim <= 256),
                 "keys: head_dim {} with scales of groups of tokens is no multiple of 32 up to 256, "
-                "as dataflow fragments takes; use lanes",
+                "as dataflow mma takes; use simt",
                 head_dim);
   const bool zeros = op.values.has_zeros() && op.values.token_scales;
   judge.require(plain(op.values) || zeros,
-                "values: dataflow fragments reads scales of tokens, with zeros or one of a token, "
-                "and none of groups of tokens; use lanes");
+                "values: dataflow mma reads scales of tokens, with zeros or one of a token, "
+                "and none of groups of tokens; use simt");
   judge.require(!zeros || op.values.scale_channels(head_dim) % (head_dim / 8) == 0,
                 "values: the {} channels of a lane have several scales of a token; use dataflow "
                 "simt",
@@ -234,21 +234,19 @@ void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode&
 void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow lanes or f16", gpu.name);
+                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
-                "{} has no tensor-core product of bytes, which dataflow fragments takes for scalar "
-                "codes; use lanes",
+                "{} has no tensor-core product of bytes, which dataflow mma takes for scalar "
+                "codes; use simt",
                 gpu.name);
   judge_scales(judge, plan, op);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
-                "step_tokens {} is none of 8, 16 and 32, as dataflow fragments takes",
-                plan.step_tokens);
-  judge.require(
-      plan.heads_per_block <= kMostHeads,
-      "heads_per_block {} is more than {}, as many as dataflow fragments has registers for",
-      plan.heads_per_block, kMostHeads);
+                "step_tokens {} is none of 8, 16 and 32, as dataflow mma takes", plan.step_tokens);
+  judge.require(plan.heads_per_block <= kMostHeads,
+                "heads_per_block {} is more than {}, as many as dataflow mma has registers for",
+                plan.heads_per_block, kMostHeads);
   judge.require(
       plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
       "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "
@@ -259,13 +257,12 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
   judge_ring(judge, plan, op, gpu);
   const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
     const int channels = op.shape.head_dim / lanes;
-    judge.require(
-        channels % format.vector_size == 0,
-        "{}: vector_size {} does not divide the {} channels of a lane; use dataflow lanes", operand,
-        format.vector_size, channels);
+    judge.require(channels % format.vector_size == 0,
+                  "{}: vector_size {} does not divide the {} channels of a lane; use dataflow simt",
+                  operand, format.vector_size, channels);
     judge.require(
         !format.is_scalar() || channels * format.index_bits % (32 * format.vector_size) == 0,
-        "{}: the scalar codes of the {} channels of a lane are no whole words; use dataflow lanes",
+        "{}: the scalar codes of the {} channels of a lane are no whole words; use dataflow simt",
         operand, channels);
     const std::int64_t row = row_words(op, format);
     judge.require(row % plan.code_words == 0,
@@ -276,7 +273,7 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
                              format.layout.words};
     judge.require(
         vq::stored_words(counted, op.shape.tokens, row) <= std::numeric_limits<std::int32_t>::max(),
-        "{}: {} tokens of {} words are more than dataflow fragments counts; use lanes", operand,
+        "{}: {} tokens of {} words are more than dataflow mma counts; use simt", operand,
         op.shape.tokens, row);
   };
   shares(op.keys, 4, "keys");

@@ -175,7 +175,7 @@ void judge_runs(Judge& judge, const P& plan, const Linear& op) {
                 "a run of codes of whole words is {} words, more than {}; use {}", run,
                 kMostWordsOfRun,
                 plan.fusion == LinearFusion::registers ? "another fusion or fewer code_words"
-                                                       : "dataflow lanes or fewer code_words");
+                                                       : "dataflow simt or fewer code_words");
   judge.require(plan.chunk_columns % vq::run_columns(config) == 0,
                 "chunk_columns {} is not a multiple of the {} columns of a run", plan.chunk_columns,
                 vq::run_columns(config));

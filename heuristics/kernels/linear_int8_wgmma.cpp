@@ -31,7 +31,7 @@ void judge_plan(Judge& judge, const LinearInt8Wgmma& plan, const Linear& op, con
   judge_bytes(judge, plan, op, gpu);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) &&
                     plan.rows_per_block >= 8 && plan.rows_per_block <= 128,
-                "rows_per_block {} is not a power of two from 8 to 128, as dataflow bytegroups "
+                "rows_per_block {} is not a power of two from 8 to 128, as dataflow int8_wgmma "
                 "takes",
                 plan.rows_per_block);
   judge.require(plan.chunk_columns >= 64, "chunk_columns {} are less than two steps of 32",
@@ -41,12 +41,12 @@ void judge_plan(Judge& judge, const LinearInt8Wgmma& plan, const Linear& op, con
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   judge.require(vq::units_per_row(config) == 1,
-                "{} codebooks serve the columns of an output, where dataflow bytegroups takes one; "
-                "use dataflow bytes",
+                "{} codebooks serve the columns of an output, where dataflow int8_wgmma takes one; "
+                "use dataflow int8_mma",
                 vq::units_per_row(config));
   constexpr std::int64_t kMostColumns = 2147483647 / (127 * 128);
   judge.require(op.shape.in_features <= kMostColumns,
-                "sums of integers over {} columns pass 32 bits; use dataflow bytes",
+                "sums of integers over {} columns pass 32 bits; use dataflow int8_mma",
                 op.shape.in_features);
   constexpr int kMostOctets = 16;  // of a lane: 4 registers each, before sums and codes take them
   judge.require(plan.prepack_x == 1 || vq::share_octets(config) <= kMostOctets,

@@ -49,13 +49,14 @@ int one_wave_outputs(const Linear& op, const LinearSlicedCodebook& plan, const G
 void judge_plan(Judge& judge, const LinearSlicedCodebook& plan, const Linear& op,
                 const GpuSpec& gpu) {
   const VqFormat& format = op.weights;
-  judge.require(format.decoder == Decoder::table,
-                "the E8P lattice has 256 entries, whose slices dataflow slices has no use for; use "
-                "dataflow fragments");
+  judge.require(
+      format.decoder == Decoder::table,
+      "the E8P lattice has 256 entries, whose slices dataflow sliced_codebook has no use for; use "
+      "dataflow mma");
   const int code_bits = format.num_codebooks * format.index_bits;
   judge.require(code_bits <= 32 && std::has_single_bit(static_cast<unsigned>(code_bits)),
                 "the codes of a sub-vector take {} bits, no half, quarter or whole of a word, as "
-                "dataflow slices takes; use another dataflow",
+                "dataflow sliced_codebook takes; use another dataflow",
                 code_bits);
   if (!judge.ok()) return;
   judge_code_words(judge, plan, op);

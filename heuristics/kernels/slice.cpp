@@ -48,13 +48,13 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, c
 }
 
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(!format.in_parts(), "{}: {} parts are in dataflow lanes alone; use lanes", operand,
+  judge.require(!format.in_parts(), "{}: {} parts are in dataflow simt alone; use simt", operand,
                 format.parts.size());
   judge.require(!format.is_wide(),
-                "{}: entries of {} elements are more than the 8 of this dataflow; use lanes",
+                "{}: entries of {} elements are more than the 8 of this dataflow; use simt",
                 operand, format.vector_size);
   judge.require(format.num_codebooks <= 4,
-                "{}: {} residual stages are more than the 4 of this dataflow; use lanes", operand,
+                "{}: {} residual stages are more than the 4 of this dataflow; use simt", operand,
                 format.num_codebooks);
 }
 
@@ -71,7 +71,7 @@ void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t count
   if (combine == Combine::kernel) return;
   judge.require(
       combine != Combine::cluster,
-      "combine cluster is of products by dataflow warpgroups, rowgroups, bytes or bytegroups; use "
+      "combine cluster is of products by dataflow wgmma, rowgroups, bytes or bytegroups; use "
       "kernel or last_block");
   judge.require(splits > 1, "combine last_block has nothing to merge with splits 1; use kernel");
   judge.require(counters <= vq::kMostCounters,

@@ -151,8 +151,7 @@ class Placer {
 
   // Entries above mean + 3 sigma that the register slack holds.
   void hold_in_registers(Known& known) {
-    if (known.profile == nullptr)
-      return say(known, "registers: none without a access_counts profile");
+    if (known.profile == nullptr) return say(known, "registers: none without access counts");
     const auto hot = static_cast<int>(summarise(*known.profile).hot_entries);
     if (!options_.registers) {
       return say(known,

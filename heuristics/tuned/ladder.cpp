@@ -42,9 +42,8 @@ std::vector<Size> sizes_of(const Problem& problem) {
     return {{"tokens", op->shape.tokens}, {"channels", op->shape.channels}};
   }
   const LinearShape& shape = as_linear(problem)->shape;
-  return {{"rows", shape.rows},
-          {"out_features", shape.out_features},
-          {"in_features", shape.in_features}};
+  return {
+      {"m", shape.rows}, {"out_features", shape.out_features}, {"in_features", shape.in_features}};
 }
 
 std::string_view dtype_of(const Problem& problem) {

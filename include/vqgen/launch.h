@@ -161,14 +161,14 @@ typedef struct vqgen_scalar_args {
  * without gaps. */
 typedef struct vqgen_linear_args {
   size_t struct_bytes;
-  int64_t rows;  /* of x and y now, 0 to the config's; picks the kernel. With experts: of all of
-                    them, to the config's total_rows */
-  const void* x; /* [rows][in_features] */
-  void* y;       /* [rows][out_features] */
+  int64_t m; /* rows of x and y now, 0 to the config's; picks the kernel. With experts: of all of
+                them, to the config's total_rows */
+  const void* x; /* [m][in_features] */
+  void* y;       /* [m][out_features] */
   vqgen_quantized weights;
   const float* output_scales; /* [out_features]; null where the format has none */
   /* With experts, else null. [experts + 1]: rows expert_rows[e] .. expert_rows[e + 1] - 1 are of
-   * expert e, which may have none. They do not descend, and lie within 0..`rows`; rows of no expert
+   * expert e, which may have none. They do not descend, and lie within 0..`m`; rows of no expert
    * are left alone. An expert with more rows than the config's has its first ones alone. What is
    * out of range makes results meaningless, but writes nothing outside of y; the host backend
    * refuses all of this with VQGEN_BAD_INPUT before it begins. */

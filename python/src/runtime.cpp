@@ -205,7 +205,7 @@ vqgen_linear_args linear_args(const Arguments& given) {
   enum { x, y, weights, output_scales = 5, expert_rows };
   given.require_rows(y, x);
   return {.struct_bytes = sizeof(vqgen_linear_args),
-          .rows = given.size(x, 0),
+          .m = given.size(x, 0),
           .x = given.data(x),
           .y = given.data(y),
           .weights = given.quantized(weights, false),

@@ -12,12 +12,12 @@ from vqgen._core import version as __version__
 from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Error, Infeasible,
                            InternalError, Miss, RangeError)
 from vqgen._measures import ScalarErrors, scalar_errors
-from vqgen._runtime import (Append, Argument, Attention, Decode, Linear, Merge, Op, Quantized,
+from vqgen._runtime import (Append, Argument, Attention, Dequantize, Linear, Merge, Op, Quantized,
                             Runtime, Scalar)
 from vqgen._training import Codebooks, format_fields, train_codebooks, train_rsimvq
 
 __all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",
-           "Codebooks", "Decode", "DeviceError", "Error", "Infeasible", "InternalError", "Linear",
+           "Codebooks", "Dequantize", "DeviceError", "Error", "Infeasible", "InternalError", "Linear",
            "Merge", "Miss", "Op", "Quantized", "RangeError", "Runtime", "Scalar", "ScalarErrors",
            "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks",
            "train_rsimvq"]

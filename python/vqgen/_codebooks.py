@@ -117,9 +117,9 @@ def _checksum(tokens):
     return zlib.crc32(tokens.numpy())
 
 
-def _file_name(name, form):
+def _file_name(name, format):
     """Of a format in the name of a bundle: a format file's stem, with a checksum of its fields."""
-    if form != name or not ("/" in name or name.endswith(".json")):
+    if format != name or not ("/" in name or name.endswith(".json")):
         return name
-    fields = json.dumps(vqgen.format_fields(form), sort_keys=True)
+    fields = json.dumps(vqgen.format_fields(format), sort_keys=True)
     return f"{pathlib.Path(name).stem}-{zlib.crc32(fields.encode()):08x}"

@@ -8,7 +8,7 @@ import torch
 from vqgen._errors import Infeasible
 from vqgen._op_configs import parsed
 
-_NAMES = ("attention", "append", "decode", "merge", "linear")
+_NAMES = ("attention", "append", "dequantize", "merge", "linear")
 _OF_WEIGHTS = ("codes", "codebooks", "scales", "output_scales", "expert_rows")
 
 
@@ -77,7 +77,7 @@ class _Product(torch.autograd.Function):
 def _gradient_of_x(config, grad, codes, codebooks, scales, output_scales, expert_rows):
     """dy W: W in slices of columns, as products of unit vectors give them."""
     shape = parsed(config)["shape"]
-    columns, most = shape["in_features"], shape["rows"]
+    columns, most = shape["in_features"], shape["m"]
     rows = [(0, len(grad))]
     if expert_rows is not None:
         most = min(most, shape["total_rows"])

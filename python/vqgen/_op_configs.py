@@ -22,7 +22,7 @@ SCHEMAS = (
     " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
     " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
     " int? tokens=None, Tensor? block_table=None) -> ()",
-    "decode(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
+    "dequantize(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
     " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
     " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
     " Tensor? recent_counts=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"

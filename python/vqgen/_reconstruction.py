@@ -51,10 +51,10 @@ def common_share(keys) -> float:
     return float(mean.square().sum() / whole.sum().clamp_min(1e-30))
 
 
-def warn_of_common(shares, form) -> None:
+def warn_of_common(shares, format) -> None:
     """One warning where the common part of some layers' keys dominates, unless zeros hold it. shares: of each
-    layer. form: the format of the keys, None where that is not known."""
-    if form is not None and vqgen.format_fields(form).get("decoder") == "affine":
+    layer. format: the format of the keys, None where that is not known."""
+    if format is not None and vqgen.format_fields(format).get("decoder") == "affine":
         return
     layers = [number for number, share in enumerate(shares) if share > _MOST_COMMON]
     if layers:

@@ -156,7 +156,7 @@ class Append(Op):
                      tokens, 0.0, stream)
 
 
-class Decode(Op):
+class Dequantize(Op):
     """Cached tokens as dense keys and values: what an attention of the same formats reads."""
 
     def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
@@ -286,7 +286,7 @@ class Scalar(Op):
         return (out, scales) if quantizes else out
 
 
-_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_dequantize": Decode,
+_CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_dequantize": Dequantize,
             "attention_merge": Merge, "gemv": Linear, "gemm": Linear,
             "int8_quantize": Scalar, "scalar_dequantize": Scalar}
 
@@ -328,7 +328,7 @@ class Runtime:
         """Likewise, of a config of op kv_append."""
         return self._prepare(config, ("kv_append",), stream)
 
-    def decode(self, config: Config, *, stream: int = 0) -> Decode:
+    def dequantize(self, config: Config, *, stream: int = 0) -> Dequantize:
         """Likewise, of a config of op kv_dequantize."""
         return self._prepare(config, ("kv_dequantize",), stream)
 
@@ -392,7 +392,7 @@ def _text(config, op=None):
     if not isinstance(value, dict):
         raise BadInput(f"a config is a dict, a dataclass or a path, and not {type(config).__name__}")
     shape = value.get("shape")
-    if op == "gemm" and isinstance(shape, dict) and shape.get("rows") == 1:
+    if op == "gemm" and isinstance(shape, dict) and shape.get("m") == 1:
         op = "gemv"
     try:
         return json.dumps({"op": op, **value} if op else value, sort_keys=True)

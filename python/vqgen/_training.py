@@ -25,14 +25,14 @@ class Codebooks(NamedTuple):
     scales: Any
 
 
-def format_fields(form) -> dict:
+def format_fields(format) -> dict:
     """All fields of a format: a preset's name, a format file, or a dict of fields (docs/config.md)."""
-    return json.loads(_core.format_fields(_text(form)))
+    return json.loads(_core.format_fields(_text(format)))
 
 
-def without_transforms(form) -> dict:
+def without_transforms(format) -> dict:
     """The fields of a format whose vectors are in the domain that is quantized already."""
-    return format_fields(form) | dict.fromkeys(_TRANSFORMS, False)
+    return format_fields(format) | dict.fromkeys(_TRANSFORMS, False)
 
 
 def refuse_transforms(fields: dict) -> None:
@@ -43,14 +43,14 @@ def refuse_transforms(fields: dict) -> None:
                        ", or use vqgen quantize or vqgen.hf.calibrate(), which transform")
 
 
-def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterations: int = 30,
+def train_codebooks(vectors, format, *, dtype: str = "f16", seed: int = 1, iterations: int = 30,
                     runtime: Runtime | None = None) -> Codebooks:
     """Codebooks by k-means (docs/quantizing.md), on all vectors.
 
     vectors: float32 [units, rows, columns], contiguous, of any library that speaks DLPack; a unit is
         what one set of codebooks serves, and columns a multiple of the format's vector_size. They
         are in the domain that is quantized.
-    form: a format, as of a config; its scope is not asked, and its decoder is table. One with smooth,
+    format: a format, as of a config; its scope is not asked, and its decoder is table. One with smooth,
         hadamard or output_scales is refused: training applies none of them. Transform the vectors, and
         give it without, as {"preset": "vecinfer-d4b8", "smooth": False, "hadamard": False}.
     dtype: of the codebooks, "f16" or "bf16".
@@ -68,7 +68,7 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     if len(shape) != 3:
         raise BadInput(f"'vectors' has shape {list(shape)}; it is [units, rows, columns]")
     seed, iterations = _arrays.whole("seed", seed, 0, SEEDS), _arrays.whole("iterations", iterations, 1)
-    fields = format_fields(form)
+    fields = format_fields(format)
     if "parts" in fields:
         raise BadInput("keys in parts are trained part by part; give the format of one")
     refuse_transforms(fields)
@@ -85,7 +85,7 @@ def train_codebooks(vectors, form, *, dtype: str = "f16", seed: int = 1, iterati
     return Codebooks(codebooks, scales)
 
 
-def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
+def train_rsimvq(vectors, format, *, dtype: str = "f16", seed: int = 1,
                  start: str | Codebooks = "kmeans", steps: int = 1000, batch: int = 65536,
                  learning_rate: float = 1e-3, beta: float = 1.0, gamma: float = 0.25,
                  train_entries: bool = True, judged_by=None, device=None,
@@ -93,7 +93,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     """Codebooks by RSimVQ (VQKV, section 3.1): entries and a projection of each stage, trained together
     by gradients, and multiplied at the end, so that they are codebooks as any others. Needs PyTorch.
 
-    vectors, form, dtype: as of train_codebooks(). Formats with a table of entries of the element type;
+    vectors, format, dtype: as of train_codebooks(). Formats with a table of entries of the element type;
         not int8 entries, lattices or scalars.
     start: "kmeans", the codebooks of train_codebooks(); Codebooks of these, which saves their
         training; or "random". The error over `vectors` never ends above that of a start by
@@ -118,7 +118,7 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     sub-vectors than entries, a start of another shape; Infeasible for other formats; ImportError
     without PyTorch. Thread-safe.
     """
-    fields = _rsimvq_fields(form)
+    fields = _rsimvq_fields(format)
     _arrays.require("vectors", vectors)
     if dtype not in _ELEMENTS:
         raise BadInput(f"dtype is {dtype!r}; it is one of {', '.join(_ELEMENTS)}")
@@ -167,8 +167,8 @@ def train_rsimvq(vectors, form, *, dtype: str = "f16", seed: int = 1,
     return Codebooks(tables.numpy(), None if scales is None else scales.numpy())
 
 
-def _rsimvq_fields(form) -> dict:
-    fields = format_fields(form)
+def _rsimvq_fields(format) -> dict:
+    fields = format_fields(format)
     if fields["decoder"] != "table":
         raise Infeasible(f"RSimVQ trains entries, and the decoder {fields['decoder']} has none to train; "
                          "take a format of decoder table")
@@ -237,13 +237,13 @@ def _rsimvq_start(start, shape, dtype: str, has_scales: bool) -> Codebooks:
     return Codebooks(codebooks, scales)
 
 
-def _text(form) -> str:
+def _text(format) -> str:
     import os
 
     from vqgen.configs import as_json
-    if isinstance(form, (str, os.PathLike)):
-        return os.fspath(form)
-    value = as_json(form)
+    if isinstance(format, (str, os.PathLike)):
+        return os.fspath(format)
+    value = as_json(format)
     if not isinstance(value, dict):
-        raise BadInput(f"a format is a name, a path or a dict, and not {type(form).__name__}")
+        raise BadInput(f"a format is a name, a path or a dict, and not {type(format).__name__}")
     return json.dumps(value)

@@ -137,9 +137,9 @@ class MergeConfig(_Config):
 
 @dataclass
 class LinearShape:
-    """`rows` is the most that will come; with `experts` of one of them, and `total_rows` of all."""
+    """`m` is the most rows of x that will come; with `experts` of one of them, and `total_rows` of all."""
 
-    rows: int
+    m: int
     out_features: int
     in_features: int
     experts: Optional[int] = None
@@ -150,7 +150,7 @@ class LinearShape:
 class LinearConfig(_Config):
     shape: LinearShape
     weights: AnyFormat
-    op: Optional[str] = None  # "gemv" or "gemm", by the rows
+    op: Optional[str] = None  # "gemv" or "gemm", by m
     access_counts: Optional[str] = None
 
 

@@ -85,7 +85,7 @@ class _Layer(TokensLayer):
             query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
         dense = None
         if tokens > 1 and state.earlier > 0:  # before the raw window is written over
-            dense = self.cache.decode(state.longest, state.positions, zeroed=False)
+            dense = self.cache.dequantize(state.longest, state.positions, zeroed=False)
         self.cache.write(key.transpose(1, 2), value.transpose(1, 2), state.positions, state.counts)
         if tokens == 1:
             out, _ = self.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest, softmax_scale=scaling)

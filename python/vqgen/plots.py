@@ -198,8 +198,8 @@ def ablations(document):
 
 @styled
 def ablation(*documents):
-    """Of `vqgen ablate --json`: the best time of each row of each config, and its ratio to GC's."""
-    found = read(documents, "vqgen ablate --json", ablations)
+    """Of `vqgen dev ablate --json`: the best time of each row of each config, and its ratio to GC's."""
+    found = read(documents, "vqgen dev ablate --json", ablations)
     figure, grid = panels(len(found), 1, 7, 1 + 0.25 * max(len(rows) for _, rows in found))
     for (title, bars), axes in zip(found, grid.flat):
         drawn = axes.barh(range(len(bars)), [us for _, us, _ in bars])
@@ -252,7 +252,7 @@ def context(*documents):
 def rows(*documents):
     """Of `bench/flagship run --json`: times of a product by its rows, ours and cuBLAS's."""
     points = sorted(flagship(documents, ("rows",), lambda each: (
-        positive(each["config"]["shape"]["rows"]), positive(each["us"]), positive(each["fp16_us"]),
+        positive(each["config"]["shape"]["m"]), positive(each["us"]), positive(each["fp16_us"]),
         "{out_features}x{in_features}, ".format(**each["config"]["shape"]) + subject(each))))
     figure, ((axes,),) = panels(1, 1, 7.5, 3.4)
     tick_points(axes, [each[0] for each in points], str)

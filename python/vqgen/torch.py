@@ -1,4 +1,4 @@
-"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, decode and linear, with fakes and mutation
+"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize and linear, with fakes and mutation
 marks, so that they stand in torch.compile and in captured CUDA graphs; and modules over them.
 
 An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
@@ -67,14 +67,14 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
     return op
 
 
-def train_codebooks(vectors: torch.Tensor, form, *, dtype: torch.dtype = torch.float16,
+def train_codebooks(vectors: torch.Tensor, format, *, dtype: torch.dtype = torch.float16,
                     seed: int = 1, iterations: int = 30) -> vqgen.Codebooks:
     """vqgen.train_codebooks() where `vectors` are: on their GPU, by PyTorch where no kernel trains them
     (docs/quantizing.md), or on all cores. Codebooks and scales come on the same device."""
     if dtype not in DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
     _require_tensor("vectors", vectors)
-    fields = vqgen.format_fields(form)
+    fields = vqgen.format_fields(format)
     if vectors.is_cuda and _kmeans.takes(fields):
         refuse_transforms(fields)
         seed, iterations = _arrays.whole("seed", seed, 0, SEEDS), _arrays.whole("iterations", iterations, 1)
@@ -125,7 +125,7 @@ def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, k
         None)
 
 
-def _decode(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
+def _dequantize(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
             value_scales, lengths, *, tokens, key_smooth=None, raw_keys=None, raw_values=None,
             recent_counts=None, sinks=None, zeroed=True, block_table=None):
     out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
@@ -163,7 +163,7 @@ def _linear(config, x, *weights, expert_rows=None):
     return out
 
 
-for _name, _function in (("attention", _attention), ("append", _append), ("decode", _decode),
+for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
                          ("merge", _merge), ("linear", _linear)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
@@ -180,7 +180,7 @@ def _(*_, **__):
     return None
 
 
-@torch.library.register_fake("vqgen::decode", lib=_library)
+@torch.library.register_fake("vqgen::dequantize", lib=_library)
 def _(config, key_codes, key_codebooks, *_, tokens, zeroed=True, **__):
     return _dense(config, key_codebooks, tokens, zeroed)
 
@@ -201,18 +201,18 @@ _gradients.register(_library)
 class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
-    weights: Quantized, with output_scales float32 [out_features] where `form` has them. `form` is
+    weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
     the format, as of a config. More than 256 rows are taken 256 at a time. model.to(dtype) leaves the
     weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
     """
 
-    def __init__(self, weights: vqgen.Quantized, form, out_features: int, in_features: int, *,
+    def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
                  output_scales=None, bias=None, dtype=torch.float16):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         shape = {"m": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
-                                   "weights": form})
+                                   "weights": format})
         for name, tensor in (*weights._asdict().items(), ("output_scales", output_scales)):
             self.register_buffer(name, tensor)
         self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
@@ -294,7 +294,7 @@ class VQCache:
             {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
                 query_heads=query_heads, query_tokens=query_tokens, batch_invariant=batch_invariant)})
         self._shape, self._formats, self._append_configs = shape, both, {}
-        self._decode_config = config_text({"op": "kv_dequantize", "shape": shape, **both})
+        self._dequantize_config = config_text({"op": "kv_dequantize", "shape": shape, **both})
         self.tokens, self.batch_invariant = tokens, batch_invariant
         self._written_with_gradient = False
         attention = prepare(self.attention_config, device)
@@ -360,13 +360,13 @@ class VQCache:
             tokens=None if self.batch_invariant else tokens, query_start=query_start,
             new_keys=new_keys, new_values=new_values))
 
-    def decode(self, tokens: int, lengths=None, *, zeroed: bool = True):
+    def dequantize(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:
         what attend() reads, raw tokens too. lengths: int32 [batch], by default as many as each
         sequence has. Rows from a sequence's length on are zeros, or with zeroed=False uninitialised,
         which saves a write of all rows. The first call compiles, and may not be in a capture."""
-        return self._read(lambda: torch.ops.vqgen.decode(
-            self._decode_config, *self.keys, *self.values,
+        return self._read(lambda: torch.ops.vqgen.dequantize(
+            self._dequantize_config, *self.keys, *self.values,
             self.lengths if lengths is None else lengths, tokens=tokens,
             key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
             recent_counts=self._windows, sinks=self._sinks, zeroed=zeroed))

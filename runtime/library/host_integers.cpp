@@ -211,11 +211,11 @@ vqgen_status judge_integers(const Backend& backend, const LinearShape& shape,
   for (int e = 0; e < shape.experts; ++e) {
     const std::int64_t first = args.expert_rows[e];
     const std::int64_t last = args.expert_rows[e + 1];
-    if (first < 0 || last < first || last > args.rows) {
+    if (first < 0 || last < first || last > args.m) {
       return refuse(
           "expert_rows[{}] and [{}] are {} and {}, and `rows` is {}; offsets do not descend, and "
-          "lie within 0..rows",
-          e, e + 1, first, last, args.rows);
+          "lie within 0..m",
+          e, e + 1, first, last, args.m);
     }
     if (last - first > shape.rows) {
       return refuse(

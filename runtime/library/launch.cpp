@@ -215,14 +215,14 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   const Linear* const op = as_linear(buckets.back().config.problem);
   if (op == nullptr) return wrong_op(record);
   const bool grouped = op->shape.grouped();
-  if (args.rows < 0 || args.rows > buckets.back().most) {
-    return fail_range("rows", args.rows, 0, buckets.back().most);
+  if (args.m < 0 || args.m > buckets.back().most) {
+    return fail_range("m", args.m, 0, buckets.back().most);
   }
-  const Bucket& bucket = buckets[bucket_index(buckets, args.rows)];
+  const Bucket& bucket = buckets[bucket_index(buckets, args.m)];
   FirstFault fault;
   fault.workspace(workspace, bucket.workspace_bytes);
-  fault.present("x", args.x, bucket.demands.elements_mask, args.rows > 0);
-  fault.present("y", args.y, kElementAlignment - 1, args.rows > 0);
+  fault.present("x", args.x, bucket.demands.elements_mask, args.m > 0);
+  fault.present("y", args.y, kElementAlignment - 1, args.m > 0);
   fault.quantized("weights", args.weights, bucket.demands.codes_mask, bucket.demands.scales);
   fault.present("output_scales", args.output_scales, kWordAlignment - 1,
                 bucket.demands.output_scales);
@@ -231,7 +231,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
                 "expert_rows is given, and the config has no experts; leave it null, or prepare "
                 "with experts");
   if (fault.status() != VQGEN_OK) return fault.status();
-  if (args.rows == 0) return VQGEN_OK;
+  if (args.m == 0) return VQGEN_OK;
   if (grouped && bucket.demands.readable) {
     if (const auto status = judge_integers(*record.backend, op->shape, args)) return status;
   }
@@ -241,7 +241,7 @@ vqgen_status launch(const Record& record, const vqgen_linear_args& args, Workspa
   call.y = static_cast<vq::u16*>(args.y);
   call.weights = tensor_args<vq::QuantizedArgs>(args.weights);
   call.output_scales = args.output_scales;
-  call.rows = static_cast<vq::i32>(args.rows);
+  call.rows = static_cast<vq::i32>(args.m);
   call.expert_rows = args.expert_rows;
   set_workspace(call, record, bucket, workspace, stream);
   enqueue(bucket, call, stream);

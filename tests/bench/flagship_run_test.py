@@ -185,7 +185,7 @@ class Protocol(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "config.json")
             path.write_text(json.dumps(GEMV))
-            return subprocess.run([TOOL, "measure", "--turns", "--backend=host", *more, path],
+            return subprocess.run([TOOL, "measure", "--interactive", "--backend=host", *more, path],
                                   input=lines, capture_output=True, text=True)
 
     def test_a_line_a_turn_until_one_is_no_config(self):
@@ -200,9 +200,9 @@ class Protocol(unittest.TestCase):
         self.assertGreater(turn["eager_us"], 0)
 
     def test_it_times_the_taken_plan_alone(self):
-        done = self.turns("", "--space", "3")
+        done = self.turns("", "--plans", "p.json")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("leave out --space", done.stderr)
+        self.assertIn("leave out --plans", done.stderr)
 
 
 class Sources(unittest.TestCase):

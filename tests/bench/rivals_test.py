@@ -351,7 +351,7 @@ class Figures(unittest.TestCase):
         for name in ("products/28672x8192-256", "products/14336x4096-32", "attention/B1-H32-K8-N196608",
                      "attention/B4-H64-K8-N131072"):
             self.assertIn(name, names)
-        by_rows = {each["config"]["shape"].get("rows"): each["config"]["op"] for each in shapes.everything()}
+        by_rows = {each["config"]["shape"].get("m"): each["config"]["op"] for each in shapes.everything()}
         self.assertEqual((by_rows[1], by_rows[2], by_rows[None]), ("gemv", "gemm", "attention_decode"))
 
 

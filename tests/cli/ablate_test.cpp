@@ -14,8 +14,8 @@ constexpr const char* kGemv =
 TEST(Ablate, ReportsRowsRatiosAndMeansOfConfigs) {
   const Folder folder;
   const std::string a = folder.file("a.json", kGemv);
-  const Outcome outcome = vqgen({"ablate", a, a, "--backend", "host", "--gpu", "h200", "--budget",
-                                 "2", "--json", "--counters"});
+  const Outcome outcome = vqgen({"dev", "ablate", a, a, "--backend", "host", "--gpu", "h200",
+                                 "--budget", "2", "--json", "--counters"});
   expect_success(outcome);
   const Json document = document_of(outcome);
   EXPECT_EQ(document["backend"], "host");
@@ -63,7 +63,7 @@ TEST(Ablate, ReportsRowsRatiosAndMeansOfConfigs) {
 
 TEST(Ablate, PrintsATableForPeople) {
   const Folder folder;
-  const Outcome outcome = vqgen({"ablate", folder.file("a.json", kGemv), "--backend", "host",
+  const Outcome outcome = vqgen({"dev", "ablate", folder.file("a.json", kGemv), "--backend", "host",
                                  "--gpu", "h200", "--budget", "1"});
   expect_success(outcome);
   for (const char* words : {"1 plans measured", "/above", "GC ", "codebook g", "+ copies",
@@ -76,15 +76,15 @@ TEST(Ablate, RefusesWhatItCannotAblate) {
   const Folder folder;
   Json fixed = parse_json(kGemv, "test");
   fixed["plan"] = {{"threads", 128}};
-  expect_failure({"ablate", folder.file("p.json", fixed.dump()), "--backend", "host"}, 2,
+  expect_failure({"dev", "ablate", folder.file("p.json", fixed.dump()), "--backend", "host"}, 2,
                  {"p.json", "/plan", "leave the field out"});
-  expect_failure({"ablate", folder.file("a.json", kGemv), "--budget", "0"}, 2, {"--budget"});
+  expect_failure({"dev", "ablate", folder.file("a.json", kGemv), "--budget", "0"}, 2, {"--budget"});
   Json odd = parse_json(kGemv, "test");
   odd["weights"]["vector_size"] = 16;
-  expect_failure({"ablate", folder.file("o.json", odd.dump()), "--backend", "host"}, 3,
+  expect_failure({"dev", "ablate", folder.file("o.json", odd.dump()), "--backend", "host"}, 3,
                  {"o.json", "vector_size 16"});
-  expect_failure({"ablate", folder.file("a.json", kGemv), "--backend", "host", "--access_counts",
-                  folder.path("none.json")},
+  expect_failure({"dev", "ablate", folder.file("a.json", kGemv), "--backend", "host",
+                  "--access-counts", folder.path("none.json")},
                  2, {"none.json"});
 }
 

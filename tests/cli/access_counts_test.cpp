@@ -18,7 +18,8 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
 class AccessCounts : public TinyBundle {
  protected:
   Json profile(const std::string& bundle, const Arguments& more = {}) const {
-    Arguments arguments{"profile", "--json", "--data", bundle, "--out", folder.path("p.json")};
+    Arguments arguments{"count-accesses", "--json", "--data",
+                        bundle,           "--out",  folder.path("p.json")};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = vqgen(arguments);
     expect_success(outcome);
@@ -54,7 +55,7 @@ TEST_F(AccessCounts, ProfileWritesWhatTheQuantizerCounts) {
 
 TEST_F(AccessCounts, ProfilePrintsALineATensor) {
   const Outcome outcome =
-      vqgen({"profile", "--data", cache_bundle(), "--out", folder.path("p.json")});
+      vqgen({"count-accesses", "--data", cache_bundle(), "--out", folder.path("p.json")});
   expect_success(outcome);
   EXPECT_EQ(occurrences(outcome.out, "\nlayer0."), 2u) << outcome.out;
   EXPECT_NE(outcome.out.find("wrote " + folder.path("p.json")), std::string::npos);
@@ -103,7 +104,7 @@ TEST_F(AccessCounts, ScalarFormatsAreRefused) {
                           "--key-format", keys, "--values", "layer0.v", "--value-format", values}));
     const std::string item = "layer0." + std::string(operand) + ": ";
     for (const Arguments& arguments :
-         {Arguments{"profile", "--data", out, "--out", folder.path("p.json")},
+         {Arguments{"count-accesses", "--data", out, "--out", folder.path("p.json")},
           Arguments{"reorder", "--data", out, "--out", folder.path("hot")}}) {
       expect_failure(arguments, 3, {item, "codes of format int8", "no accesses can be counted"});
     }
@@ -128,8 +129,8 @@ TEST_F(AccessCounts, ReorderTakesTheProfileOfOtherData) {
   const std::string by_own = folder.path("own"), by_profile = folder.path("profile");
   profile(cache_bundle());
   expect_success(vqgen({"reorder", "--data", cache_bundle(), "--out", by_own}));
-  const Arguments arguments{"reorder",  "--data",    cache_bundle(),       "--out",
-                            by_profile, "--profile", folder.path("p.json")};
+  const Arguments arguments{"reorder",  "--data",          cache_bundle(),       "--out",
+                            by_profile, "--access-counts", folder.path("p.json")};
   expect_success(vqgen(arguments));
   EXPECT_EQ(read_text(by_own), read_text(by_profile));
 
@@ -158,7 +159,7 @@ TEST_F(AccessCounts, ReorderTakesTheProfileOfOtherData) {
 
 TEST_F(AccessCounts, BadInputIsRefused) {
   const std::string out = folder.path("out");
-  for (const char* command : {"profile", "reorder"}) {
+  for (const char* command : {"count-accesses", "reorder"}) {
     refuse({command, "--data", folder.path("none"), "--out", out}, {"cannot read", "none"});
     refuse({command, "--data", tensors(), "--out", out}, {tensors(), "not a bundle"});
     const std::string cut = folder.file("cut", read_text(matrix_bundle()).substr(0, 5000));
@@ -173,10 +174,12 @@ TEST_F(AccessCounts, BadInputIsRefused) {
     refuse({command, "--out", out}, {"--data is required"});
   }
   for (const char* parts : {"0", "1025", "-1", "2.5", "many"}) {
-    refuse({"profile", "--data", matrix_bundle(), "--out", out, "--parts", parts}, {"--parts"});
+    refuse({"count-accesses", "--data", matrix_bundle(), "--out", out, "--parts", parts},
+           {"--parts"});
   }
   const std::string own = folder.file("own", read_text(matrix_bundle()));
-  refuse({"profile", "--data", own, "--out", own}, {"--data", "name one file; name another"});
+  refuse({"count-accesses", "--data", own, "--out", own},
+         {"--data", "name one file; name another"});
   EXPECT_EQ(read_text(own), read_text(matrix_bundle()));
 }
 

@@ -79,8 +79,8 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
   other["keys"] = keys;
   std::swap(other["keys"]["parts"][0]["channels"][0], other["keys"]["parts"][0]["channels"][1]);
   expect_failure(run_arguments(other, folder.path("parts")), 2, {folder.path("parts"), "keys"});
-  expect_failure({"profile", "--data", folder.path("parts"), "--out", folder.path("p.json")}, 2,
-                 {"profile", "keys in parts"});
+  expect_failure({"count-accesses", "--data", folder.path("parts"), "--out", folder.path("p.json")},
+                 2, {"count-accesses", "keys in parts"});
   expect_failure(
       {"repack", folder.path("parts"), "--layout", "2x2", "--out", folder.path("grouped")}, 2,
       {"repack", "keys in parts", "runs of 1 word", "--operand"});
@@ -137,9 +137,9 @@ TEST_F(TinyBundle, OfAnotherProblemIsRefused) {
   gemv["shape"]["out_features"] = 72;
   expect_failure(run_arguments(gemv, matrix_bundle()), 2, {"out_features is 64", "and 72"});
   gemv = tiny_gemv();
-  gemv["shape"]["rows"] = 3;
+  gemv["shape"]["m"] = 3;
   expect_failure(run_arguments(gemv, matrix_bundle()), 2, {"holds 2 rows of x", "lower its rows"});
-  gemv["shape"]["rows"] = 1;
+  gemv["shape"]["m"] = 1;
   expect_verified(run_arguments(gemv, matrix_bundle()));
 }
 

@@ -158,15 +158,15 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   EXPECT_EQ(answer["passed"][0]["rung"], "exact");
   expect_words(answer["passed"][0]["refused"].get<std::string>(), {"cannot run here"});
   EXPECT_EQ(answer["passed"][1]["refused"], "a nearer row was taken");
-  const Json other =
-      run({"db", "query", config, "--gpu", "h200", "--codes", "zipf:3"}, using_table(all));
+  const Json other = run({"db", "query", config, "--gpu", "h200", "--code-distribution", "zipf:3"},
+                         using_table(all));
   EXPECT_EQ(other["taken"]["rung"], "exact");
   // As tune takes it, not as rows spell it.
-  EXPECT_EQ(run({"db", "query", config, "--gpu", "h200", "--codes", "zipf:3.0"},
+  EXPECT_EQ(run({"db", "query", config, "--gpu", "h200", "--code-distribution", "zipf:3.0"},
                 using_table(all))["taken"]["rung"],
             "exact");
   for (const char* codes : {"../../x", "zipf:nan", "zipf:1e999", "profile:x"}) {
-    expect_failure({"db", "query", config, "--codes", codes}, 2, {codes, "zipf:S"});
+    expect_failure({"db", "query", config, "--code-distribution", codes}, 2, {codes, "zipf:S"});
   }
   const Outcome text = vqgen({"db", "query", config, "--gpu", "a100"}, using_table(all));
   expect_success(text);

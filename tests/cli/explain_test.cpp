@@ -1,4 +1,4 @@
-// explain, and compile and run with a access_counts profile: what they say, and what they refuse.
+// explain, and compile and run with access counts: what they say, and what they refuse.
 
 #include "core/access/access_counts.h"
 #include "core/files/files.h"
@@ -192,7 +192,7 @@ class ByAccessCounts : public TinyBundle {
   std::string config_with(Json config, const std::string& bundle,
                           const std::function<void(std::vector<AccessCounts>&)>& edit = {}) {
     const std::string profile = folder.path("p.json");
-    expect_success(vqgen({"profile", "--data", bundle, "--out", profile}));
+    expect_success(vqgen({"count-accesses", "--data", bundle, "--out", profile}));
     if (edit) {
       auto profiles = read_access_counts(std::filesystem::path(profile));
       edit(profiles);
@@ -239,7 +239,7 @@ TEST_F(ByAccessCounts, ExplainAndCompileGiveTheReasons) {
   EXPECT_EQ(document["placement"][0]["operand"], "weights");
   EXPECT_EQ(document["placement"][0]["placement"], document["plan"]["codebook"]);
   const std::string text = text_of(document);
-  expect_in(text, "by the access_counts profile");
+  expect_in(text, "by the access counts");
   for (const std::string reason : document["placement"][0]["reasons"]) expect_in(text, reason);
   expect_in(text, "known once the kernel is compiled");
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
@@ -256,7 +256,7 @@ TEST_F(ByAccessCounts, HotEntriesStandInRegistersOnceTheKernelIsCompiled) {
   const std::string config =
       config_with(lanes, cache_bundle(), [](auto& profiles) { heat(profiles, 1); });
   const Outcome outcome =
-      vqgen({"compile", config, "--gpu", "h200", "--strategy", "paper", "--json"});
+      vqgen({"compile", config, "--gpu", "h200", "--placement", "vq-llm", "--json"});
   expect_success(outcome);
   const Json document = document_of(outcome);
   EXPECT_EQ(document["placement"][0]["placement"]["registers"], 1) << document.dump(2);
@@ -271,13 +271,13 @@ TEST_F(ByAccessCounts, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
   expect_success(outcome);
   EXPECT_EQ(document_of(outcome)["plan"]["codebook"]["shared"], 3);
   expect_in(text_of(document_of(outcome)), "the config's own plan fixes boundaries");
-  expect_failure({"explain", placed, "--access_counts", folder.path("none.json")}, 2,
+  expect_failure({"explain", placed, "--access-counts", folder.path("none.json")}, 2,
                  {"none.json"});
-  expect_failure({"compile", placed, "--access_counts", folder.path("none.json")}, 2,
+  expect_failure({"compile", placed, "--access-counts", folder.path("none.json")}, 2,
                  {"none.json"});
   // From where the tool runs, not from the config's folder.
   const std::string plain = folder.file("plain.json", tiny_gemv().dump());
-  expect_success(vqgen({"explain", plain, "--access_counts", folder.path("p.json")}));
+  expect_success(vqgen({"explain", plain, "--access-counts", folder.path("p.json")}));
 }
 
 TEST_F(ByAccessCounts, WhatDoesNotFitIsRefused) {
@@ -289,9 +289,10 @@ TEST_F(ByAccessCounts, WhatDoesNotFitIsRefused) {
   const std::string wrong = folder.file("wrong.json", other.dump());
   for (const char* command : {"explain", "compile"}) {
     expect_failure({command, wrong}, 2, words);
-    expect_failure({command, config, "--strategy", "fastest"}, 2, {"--strategy"});
-    expect_failure({command, folder.file("plain.json", tiny_gemv().dump()), "--strategy", "paper"},
-                   2, {"--strategy places entries by a access_counts profile", "--access_counts"});
+    expect_failure({command, config, "--placement", "fastest"}, 2, {"--placement"});
+    expect_failure(
+        {command, folder.file("plain.json", tiny_gemv().dump()), "--placement", "vq-llm"}, 2,
+        {"--placement places entries by access counts", "--access-counts"});
   }
   expect_failure({"run", wrong, "--backend", "host"}, 2, words);
   expect_failure({"export", wrong, "--out", folder.path("out.cu")}, 2, words);

@@ -82,7 +82,7 @@ TEST_F(MainJob, GemvWithARealWeight) {
   const Json report = run({example("tinycode-projection"), "--data", bundle});
   EXPECT_GT(report.value("rel_err_unquantized", 0.0), 0.01);
   EXPECT_LT(report.value("rel_err_unquantized", 1.0), 0.6);
-  run({config_with("tinycode-projection", {{"rows", 1}}), "--data", bundle});
+  run({config_with("tinycode-projection", {{"m", 1}}), "--data", bundle});
 }
 
 TEST(HostRun, SmallExamplesOnGeneratedData) {

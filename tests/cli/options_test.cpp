@@ -19,13 +19,13 @@ TEST(Options, CountsAreDigitsWithinBounds) {
       {{"run", kConfig}, "--seed", seeds},
       {{"quantize", "--input", "a", "--out", "b"}, "--seed", seeds},
       {{"measure", kConfig}, "--seed", seeds},
-      {{"ablate", kConfig}, "--seed", seeds},
+      {{"dev", "ablate", kConfig}, "--seed", seeds},
       {{"tune", kConfig}, "--seed", seeds},
-      {{"measure", kConfig}, "--space", "from 0 to 1000000000"},
-      {{"tune", kConfig}, "--most", "from 0 to 1000000000"},
+      {{"dev", "space", kConfig}, "--sample", "from 0 to 1000000000"},
+      {{"tune", kConfig}, "--max-candidates", "from 0 to 1000000000"},
       {{"tune", kConfig}, "--rounds", "from 1 to 1000"},
-      {{"ablate", kConfig}, "--budget", "from 1 to 100000"},
-      {{"profile", "--data", "a", "--out", "b"}, "--parts", "from 1 to 1024"}};
+      {{"dev", "ablate", kConfig}, "--budget", "from 1 to 100000"},
+      {{"count-accesses", "--data", "a", "--out", "b"}, "--parts", "from 1 to 1024"}};
   for (const auto& [command, option, bounds] : counts) {
     for (const char* value : {"-1", "-18446744073709551615", "1.5", "many", "1e99"}) {
       Arguments arguments = command;
@@ -41,13 +41,17 @@ TEST(Options, CountsAreDigitsWithinBounds) {
 
 // As of a shell's unset variable.
 TEST(Options, AnEmptyValueIsNoDefault) {
-  const std::vector<Arguments> commands{
-      {"compile", kConfig, "--gpu", ""},      {"compile", kConfig, "--access_counts", ""},
-      {"compile", kConfig, "--out", ""},      {"run", kConfig, "--data", ""},
-      {"measure", kConfig, "--plans", ""},    {"measure", kConfig, "--codes", ""},
-      {"tune", kConfig, "--shard", ""},       {"tune", kConfig, "--journal", ""},
-      {"cache", "gc", "--max-bytes", ""},     {"cache", "pack", "p", "--from", ""},
-      {"db", "query", kConfig, "--codes", ""}};
+  const std::vector<Arguments> commands{{"compile", kConfig, "--gpu", ""},
+                                        {"compile", kConfig, "--access-counts", ""},
+                                        {"compile", kConfig, "--out", ""},
+                                        {"run", kConfig, "--data", ""},
+                                        {"measure", kConfig, "--plans", ""},
+                                        {"measure", kConfig, "--code-distribution", ""},
+                                        {"tune", kConfig, "--shard", ""},
+                                        {"tune", kConfig, "--journal", ""},
+                                        {"cache", "gc", "--max-bytes", ""},
+                                        {"cache", "pack", "p", "--from", ""},
+                                        {"db", "query", kConfig, "--code-distribution", ""}};
   for (const Arguments& command : commands) {
     expect_failure(command, 2, {command[command.size() - 2], "must not be empty"});
   }
@@ -55,8 +59,8 @@ TEST(Options, AnEmptyValueIsNoDefault) {
 }
 
 TEST(Options, ThatDoNotGoTogether) {
-  expect_failure({"measure", kConfig, "--space", "3", "--planner", "rules"}, 2,
-                 {"--planner", "--space"});
+  expect_failure({"dev", "space", kConfig, "--sample", "3", "--top", "2"}, 2,
+                 {"--top", "--sample"});
   expect_failure({"tune", kConfig, "--replay", "r.json", "--backend", "host"}, 2,
                  {"--replay", "--backend"});
 }
@@ -87,11 +91,11 @@ TEST(Options, LengthsAreOnePerSequenceAndFitTheCache) {
 
 // expect_failure() sees to it that stdout stays empty.
 TEST(Options, NothingIsPrintedBeforeAFailure) {
-  expect_failure({"regret", "nope"}, 2, {"nope: cannot read"});
+  expect_failure({"dev", "regret", "nope"}, 2, {"nope: cannot read"});
   expect_failure({"cache", "explain", kConfig}, 5, {"NVRTC", "/nowhere"},
                  {{"VQGEN_NVRTC", "/nowhere"}});
   if (has("GPU")) return;
-  expect_failure({"measure", kConfig, "--space", "3"}, 5, {"no CUDA driver"});
+  expect_failure({"dev", "space", kConfig, "--sample", "3"}, 5, {"no CUDA driver"});
 }
 
 // A folder that takes no new file lets a command come as far as its last step.
@@ -101,9 +105,9 @@ TEST_F(TinyBundle, NothingIsPrintedWhereTheResultCannotBeWritten) {
     return folder.path("closed/" + name);
   };
   const std::string bundle = cache_bundle();
-  expect_failure({"profile", "--data", bundle, "--out", closed("a")}, 2, {"is a folder"});
+  expect_failure({"count-accesses", "--data", bundle, "--out", closed("a")}, 2, {"is a folder"});
   const std::string longest = folder.path(std::string(250, 'n'));  // no room for a sibling's name
-  expect_failure({"profile", "--data", bundle, "--out", longest}, 2, {"cannot write"});
+  expect_failure({"count-accesses", "--data", bundle, "--out", longest}, 2, {"cannot write"});
   expect_failure({"repack", bundle, "--layout", "4x1", "--out", longest}, 2, {"cannot write"});
   expect_failure({"reorder", "--data", bundle, "--out", longest}, 2, {"cannot write"});
   expect_failure(run_arguments(tiny_gemv(), bundle), 2, {"holds a KV cache"});

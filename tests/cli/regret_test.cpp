@@ -1,4 +1,4 @@
-// vqgen regret on files of vqgen measure: figures by hand, and what it refuses.
+// vqgen dev regret on files of vqgen measure: figures by hand, and what it refuses.
 #include "tests/cli/tool.h"
 
 namespace vqgen {
@@ -31,7 +31,7 @@ class Regret : public testing::Test {
  protected:
   Outcome of(const Json& document, bool json = true) {
     const std::string file = folder.file("m.json", document.dump());
-    return json ? vqgen({"regret", file, "--json"}) : vqgen({"regret", file});
+    return json ? vqgen({"dev", "regret", file, "--json"}) : vqgen({"dev", "regret", file});
   }
   Folder folder;
 };
@@ -78,7 +78,7 @@ TEST_F(Regret, RefusesWhatIsNoMeasurement) {
     } else {
       document[at] = value;
     }
-    expect_failure({"regret", folder.file("bad.json", document.dump())}, 2, words);
+    expect_failure({"dev", "regret", folder.file("bad.json", document.dump())}, 2, words);
   };
   const Json gone(Json::value_t::discarded);
   const std::string first = "/configs/0/measurements/0";

@@ -27,7 +27,7 @@ class Tune : public testing::Test {
     const Outcome outcome =
         vqgen({"tune", config, "--gpu", "h200", "--replay",
                recording("none", {{"linear_simt/threads=992", 1.0}}), "--journal",
-               folder.path("asked"), "--most", "40", "--strategy", "exhaustive"});
+               folder.path("asked"), "--max-candidates", "40", "--search", "exhaustive"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
     EXPECT_NE(outcome.err.find("none of 40 candidates could be timed"), std::string::npos);
     EXPECT_NE(outcome.err.find("not recorded"), std::string::npos) << outcome.err;
@@ -57,8 +57,8 @@ class Tune : public testing::Test {
     return folder.file(name + ".json", all.dump());
   }
   Arguments arguments(const Arguments& more = {}) const {
-    Arguments all{"tune", config,   "--gpu", "h200",       "--replay",
-                  replay, "--most", "40",    "--strategy", "exhaustive"};
+    Arguments all{"tune", config,     "--gpu",     "h200", "--replay", replay, "--max-candidates",
+                  "40",   "--search", "exhaustive"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -103,7 +103,7 @@ TEST_F(Tune, KeepsOneRowAKeyInItsTable) {
   EXPECT_EQ(parse_json(lines_of(first)[1], "row")["plan"], names[36]);
   tuned({"--out", table});
   EXPECT_EQ(read_text(table), first);
-  tuned({"--out", table, "--codes", "zipf"});  // another key
+  tuned({"--out", table, "--code-distribution", "zipf"});  // another key
   EXPECT_EQ(lines_of(read_text(table)).size(), 3u);
 }
 
@@ -135,7 +135,7 @@ TEST_F(Tune, GoesOnFromItsJournal) {
   EXPECT_EQ(read_text(journal), text);
   EXPECT_EQ(tuned({"--journal", journal})["journal"]["resumed"], lines_of(text).size() - 2);
   EXPECT_EQ(tuned({"--journal", journal, "--restart"})["journal"]["resumed"], 0);
-  expect_failure(arguments({"--journal", journal, "--codes", "zipf"}), 2,
+  expect_failure(arguments({"--journal", journal, "--code-distribution", "zipf"}), 2,
                  {journal, "another problem", "--restart"});
   folder.file("journal", lines_of(text)[0] + "\n{}\n" + text);
   expect_failure(arguments({"--journal", journal}), 2, {journal + ":2", "--restart"});
@@ -150,8 +150,9 @@ TEST_F(Tune, GoesOnFromItsJournal) {
 // The recording answers for both problems; each has its row, whichever shard it is in.
 TEST_F(Tune, TunesASweepByShards) {
   const std::string whole = folder.path("whole.jsonl");
-  const Arguments common{"tune",   sweep(), "--gpu",  "h200",       "--replay",  replay,
-                         "--most", "40",    "--json", "--strategy", "exhaustive"};
+  const Arguments common{
+      "tune", sweep(),  "--gpu",    "h200",      "--replay", replay, "--max-candidates",
+      "40",   "--json", "--search", "exhaustive"};
   const auto run = [&](const Arguments& more) {
     Arguments all = common;
     all.insert(all.end(), more.begin(), more.end());
@@ -204,14 +205,14 @@ TEST_F(Tune, TheConfigsAccessCountsIsTheCodes) {
   const std::string hot_config = folder.file("hot-config.json", hot.dump());
   const std::string table = folder.path("table.jsonl");
   const auto codes = [&](const Arguments& more) {
-    Arguments all{"tune",   hot_config, "--gpu",      "h200",       "--replay", replay,
-                  "--most", "40",       "--strategy", "exhaustive", "--json"};
+    Arguments all{"tune", hot_config, "--gpu",      "h200",  "--replay", replay, "--max-candidates",
+                  "40",   "--search", "exhaustive", "--json"};
     all.insert(all.end(), more.begin(), more.end());
     const Outcome outcome = vqgen(all);
     expect_success(outcome);
     return document_of(outcome)["problems"][0]["row"]["policy"]["codes"].get<std::string>();
   };
-  EXPECT_EQ(codes({"--codes", "uniform"}), "uniform");
+  EXPECT_EQ(codes({"--code-distribution", "uniform"}), "uniform");
   EXPECT_TRUE(codes({"--out", table}).starts_with("profile:"));
   const Outcome outcome =
       vqgen({"explain", hot_config, "--gpu", "h200", "--json"}, {{"VQGEN_TUNED_PATH", table}});
@@ -224,9 +225,9 @@ TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
   const std::string table = folder.path("table.jsonl");
   tuned({"--out", table});
   const std::string text = read_text(table);
-  expect_failure(
-      {"tune", config, "--gpu", "h200", "--backend", "host", "--most", "1", "--out", table}, 2,
-      {table, "CPU", "--out"});
+  expect_failure({"tune", config, "--gpu", "h200", "--backend", "host", "--max-candidates", "1",
+                  "--out", table},
+                 2, {table, "CPU", "--out"});
   EXPECT_EQ(read_text(table), text);
 }
 
@@ -235,7 +236,7 @@ TEST_F(Tune, OnTheHostASmallBudgetGivesARow) {
   if (!has("host compiler")) GTEST_SKIP() << "no host compiler";
   const std::string table = folder.path("host.jsonl");
   const Outcome outcome = vqgen({"tune", config, "--gpu", "h200", "--backend", "host", "--budget",
-                                 "3s", "--most", "3", "--out", table, "--json"});
+                                 "3s", "--max-candidates", "3", "--out", table, "--json"});
   expect_success(outcome);
   expect_words(outcome.err, {"on this CPU", "one call"});
   const Json row = document_of(outcome)["problems"].at(0)["row"];
@@ -285,8 +286,9 @@ TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
                               {"name": "up", "shape": {"m": 1, "out_features": 256,
                                "in_features": 1024}}]})");
   const std::string table = folder.path("table.jsonl");
-  const Arguments all{"tune", two,          "--gpu",      small,   "--replay", replay,  "--most",
-                      "40",   "--strategy", "exhaustive", "--out", table,      "--json"};
+  const Arguments all{
+      "tune", two,        "--gpu",      small,   "--replay", replay,  "--max-candidates",
+      "40",   "--search", "exhaustive", "--out", table,      "--json"};
   const Outcome outcome = vqgen(all);
   expect_success(outcome);
   const Json problems = document_of(outcome)["problems"];
@@ -328,9 +330,9 @@ TEST_F(Tune, RefusesBadInputBeforeItMeasures) {
   expect_failure({"tune"}, 2, {"work"});
   expect_failure(arguments({"--budget", "soon"}), 2, {"--budget", "soon"});
   expect_failure(arguments({"--budget", "0s"}), 2, {"--budget", "above 0"});
-  expect_failure(arguments({"--strategy", "luck"}), 2, {"--strategy"});
+  expect_failure(arguments({"--search", "luck"}), 2, {"--search"});
   expect_failure(arguments({"--rounds", "0"}), 2, {"--rounds"});
-  expect_failure(arguments({"--most", "-1"}), 2, {"--most"});
+  expect_failure(arguments({"--max-candidates", "-1"}), 2, {"--max-candidates"});
   expect_failure(arguments({"--restart"}), 2, {"--restart", "--out"});
   expect_failure(arguments({"--out", folder.path("none/t")}), 2, {"--out", "none"});
   expect_failure(arguments({"--journal", folder.path("none/t")}), 2, {"--journal", "none"});

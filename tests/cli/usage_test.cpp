@@ -6,9 +6,10 @@
 namespace vqgen {
 namespace {
 
-const std::vector<std::string> kSubcommands{"quantize", "profile", "reorder", "repack",  "explain",
-                                            "compile",  "run",     "measure", "tune",    "regret",
-                                            "export",   "doctor",  "list",    "version", "help"};
+const std::vector<std::string> kSubcommands{
+    "quantize", "count-accesses", "reorder", "repack", "explain", "compile",
+    "run",      "measure",        "tune",    "dev",    "export",  "doctor",
+    "list",     "version",        "help"};
 
 TEST(Usage, HelpOfTheTool) {
   const Outcome outcome = vqgen({"--help"});
@@ -69,7 +70,7 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({"compile", config, "more"}, 2, {"more", "see vqgen compile --help"});
   expect_failure({"export", config}, 2, {"--out is required", "see vqgen export --help"});
   expect_failure({"quantize", "--input", "a"}, 2, {"--out is required"});
-  expect_failure({"regret"}, 2, {"measured is required", "see vqgen regret --help"});
+  expect_failure({"dev", "regret"}, 2, {"measured is required", "see vqgen dev regret --help"});
   expect_failure({"cache"}, 2, {"subcommand is required", "see vqgen cache --help"});
   expect_failure({"cache", "frobnicate"}, 2, {"unknown subcommand", "'frobnicate'"});
   expect_failure({"cache", "pack"}, 2, {"out is required", "see vqgen cache pack --help"});
@@ -105,18 +106,19 @@ TEST(Usage, AMisspeltNameIsAnsweredWithTheNearest) {
 TEST(Usage, WrongValuesExitWith2) {
   const std::string config = example("tinycode-projection");
   expect_failure({"run", "--backend", "vulkan", config}, 2, {"--backend", "vulkan", "host,cuda"});
-  expect_failure({"measure", "--backend", "host", config, "--codes", "zipf:0"}, 2, {"'zipf:0'"});
-  expect_failure({"ablate", "--backend", "host", config, "--codes", "hot"}, 2,
+  expect_failure({"measure", "--backend", "host", config, "--code-distribution", "zipf:0"}, 2,
+                 {"'zipf:0'"});
+  expect_failure({"dev", "ablate", "--backend", "host", config, "--code-distribution", "hot"}, 2,
                  {"'hot'", "uniform"});
   expect_failure({"run", config, "--check", "all"}, 2, {"--check", "all", "races"});
   expect_failure({"run", config, "--check", "races", "--backend", "cuda"}, 2,
                  {"--check races runs on the host", "--backend host", "compute-sanitizer"});
   expect_failure({"compile", config, "--planner", "dice"}, 2, {"--planner", "dice", "rules"});
-  expect_failure({"measure", config, "--space", "x"}, 2, {"--space", "see vqgen measure --help"});
-  expect_failure({"measure", config, "--space", "--plans", "p.json"}, 2, {"--space, --likely and"});
-  expect_failure({"measure", config, "--space", "--likely", "3"}, 2, {"name one of them"});
-  expect_failure({"measure", config, "--likely", "0"}, 2, {"--likely", "from 1 to"});
-  expect_failure({"measure", config, "--placement", "global"}, 2, {"--placement", "--space"});
+  expect_failure({"dev", "space", config, "--sample", "x"}, 2,
+                 {"--sample", "see vqgen dev space --help"});
+  expect_failure({"dev", "space", config, "--sample", "9", "--top", "3"}, 2, {"--top", "--sample"});
+  expect_failure({"dev", "space", config, "--top", "0"}, 2, {"--top", "from 1 to"});
+  expect_failure({"dev", "space", config, "--codebooks-in", "here"}, 2, {"--codebooks-in"});
   expect_failure({"quantize", "--input", "a", "--out", "b", "--dtype", "fp8"}, 2,
                  {"--dtype", "fp8", "f16,bf16"});
 }

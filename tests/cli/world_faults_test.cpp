@@ -91,11 +91,12 @@ TEST(World, PlansThatDoNotCompileAreNoSuccess) {
       "g++", "#!/bin/sh\nif [ \"$1\" = --version ]; then echo g++ 12; else exit 1; fi\n");
   std::filesystem::permissions(compiler, std::filesystem::perms(0700));
   const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
-  for (const char* command : {"measure", "ablate"}) {
-    Arguments arguments{command, config, "--backend", "host", "--gpu", "h200"};
-    if (std::string_view(command) == "ablate") arguments.insert(arguments.end(), {"--budget", "2"});
+  for (const Arguments& arguments :
+       {Arguments{"measure", config, "--backend", "host", "--gpu", "h200"},
+        Arguments{"dev", "ablate", config, "--backend", "host", "--gpu", "h200", "--budget",
+                  "2"}}) {
     const Outcome outcome = vqgen(arguments, variables);
-    EXPECT_EQ(outcome.exit_code, 5) << command << outcome.err;
+    EXPECT_EQ(outcome.exit_code, 5) << arguments[0] << outcome.err;
     EXPECT_NE(outcome.err.find("plans could be timed; the first is compile_failed"),
               std::string::npos)
         << outcome.err;

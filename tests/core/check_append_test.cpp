@@ -240,7 +240,7 @@ TEST(CheckAppend, PlansHaveNames) {
 
 TEST(CheckAppend, AccessCountsSaysNothing) {
   expect_words(message_of([] { match_access_counts({}, sound_append(), "p.json"); }),
-               {"p.json", "kv_append", "remove the access_counts"});
+               {"p.json", "kv_append", "remove access_counts"});
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
     const auto with = [of](auto change) { return of_problem([&](Op& op) { change(op.*of); }); };
     const std::string name = of == &Op::keys ? "keys:" : "values:";
     expect_refused(with([](VqFormat& f) { f.entry_type = EntryType::element; }),
-                   {name, "int8 entries of 4 elements and codes of 8 bits", "use fragments"});
+                   {name, "int8 entries of 4 elements and codes of 8 bits", "use mma"});
     expect_refused(with([](VqFormat& f) { f.index_bits = 7; }), {name, "codes of 8 bits"});
     expect_refused(with([](VqFormat& f) { f.vector_size = 8; }), {name, "4 elements"});
     expect_refused(with([](VqFormat& f) { f.num_codebooks = 2; }), {name, "2 residual stages"});
@@ -65,7 +65,7 @@ TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
   expect_ok(of_problem([](Op& op) { op.shape.batch_invariant = true; }));
   for (const int head_dim : {96, 256}) {
     expect_refused(of_problem([&](Op& op) { op.shape.head_dim = head_dim; }),
-                   {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use fragments"});
+                   {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use mma"});
   }
   expect_ok(of_problem([](Op& op) { op.shape.recent_tokens = 128; }));
   expect_ok(of_problem([](Op& op) { op.shape.sinks = 4; }));
@@ -76,7 +76,7 @@ TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
 TEST(CheckAttentionInt8Mma, TheGpuHasProductsOfBytesAndRoom) {
   const auto any = [](AttentionDecode&) {};
   for (const char* gpu : {"h100", "h200", "b200"}) expect_ok(of_problem(any, gpu));
-  expect_refused(of_problem(any, "t4"), {"no products of bytes", "use fragments"});
+  expect_refused(of_problem(any, "t4"), {"no products of bytes", "use mma"});
   for (const char* gpu : {"a100", "rtx4090"}) {
     expect_refused(of_problem(any, gpu), {"bytes of shared memory a block"});
     const AttentionDecode op = integers();

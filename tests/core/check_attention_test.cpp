@@ -156,7 +156,7 @@ TEST(CheckAttention, WhatScoreTablesCannotTake) {
   }
   op.keys.decoder = Decoder::e8p;
   op.keys.index_bits = 16;
-  expect_refused(judge(tables(1), op), {"keys", "E8P", "use dataflow lanes"});
+  expect_refused(judge(tables(1), op), {"keys", "E8P", "use dataflow simt"});
   std::swap(op.keys, op.values);
   expect_ok(judge(tables(1), op));
 }
@@ -178,7 +178,7 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
     if (keys) {
       expect_ok(narrow);
     } else {
-      expect_refused(narrow, {"values", "no whole words", "use dataflow lanes"});
+      expect_refused(narrow, {"values", "no whole words", "use dataflow simt"});
     }
   }
   op.keys = scalar;
@@ -195,7 +195,7 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
     expect_ok(judge(std::get<AttentionSimt>(choose(op, h200())), op));
     for (const Plan& plan :
          {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
-      expect_refused(check(plan, op, h200()), {operand, "128 elements", "use lanes"});
+      expect_refused(check(plan, op, h200()), {operand, "128 elements", "use simt"});
     }
     AttentionSimt near;
     (keys ? near.key_codebook : near.value_codebook).shared = 16;
@@ -204,7 +204,7 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
     EXPECT_TRUE(std::holds_alternative<AttentionSimt>(choose(op, h200())));
     for (const Plan& plan :
          {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
-      expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use lanes"});
+      expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use simt"});
     }
     // 36 stages of 16 MB for each of 256 heads.
     format =
@@ -235,19 +235,19 @@ TEST(CheckAttention, FragmentsReadZerosOfGroupsOfKeysAndOfTokensOfValues) {
     }
   }
   op.keys = token;
-  refused({"keys", "zeros", "groups of tokens", "use lanes"});
+  refused({"keys", "zeros", "groups of tokens", "use simt"});
   op.keys = token;
   op.keys.decoder = Decoder::scalar;
-  refused({"keys", "one scale of a token", "use lanes"});
+  refused({"keys", "one scale of a token", "use simt"});
   op.keys = group;
   op.keys.decoder = Decoder::scalar;
-  refused({"keys", "zeros", "use lanes"});
+  refused({"keys", "zeros", "use simt"});
   op.keys = table;
   op.values = group;
-  refused({"values", "none of groups of tokens", "use lanes"});
+  refused({"values", "none of groups of tokens", "use simt"});
   op.values = token;
   op.values.decoder = Decoder::scalar;
-  refused({"values", "one of a token", "use lanes"});
+  refused({"values", "one of a token", "use simt"});
   op.values = token;
   op.values.group_channels = 8;
   refused({"values", "channels of a lane have several scales", "simt"});
@@ -333,7 +333,7 @@ TEST(CheckAttention, FragmentsTakeProductsOfTheElementType) {
     expect_ok(check(AttentionMma{}, op, gpu));
     op.dtype = DType::bf16;
     expect_refused(check(AttentionMma{}, op, gpu),
-                   {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
+                   {gpu.name, "no tensor-core product in bf16", "use dataflow simt or f16"});
     expect_ok(check(AttentionSimt{}, op, gpu));
   }
   expect_ok(check(AttentionMma{}, op, h200()));

@@ -138,7 +138,7 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
   op.shape.in_features = 4096;
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 1024;
-  expect_refused(check(sound, op, find_gpu("h200")), {"4 codebooks", "use dataflow bytes"});
+  expect_refused(check(sound, op, find_gpu("h200")), {"4 codebooks", "use dataflow int8_mma"});
   op = bytes_gemm();
   op.shape.in_features = 132608;
   expect_refused(check(sound, op, find_gpu("h200")), {"132608 columns pass 32 bits"});

@@ -7,7 +7,7 @@ namespace vqgen {
 namespace {
 
 Json experts_json(int rows, int experts, int total_rows) {
-  return edited(gemv_json(), {{"/shape/rows", std::to_string(rows)},
+  return edited(gemv_json(), {{"/shape/m", std::to_string(rows)},
                               {"/shape/experts", std::to_string(experts)},
                               {"/shape/total_rows", std::to_string(total_rows)}});
 }
@@ -23,8 +23,8 @@ TEST(CheckExperts, WhatAConfigSays) {
   refused({{"/shape/experts", "129"}}, {"c.json: /shape/experts", "0 to 128"});
   refused({{"/shape/experts", "-1"}}, {"/shape/experts", "0 to 128"});
   refused({{"/shape/experts", ""}}, {"/shape/total_rows", "goes with experts only"});
-  refused({{"/op", R"("gemm")"}, {"/shape/rows", "65"}, {"/shape/total_rows", "65"}},
-          {"/shape/rows", "up to 64 rows, not 65"});
+  refused({{"/op", R"("gemm")"}, {"/shape/m", "65"}, {"/shape/total_rows", "65"}},
+          {"/shape/m", "up to 64 rows, not 65"});
   refused({{"/shape/total_rows", "3"}}, {"/shape/total_rows", "3 is less than the 4", "lower"});
   refused({{"/shape/total_rows", "33"}}, {"33 is more than 4 rows for each of 8", "32 at most"});
   refused({{"/shape/out_features", "16777216"}, {"/shape/in_features", "1048576"}},

@@ -157,7 +157,7 @@ TEST(CheckWarpgroups, AreHoppersAlone) {
     if (gpu.arch == "sm_90a") {
       expect_ok(verdict);
     } else {
-      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow fragments"});
+      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow mma"});
     }
   }
 }
@@ -225,7 +225,7 @@ TEST(CheckRowgroups, AreHoppersAlone) {
     if (gpu.arch == "sm_90a") {
       expect_ok(verdict);
     } else {
-      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow fragments"});
+      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow mma"});
     }
   }
 }
@@ -286,7 +286,7 @@ TEST(CheckFragments, TakeProductsOfTheElementType) {
     expect_ok(check(plan, op, gpu));
     op.dtype = DType::bf16;
     expect_refused(check(plan, op, gpu),
-                   {gpu.name, "no tensor-core product in bf16", "use dataflow lanes or f16"});
+                   {gpu.name, "no tensor-core product in bf16", "use dataflow simt or f16"});
     expect_ok(check(LinearSimt{}, op, gpu));
   }
   expect_ok(check(plan, op, find_gpu("h200")));
@@ -372,7 +372,7 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
   expect_refused(checked([](VqFormat& f) { f.num_codebooks = 3; }),
                  {"48 bits", "another dataflow"});
   expect_refused(checked([](VqFormat& f) { f.decoder = Decoder::e8p; }),
-                 {"lattice", "use dataflow fragments"});
+                 {"lattice", "use dataflow mma"});
   expect_refused(checked([](VqFormat& f) {
                    f.scope = Scope::channel_group;
                    f.group_channels = 1024;

@@ -80,7 +80,7 @@ TEST(CheckMerge, PlansHaveNames) {
 
 TEST(CheckMerge, AccessCountsIsRefused) {
   expect_words(message_of([] { match_access_counts({}, sound_merge(), "p.json"); }),
-               {"p.json", "attention_merge", "remove the access_counts"});
+               {"p.json", "attention_merge", "remove access_counts"});
 }
 
 }  // namespace

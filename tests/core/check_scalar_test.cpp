@@ -109,7 +109,7 @@ TEST(CheckScalar, PlansHaveNames) {
 
 TEST(CheckScalar, AccessCountsIsRefused) {
   expect_words(message_of([] { match_access_counts({}, sound_scalar(), "p.json"); }),
-               {"p.json", "int8_quantize", "remove the access_counts"});
+               {"p.json", "int8_quantize", "remove access_counts"});
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_weights", false, {{"/weights", ""}}, {"'weights' is missing", "preset"}},
         Refusal{"keys_in_gemv", false, {{"/keys", R"("cq-2c8b")"}}, {"unknown field 'keys'"}},
         Refusal{"weights_in_attention", true, {{"/weights", R"("aqlm-2x8")"}}, {"'weights'"}},
-        Refusal{"rows_in_attention", true, {{"/shape/rows", "1"}}, {"/shape: ", "'rows'"}},
+        Refusal{"rows_in_attention", true, {{"/shape/m", "1"}}, {"/shape: ", "'rows'"}},
         Refusal{"one_cache_for_all",
                 true,
                 {{"/shape/shared_cache", "true"}},
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"dtype", true, {{"/dtype", R"("fp32")"}}, {"/dtype: 'fp32' is none of f16, bf16"}},
         Refusal{"gpu", true, {{"/gpu", "90"}}, {"/gpu: must be a string"}},
         Refusal{"no_batch", true, {{"/shape/batch", ""}}, {"/shape: ", "'batch' is missing"}},
-        Refusal{"rows_nine", false, {{"/shape/rows", "9"}}, {"/shape/rows: ", "1 to 8"}},
+        Refusal{"rows_nine", false, {{"/shape/m", "9"}}, {"/shape/m: ", "1 to 8"}},
         Refusal{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: ", "2 to"}},
         Refusal{"index_bits_17", true, {{"/keys/index_bits", "17"}}, {"/keys/index_bits: ", "16"}},
         Refusal{

@@ -154,7 +154,7 @@ TEST(Parts, LanesAndBinsRunThem) {
     EXPECT_EQ(dataflow_name(choose(op, spec)), "simt");  // whose values are narrow
     for (const Plan& plan :
          {Plan(AttentionMma{}), Plan(AttentionLut{}), Plan(AttentionChannels{})}) {
-      expect_refused(check(plan, op, spec), {"keys", "2 parts", "use lanes"});
+      expect_refused(check(plan, op, spec), {"keys", "2 parts", "use simt"});
     }
     expect_refused(check(AttentionHistogram{}, op, spec), {"values: entries of 4 elements"});
     AttentionDecode wide = op;
@@ -162,7 +162,7 @@ TEST(Parts, LanesAndBinsRunThem) {
     expect_ok(check(choose_plan(AttentionHistogram{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
-    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use lanes"});
+    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use simt"});
     const auto wide_append = [&] {
       KvAppend each = append;
       each.values = wide.values;
@@ -199,7 +199,7 @@ TEST(Parts, AreWholeOctets) {
 
 TEST(Parts, TakeNoAccessCounts) {
   expect_words(message_of([] { match_access_counts({}, sound_parts(), "c.json"); }),
-               {"keys in parts", "remove the access_counts"});
+               {"keys in parts", "remove access_counts"});
 }
 
 }  // namespace

@@ -92,9 +92,9 @@ TEST(PlanOverrides, RefuseWhatThePlanLacks) {
     return message_of([&] { with_overrides(plan, with_plan(json, fixed)); });
   };
   expect_words(refuse(AttentionSimt{}, attention_json(), {{"chunk_columns", 64}}),
-               {"c.json: /plan/chunk_columns: unknown field", "dataflow lanes has "});
+               {"c.json: /plan/chunk_columns: unknown field", "dataflow simt has "});
   expect_words(refuse(LinearSimt{}, gemv_json(), {{"tiles_in_flight", 2}}),
-               {"c.json: /plan/tiles_in_flight: unknown field", "dataflow lanes has "});
+               {"c.json: /plan/tiles_in_flight: unknown field", "dataflow simt has "});
   expect_words(refuse(LinearSimt{}, gemv_json(), {{"codebook", {{"near", 1}}}}),
                {"c.json: /plan/codebook: unknown field 'near'"});
   expect_words(refuse(LinearSimt{}, gemv_json(), 3), {"c.json: /plan", "must be an object"});
@@ -219,7 +219,7 @@ TEST(PlanFields, OfAWholePlanAreRead) {
   expect_words(message_of([&] {
                  read({{"dataflow", "sliced_codebook"}, {"splits", 2}}, gemv);
                }),
-               {"p.json: /splits: unknown field", "dataflow slices has ", "entry_slices"});
+               {"p.json: /splits: unknown field", "dataflow sliced_codebook has ", "entry_slices"});
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(TunedRow, EachLieIsRefused) {
   EXPECT_NE(lie([](Json& json) { json["plan"] = "attention_simt/"; }), "");
   EXPECT_NE(lie([](Json& json) { json["candidates"] = 0; }), "");
   EXPECT_NE(lie([](Json& json) { json["problem"]["plan"] = Json::object(); }), "");
-  EXPECT_NE(lie([](Json& json) { json["problem"]["shape"]["rows"] = 0; }), "");
+  EXPECT_NE(lie([](Json& json) { json["problem"]["shape"]["m"] = 0; }), "");
   EXPECT_NE(lie([](Json& json) { json["policy"].erase("codes"); }), "");
 }
 

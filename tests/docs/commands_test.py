@@ -30,7 +30,7 @@ SKIPPED = [
     ("README.md", "out/venv/bin/python", WHEEL),
     ("README.md", "vqgen measure", GPU),
     ("README.md", "vqgen tune", GPU),
-    ("README.md", "vqgen ablate", GPU),
+    ("README.md", "vqgen dev ablate", GPU),
     ("docs/dataflows/scalar-forms.md", "PYTHONPATH=build/release/python python3 bench/scalar_study.py",
      GPU + " and PyTorch"),
     ("docs/development.md", "VQGEN_FUZZ_SEED=", "repeats a failure that the fuzz printed"),
@@ -45,7 +45,7 @@ SKIPPED = [
     ("docs/embedding.md", "cmake --preset release", BUILDS),
     ("docs/embedding.md", "cmake --build build/release", BUILDS),
     ("docs/embedding.md", "bench/runtime_figures.py", "measures a release build for minutes"),
-    ("docs/explain.md", "vqgen ablate grid/*.json", GPU),
+    ("docs/explain.md", "vqgen dev ablate grid/*.json", GPU),
     ("docs/performance.md", "python3 bench/rivals --vqgen", GPU + " and packages of others; the test rivals runs it made up"),
     ("docs/python.md", "python3 -m venv", WHEEL),
     ("docs/python.md", "out/venv/bin/pip", WHEEL),
@@ -58,7 +58,7 @@ SKIPPED = [
     ("docs/tuning.md", "SBATCH_PARTITION=gpu", "needs Slurm and a GPU"),
     ("docs/tuning.md", "for config in grid/*.json", GPU),
     ("docs/tuning.md", "for config in problems/*.json", GPU),
-    ("docs/tuning.md", "vqgen regret", "reads what a GPU measured"),
+    ("docs/tuning.md", "vqgen dev regret", "reads what a GPU measured"),
 ]
 
 # The bundle of quickstart that the documents go on with.
@@ -69,7 +69,7 @@ QUICKSTART = """build/release/bin/vqgen quantize --input tests/data/tinycode-kv-
 
 COMMAND = re.compile(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:vqgen|cmake|ctest|bash|source|cc|python3|scripts/\S+|bench/\S+"
                      r"|build/\S+)\s+\S")
-SYNOPSIS = re.compile(r"\[-|\.\.\.|(?<![\w$={/-])[A-Z]{3,}\b(?!=)")  # vqgen ablate CONFIG... [--budget N]
+SYNOPSIS = re.compile(r"\[-|\.\.\.|(?<![\w$={/-])[A-Z]{3,}\b(?!=)")  # vqgen dev ablate CONFIG... [--budget N]
 
 
 def blocks(text):

@@ -255,8 +255,8 @@ Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& 
 }
 
 void add_experts(Draw& draw, Json& shape, const Limits& limits) {
-  auto rows = shape["rows"].get<std::int64_t>();
-  if (!wrong(draw)) shape["rows"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
+  auto rows = shape["m"].get<std::int64_t>();
+  if (!wrong(draw)) shape["m"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
   shape["experts"] = draw.size(limits.experts);
   const std::int64_t all = rows * shape["experts"].get<std::int64_t>();
   const std::int64_t some = std::min({rows + draw.size(all) - 1, all, limits.tokens});
@@ -273,9 +273,9 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   };
   const std::int64_t out = features();
   const std::int64_t in = features();
-  shape["rows"] = wrong(draw) ? draw.size(300)
-                  : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
-                              : std::max<std::int64_t>(2, draw.size(limits.rows));
+  shape["m"] = wrong(draw) ? draw.size(300)
+               : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
+                           : std::max<std::int64_t>(2, draw.size(limits.rows));
   if (draw.one_in(4)) add_experts(draw, shape, limits);
   shape["out_features"] = out;
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {

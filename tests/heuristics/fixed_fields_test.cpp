@@ -66,15 +66,15 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
   };
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     expect_words(refused(attention_json(), {{"step_tokens", 8}, {"table_bits", 16}}, chooser),
-                 {"c.json: /plan/table_bits: unknown field", "dataflow fragments has "});
+                 {"c.json: /plan/table_bits: unknown field", "dataflow mma has "});
     expect_words(refused(attention_json(), {{"dataflow", "lut"}, {"step_tokens", 8}}, chooser),
-                 {"c.json: /plan/step_tokens: unknown field", "dataflow tables has "});
+                 {"c.json: /plan/step_tokens: unknown field", "dataflow lut has "});
     expect_words(refused(gemv_json(), {{"dataflow", "channels"}}, chooser),
                  {"c.json: /plan/dataflow: 'channels' is none of lanes, fragments, tables"});
     expect_words(refused(gemv_json(), {{"threads", 8}}, chooser),
                  {"c.json: /plan/threads: ", "from 32 to 1024"});
     expect_words(refused(append_json(), {{"combine", "kernel"}}, chooser),
-                 {"c.json: /plan/combine: unknown field", "dataflow lanes has "});
+                 {"c.json: /plan/combine: unknown field", "dataflow simt has "});
   }
 }
 

@@ -130,7 +130,7 @@ TEST(Report, OfAllThatShips) {
       expect_words(text, {"registers: 77 a thread, as compiled", "slack: ",
                           plain              ? "no codebooks"
                           : profiles.empty() ? "codes taken as uniform"
-                                             : "by the access_counts profile"});
+                                             : "by the access counts"});
       std::vector<std::string> broken{" nan", " inf"};
       for (char digit = '0'; digit <= '9'; ++digit) broken.push_back(std::string(" -") + digit);
       for (const std::string& each : broken) {

@@ -8,7 +8,7 @@ readonly SCRIPT="$1/scripts/tune_gpus.sh"
 prepare_stub
 
 export CUDA_VISIBLE_DEVICES="3,GPU-ab,0"
-"$SCRIPT" "my sweep.json" "$work/out dir" --budget "1 s" --strategy local >/dev/null
+"$SCRIPT" "my sweep.json" "$work/out dir" --budget "1 s" --search local >/dev/null
 expect "a table of all shards" "$(sort "$work/out dir/tuned.jsonl")" $'row of 0/3\nrow of 1/3\nrow of 2/3'
 expect "workers and the merge" "$(records | wc -l)" 4
 expect "each its GPU" "$(grep -h -A 1 -- --shard "$RECORDS"/* | grep / | sort | tr '\n' ' ')" "0/3 1/3 2/3 "
@@ -16,7 +16,7 @@ for pair in "0/3:3" "1/3:GPU-ab" "2/3:0"; do
   expect "the GPU of ${pair%%:*}" "$(grep -h "^gpu" "$(grep -lx "${pair%%:*}" "$RECORDS"/*)")" "gpu ${pair##*:}"
 done
 expect "options as they were" "$(head -n 11 "$(grep -lx 1/3 "$RECORDS"/*)" | tr '\n' '|')" \
-  "tune|my sweep.json|--shard|1/3|--out|$work/out dir/shard-1-of-3.jsonl|--budget|1 s|--strategy|local|gpu GPU-ab|"
+  "tune|my sweep.json|--shard|1/3|--out|$work/out dir/shard-1-of-3.jsonl|--budget|1 s|--search|local|gpu GPU-ab|"
 
 # One that fails: the others end, nothing is merged, and the status is its own.
 fresh_records

@@ -104,7 +104,7 @@ class Allocations : public testing::Test {
                                                vqgen_op_workspace_bytes(attention_), nullptr);
     vqgen_linear_args l{};
     l.struct_bytes = sizeof(l);
-    l.rows = rows;
+    l.m = rows;
     l.x = l.y = memory;
     l.weights.codes = l.weights.codebooks = memory;
     gemv_status_ = vqgen_linear_launch(gemv_, &l, memory, vqgen_op_workspace_bytes(gemv_), nullptr);

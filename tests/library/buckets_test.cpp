@@ -17,7 +17,7 @@ std::vector<std::int64_t> sizes(const std::vector<BucketPlan>& buckets) {
 using Sizes = std::vector<std::int64_t>;
 
 Config gemm(int rows) {
-  Json json = edited(gemv_json(), {{"/shape/rows", std::to_string(rows)}});
+  Json json = edited(gemv_json(), {{"/shape/m", std::to_string(rows)}});
   json["op"] = "gemm";
   return read_config(json, "gemm");
 }

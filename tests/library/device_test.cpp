@@ -112,7 +112,7 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
 // Two launches a replay, all with one workspace whose counters were zeroed once.
 TEST_F(OnDevice, LaunchesWhoseLastBlockMergesAreReplayed) {
   const Json config = edited(
-      small_gemv(), {{"/shape/rows", "1"}, {"/plan", R"({"splits": 2, "combine": "last_block"})"}});
+      small_gemv(), {{"/shape/m", "1"}, {"/plan", R"({"splits": 2, "combine": "last_block"})"}});
   vqgen_op* op = prepared(runtime_, config);
   ASSERT_NE(op, nullptr);
   LinearTrial trial(runtime_, *as_linear(read_config(config, "test").problem), 1);
@@ -152,7 +152,7 @@ class ChainTrial {
       each = element_from_float(DType::f16, static_cast<float>(sign()));
     }
     args_.struct_bytes = sizeof(args_);
-    args_.rows = 1;
+    args_.m = 1;
     args_.weights = public_args(device_, data_.weights);
     args_.output_scales = device_.input(data_.weights.output_scales);
     workspace_ = make_workspace(runtime_, op_, 1);

@@ -69,7 +69,7 @@ TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {
                        211);
   ASSERT_EQ(heads.launch(attention.op), VQGEN_OK) << vqgen_last_error();
   heads.expect_right();
-  const Json of_gemv = edited(small_gemv(), {{"/shape/rows", "1"}, {"/plan", last.dump()}});
+  const Json of_gemv = edited(small_gemv(), {{"/shape/m", "1"}, {"/plan", last.dump()}});
   const OwnedOp gemv(of_gemv);
   ASSERT_NE(gemv.op, nullptr);
   LinearTrial product(host(), *as_linear(read_config(of_gemv, "test").problem), 1);
@@ -104,7 +104,7 @@ TEST(Launch, ProductsOfExpertsAreRight) {
   for (const int rows : {1, 5, 11, 12}) expect_right(prepared, op, rows);
   // An empty batch, whose x and y need not be there.
   LinearTrial none(host(), op, 1);
-  none.args().rows = 0;
+  none.args().m = 0;
   none.args().x = none.args().y = nullptr;
   EXPECT_EQ(none.launch(prepared.op), VQGEN_OK) << vqgen_last_error();
   const Json said = parse_json(vqgen_op_description(prepared.op), "description");
@@ -129,15 +129,15 @@ TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
     expect_words(vqgen_last_error(), {words});
     vqgen_unregister_host_memory(host(), offsets.data(), bytes);
   };
-  const auto rows = static_cast<std::int32_t>(trial.args().rows);
+  const auto rows = static_cast<std::int32_t>(trial.args().m);
   refused({0, 2, 1, 3}, "expert_rows[1] and [2] are 2 and 1");
   refused({-1, 0, 1, 2}, "expert_rows[0] and [1] are -1 and 0");
-  refused({0, 0, 1, rows + 1}, "lie within 0..rows");
+  refused({0, 0, 1, rows + 1}, "lie within 0..m");
   refused({0, 6, 6, 6}, "expert 0 has 6 rows");
   trial.args().expert_rows = nullptr;
   EXPECT_EQ(trial.launch(prepared.op), VQGEN_BAD_INPUT);
   expect_words(vqgen_last_error(), {"expert_rows", "is null"});
-  trial.args().rows = 10;
+  trial.args().m = 10;
   EXPECT_EQ(trial.launch(prepared.op), VQGEN_RANGE);
   const OwnedOp plain(small_gemv());
   LinearTrial other(host(), *as_linear(read_config(small_gemv(), "test").problem), 2);
@@ -149,7 +149,7 @@ TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
 
 // Between the buckets of 1, 2, 4, 8, 16 and 21 too.
 TEST(Launch, GemmIsRightAtRowCountsBetweenItsBuckets) {
-  const Json config = edited(small_gemv(), {{"/op", R"("gemm")"}, {"/shape/rows", "21"}});
+  const Json config = edited(small_gemv(), {{"/op", R"("gemm")"}, {"/shape/m", "21"}});
   const OwnedOp prepared(config);
   ASSERT_NE(prepared.op, nullptr);
   EXPECT_EQ(vqgen_op_bucket(prepared.op, 5), 8);
@@ -228,7 +228,7 @@ TEST(Launch, MemoryThatTheHostDoesNotKnowIsAFaultThatNamesTheKernel) {
   alignas(16) static char elsewhere[16];
   vqgen_linear_args args{};
   args.struct_bytes = sizeof(args);
-  args.rows = 1;
+  args.m = 1;
   args.x = elsewhere;
   args.y = elsewhere;
   args.weights.codes = args.weights.codebooks = elsewhere;

@@ -96,7 +96,7 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
       threads.emplace_back([&] {
         vqgen_linear_args args{};
         args.struct_bytes = sizeof(args);
-        args.rows = 1;
+        args.m = 1;
         args.x = args.y = memory;
         args.weights.codes = args.weights.codebooks = memory;
         const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 1);
@@ -114,8 +114,8 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
 
 // What is right for the wanted plans is right before.
 TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
-  Json gemm = edited(gemv_json(),
-                     {{"/shape/rows", "20"}, {"/plan", R"({"splits": 2, "combine": "kernel"})"}});
+  Json gemm =
+      edited(gemv_json(), {{"/shape/m", "20"}, {"/plan", R"({"splits": 2, "combine": "kernel"})"}});
   gemm["op"] = "gemm";
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 3});
   std::atomic<bool> go{false};
@@ -153,7 +153,7 @@ TEST(Policies, ARuntimeWaitsForTheBackgroundAndItsOpsGoOn) {
     backend = fake.backend;
     backend->compile_time = std::chrono::milliseconds(20);
     outcome = fake.prepare(gemv_json());
-    fake.prepare(edited(gemv_json(), {{"/shape/rows", "1"}}));
+    fake.prepare(edited(gemv_json(), {{"/shape/m", "1"}}));
     while (backend->compilations < 3) std::this_thread::yield();  // two baselines, one under way
   }
   EXPECT_EQ(dataflow_of(outcome.record->current()), "mma");

@@ -105,7 +105,7 @@ TEST(Registry, KeysDifferInAllThatMakesAnotherKernelAndInNothingElse) {
   const GpuSpec gpu = find_gpu("h200");
   const std::string own = key(gemv_json(), gpu, "cuda");
   EXPECT_EQ(own, key(edited(gemv_json(), {{"/dtype", "\"f16\""}}), gpu, "cuda"));
-  const std::vector<Edit> edits{{"/dtype", "\"bf16\""},           {"/shape/rows", "1"},
+  const std::vector<Edit> edits{{"/dtype", "\"bf16\""},           {"/shape/m", "1"},
                                 {"/shape/out_features", "520"},   {"/weights/index_bits", "7"},
                                 {"/access_counts", "\"h.json\""}, {"/plan", R"({"splits": 2})"}};
   for (const Edit& edit : edits) {
@@ -139,7 +139,7 @@ TEST(Registry, AFailureReachesAllWhoWaitAndIsTriedAgain) {
 TEST(Registry, BadConfigsAreErrorsAndLeaveNothingBehind) {
   FakeRuntime fake;
   EXPECT_NE(message_of([&] { fake.registry().prepare("{", "config"); }), "");
-  EXPECT_NE(message_of([&] { fake.prepare(edited(gemv_json(), {{"/shape/rows", "0"}})); }), "");
+  EXPECT_NE(message_of([&] { fake.prepare(edited(gemv_json(), {{"/shape/m", "0"}})); }), "");
   const Json impossible = edited(gemv_json(), {{"/plan", R"({"threads": 48})"}});
   for (int i = 0; i < 2; ++i) {
     EXPECT_NE(message_of([&] { fake.prepare(impossible); }, ErrorKind::infeasible), "");
@@ -184,7 +184,7 @@ TEST(Registry, AFileIsItsText) {
   FakeRuntime fake;
   const Outcome first = fake.registry().prepare_file(path, nullptr);
   EXPECT_EQ(fake.registry().prepare_file(path, nullptr).record, first.record);
-  publish_text(path, edited(gemv_json(), {{"/shape/rows", "1"}}).dump());
+  publish_text(path, edited(gemv_json(), {{"/shape/m", "1"}}).dump());
   EXPECT_NE(fake.registry().prepare_file(path, nullptr).record, first.record);
 }
 

@@ -64,7 +64,7 @@ TEST(RepackApi, AnOpAsksForTheAlignmentOfItsLayout) {
   alignas(256) static char buffer[512];
   vqgen_linear_args args{};
   args.struct_bytes = sizeof(args);
-  args.rows = 2;
+  args.m = 2;
   args.x = args.y = buffer;
   args.weights = {buffer + 4, buffer, nullptr, 0, 0};
   EXPECT_EQ(vqgen_linear_launch(op, &args, buffer, 1 << 30, nullptr), VQGEN_ALIGNMENT);

@@ -39,7 +39,7 @@ inline Json small_dequantize() {
 inline Json small_merge() { return edited(merge_json(), {{"/shape/head_dim", "80"}}); }
 
 inline Json small_gemv() {
-  return edited(gemv_json(), {{"/shape/rows", "5"},
+  return edited(gemv_json(), {{"/shape/m", "5"},
                               {"/shape/out_features", "130"},
                               {"/shape/in_features", "512"},
                               {"/weights", R"({"vector_size": 8, "index_bits": 8,

@@ -127,7 +127,7 @@ class LinearTrial {
     data_ = make_linear_data(
         op_, {.seed = static_cast<std::uint64_t>(rows), .lengths = LengthPattern::ragged});
     args_.struct_bytes = sizeof(args_);
-    args_.rows = data_.input_rows;
+    args_.m = data_.input_rows;
     args_.expert_rows = device_.input(data_.expert_rows);
     args_.x = device_.input(data_.x);
     args_.weights = public_args(device_, data_.weights);
@@ -138,7 +138,7 @@ class LinearTrial {
   }
   vqgen_linear_args& args() { return args_; }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
-    workspace_ = make_workspace(runtime_, op, args_.rows);
+    workspace_ = make_workspace(runtime_, op, args_.m);
     return relaunch(op, stream);
   }
   vqgen_status relaunch(const vqgen_op* op, void* stream) {

@@ -21,8 +21,8 @@ class Validation : public Launches {
  protected:
   Validation() {
     attention_ = prepared(own_config());
-    gemv_ = prepared(edited(
-        gemv_json(), {{"/shape/rows", "5"}, {"/weights", R"({"vector_size": 8, "index_bits": 8,
+    gemv_ = prepared(
+        edited(gemv_json(), {{"/shape/m", "5"}, {"/weights", R"({"vector_size": 8, "index_bits": 8,
                                                           "output_scales": true})"}}));
     a_.struct_bytes = sizeof(a_);
     a_.tokens = 1000;
@@ -36,7 +36,7 @@ class Validation : public Launches {
     a_.raw_head_stride = 80;
     a_.lengths = a_.recent_counts = a_.sinks = as<std::int32_t>(buffer);
     l_.struct_bytes = sizeof(l_);
-    l_.rows = 5;
+    l_.m = 5;
     l_.x = l_.y = buffer;
     l_.weights = {buffer, buffer, nullptr, 0, 0};
     l_.output_scales = as<float>(buffer);
@@ -143,8 +143,8 @@ TEST_F(Validation, WhatIsOutOfRange) {
   EXPECT_EQ(attention([](auto& a) { a.tokens = 1001; }, "tokens"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.tokens = -1; }, "tokens"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.tokens = INT64_MAX; }, "tokens"), VQGEN_RANGE);
-  EXPECT_EQ(linear([](auto& l) { l.rows = -1; }, "rows"), VQGEN_RANGE);
-  EXPECT_EQ(linear([](auto& l) { l.rows = 6; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.m = -1; }, "m"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.m = 6; }, "m"), VQGEN_RANGE);
   EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = -1; }, "'keys'"), VQGEN_BAD_INPUT);
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = nan; }, "softmax"), VQGEN_BAD_INPUT);
@@ -204,7 +204,7 @@ TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
   const Json split = edited(gemv_json(), {{"/plan", R"({"splits": 2, "combine": "kernel"})"}});
   vqgen_op* op = prepared(split);
   vqgen_linear_args args = l_;
-  args.rows = 2;
+  args.m = 2;
   const std::size_t bytes = vqgen_op_workspace_bytes_for(op, 2);
   ASSERT_EQ(bytes, 2u * 2 * 512 * 4);
   EXPECT_EQ(vqgen_op_workspace_bytes(op), bytes);
@@ -261,7 +261,7 @@ TEST_F(Validation, FaultsOfALaunchAreStatusesToo) {
 
 // As of an empty batch, whose x and y may be null.
 TEST_F(Validation, NoRowsAreNoLaunch) {
-  l_.rows = 0;
+  l_.m = 0;
   l_.x = nullptr;
   l_.y = nullptr;
   const int before = fake_.backend->enqueued;
@@ -273,7 +273,7 @@ TEST_F(Validation, NoRowsAreNoLaunch) {
 }
 
 TEST_F(Validation, AThreadHasItsOwnLastError) {
-  EXPECT_EQ(linear([](auto& l) { l.rows = 6; }, "rows"), VQGEN_RANGE);
+  EXPECT_EQ(linear([](auto& l) { l.m = 6; }, "m"), VQGEN_RANGE);
   std::string other = "unset";
   std::jthread([&] { other = vqgen_last_error(); }).join();
   EXPECT_EQ(other, "");

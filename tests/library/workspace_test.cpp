@@ -24,7 +24,7 @@ Json counting_attention(const char* plan) {
 
 Json counting_product(int rows, const char* plan) {
   return edited(small_gemv(), {{"/op", rows == 1 ? R"("gemv")" : R"("gemm")"},
-                               {"/shape/rows", std::to_string(rows)},
+                               {"/shape/m", std::to_string(rows)},
                                {"/shape/out_features", "128"},
                                {"/plan", plan}});
 }

@@ -94,7 +94,7 @@ def test_simulated_keys_in_parts_are_those_that_the_kernels_store(draw, scopes):
                        value_codebooks=tensor(1, 1, 256, 4))
     keys, rows = tensor(3, heads, tokens, dim), tensor(3, heads, tokens, dim)
     cache.append(keys.transpose(1, 2), rows.transpose(1, 2))
-    stored = cache.decode(tokens)[0].float()
+    stored = cache.dequantize(tokens)[0].float()
     expected = simulation.dequantized(keys, vqgen.format_fields({"parts": parts}), cache.keys.codebooks)
     wrong = (stored - expected).abs() > 2e-3 * expected.abs().max()  # near ties may go either way
     assert wrong.float().mean() < 5e-3, wrong.float().mean()
@@ -148,7 +148,7 @@ def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, s
                        values=form, key_codebooks=scales[0], value_codebooks=scales[1])
     rows = [tensor(2, heads, tokens, dim) for _ in range(2)]
     cache.append(*(each.transpose(1, 2) for each in rows))
-    for stored, given, books in zip(cache.decode(tokens), rows, scales):
+    for stored, given, books in zip(cache.dequantize(tokens), rows, scales):
         expected = simulation.dequantized(given, form, books)
         assert (stored.float() - expected).abs().max() <= 2e-3 * expected.abs().max()
         assert (stored.float() - expected).norm() <= 5e-4 * expected.norm()
@@ -172,7 +172,7 @@ def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
     rows = [tensor(2, heads, tokens, dim) for _ in range(2)]
     for begin in range(0, tokens, 15):
         cache.append(*(each[:, :, begin:begin + 15].transpose(1, 2) for each in rows))
-    stored = cache.decode(tokens)[0].float()
+    stored = cache.dequantize(tokens)[0].float()
     expected = simulation.dequantized(rows[0], form, ones)
     full = tokens // form["group_tokens"] * form["group_tokens"]
     assert torch.equal(stored[:, :, full:], rows[0][:, :, full:].float())
@@ -180,7 +180,7 @@ def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
     assert (stored - rows[0].float()).norm() > 1e-3 * expected.norm()
     query = tensor(2, 2, dim)
     out = cache.attend(query)[0].float()
-    values = cache.decode(tokens)[1].float()
+    values = cache.dequantize(tokens)[1].float()
     weights = ((stored @ query.float()[..., None])[..., 0] * dim**-0.5).softmax(-1)
     assert (out - (weights[:, :, None] @ values)[:, :, 0]).abs().max() < 4e-3
 

@@ -146,7 +146,7 @@ def paged(cache, page_size, draw):
     """The dense keys and values in pages of random order, and the block table, [batch, pages]."""
     batch, pages = len(cache.lengths), cache.tokens // page_size
     order = torch.randperm(batch * pages, generator=draw, device=DEVICE)
-    keys, values = (cut(dense, page_size, order) for dense in cache.decode(cache.tokens))
+    keys, values = (cut(dense, page_size, order) for dense in cache.dequantize(cache.tokens))
     return keys, values, order.view(batch, pages).int()
 
 

@@ -97,7 +97,7 @@ def test_tokens_beyond_what_one_append_takes_come_in_parts(layers, counts, monke
         assert _appends.sizes(7) == ({8} if most > 7 else {1, 2})
         cache.write(*new, positions, counts)
         cache.append(*new, counts)
-    for ours, theirs in zip(caches[0].decode(16), caches[1].decode(16)):
+    for ours, theirs in zip(caches[0].dequantize(16), caches[1].dequantize(16)):
         assert torch.equal(ours, theirs)
     assert torch.equal(caches[0].keys.codes, caches[1].keys.codes)
     assert torch.equal(caches[0].raw_keys, caches[1].raw_keys)

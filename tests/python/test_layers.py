@@ -59,11 +59,11 @@ def test_the_gradient_of_experts_is_that_of_each(draw):
 
 
 @pytest.mark.parametrize("name, call, number", [
-    ("attention", lambda draw: attention_call(draw)[0], 1), ("decode", dequantize_call, 2),
+    ("attention", lambda draw: attention_call(draw)[0], 1), ("dequantize", dequantize_call, 2),
     ("merge", lambda draw: merge_call(draw)[0], 1), ("linear", lambda draw: linear_call(draw)[0], 3)])
 def test_what_has_no_gradient_says_so_in_backward(draw, name, call, number):
     arguments = list(call(draw))
-    named = {"tokens": 20} if name == "decode" else {}
+    named = {"tokens": 20} if name == "dequantize" else {}
     if name == "merge":
         arguments[1][0].requires_grad_()
     else:
@@ -98,7 +98,7 @@ def test_tokens_that_were_appended_with_a_gradient_are_not_dropped(draw):
     cache.append(keys, values)
     assert not cache.attend(query)[0].requires_grad
     cache.append(keys.requires_grad_(), values)
-    for out in (cache.attend(query)[0], cache.decode(4)[0]):
+    for out in (cache.attend(query)[0], cache.dequantize(4)[0]):
         with pytest.raises(vqgen.Infeasible, match="vqgen::append has no gradient"):
             out.sum().backward()
     with torch.no_grad():
@@ -165,7 +165,7 @@ def test_nothing_comes_of_nothing(draw):
     assert out.shape == (0, 3, 64) and lse.shape == (0, 3)
     cache = new_cache(draw)
     cache.append(*cache.new_tokens(0))
-    assert cache.decode(0)[0].shape == (2, 2, 0, 64) and cache.lengths.tolist() == [0, 0]
+    assert cache.dequantize(0)[0].shape == (2, 2, 0, 64) and cache.lengths.tolist() == [0, 0]
     arguments, _ = attention_call(draw)
     config, query, *others = arguments
     config = config.replace('"tokens"', '"query_tokens":4,"tokens"')
@@ -181,7 +181,7 @@ def test_configs_and_sizes_that_are_none(draw):
         with pytest.raises(vqgen.BadInput, match=words):
             torch.ops.vqgen.linear(bad, x, *others)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):
-        torch.ops.vqgen.decode(*dequantize_call(draw), tokens=-5)
+        torch.ops.vqgen.dequantize(*dequantize_call(draw), tokens=-5)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):
         torch.ops.vqgen.attention(*attention_call(draw)[0], tokens=-5)
     with pytest.raises(vqgen.BadInput, match="tokens is -5"):

@@ -128,7 +128,7 @@ def test_append_writes_what_attention_reads(host, draw):
 def test_decoded_tensors_are_what_attention_reads(host, draw):
     batch, kv_heads, tokens, dim, recent_tokens, sinks = 2, 3, 50, 96, 8, 2
     form = configs.Format(4, 6, num_codebooks=2)
-    op = host.decode(configs.DequantizeConfig(
+    op = host.dequantize(configs.DequantizeConfig(
         configs.DequantizeShape(batch, kv_heads, dim, 64, recent_tokens, sinks), form, form))
     caches = [random_cache(draw, batch, kv_heads, tokens, dim, 4, 6, 2) for _ in range(2)]
     raw = draw.standard_normal((2, batch, kv_heads, sinks + recent_tokens, dim)).astype(np.float16)

@@ -22,7 +22,7 @@ def ops(host, page_tokens, form=FORM, **more):
                                              form, form)),
             host.attention(configs.AttentionConfig(
                 configs.AttentionShape(query_heads=4, **SHAPE, **more), form, form)),
-            host.decode(configs.DequantizeConfig(configs.DequantizeShape(**SHAPE, **more), form, form)))
+            host.dequantize(configs.DequantizeConfig(configs.DequantizeShape(**SHAPE, **more), form, form)))
 
 
 def fill(ops, caches, draw, **pages):

@@ -53,7 +53,7 @@ def profile(tmp_path_factory):
     if done.returncode == 3:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
-    return told(folder, "profile", "--data", "b", "--out", "p.json"), folder / "p.json"
+    return told(folder, "count-accesses", "--data", "b", "--out", "p.json"), folder / "p.json"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def tuning(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuning")
     (folder / "c.json").write_text(json.dumps(PRODUCT))
     (folder / "none.json").write_text('[{"plan": "linear_simt/threads=992", "time_us": 1}]')
-    common = ["--gpu", "h200", "--most", 40, "--strategy", "exhaustive", "--replay"]
+    common = ["--gpu", "h200", "--max-candidates", 40, "--search", "exhaustive", "--replay"]
     vqgen(folder, "tune", "c.json", "--journal", "asked", *common, "none.json")
     asked = [json.loads(line) for line in (folder / "asked").read_text().splitlines()]
     names = [line["screen"]["plan"] for line in asked if "screen" in line]
@@ -83,7 +83,7 @@ def ablated(tmp_path_factory):
     (folder / "a.json").write_text(json.dumps(
         {"op": "gemv", "shape": {"m": 1, "out_features": 16, "in_features": 64},
          "weights": {"vector_size": 8, "index_bits": 4}}))
-    return told(folder, "ablate", "a.json", "--backend", "host", "--gpu", "h200", "--budget", 3)
+    return told(folder, "dev", "ablate", "a.json", "--backend", "host", "--gpu", "h200", "--budget", 3)
 
 
 def lines(axes):
@@ -216,7 +216,7 @@ def test_flagship_draws_each_figure_once_and_the_last_one():
     axes = plots.rows(document).axes[0]
     figures = [each for each in document["figures"] if each["part"] == "rows"]
     for name, key in (("vqgen", "us"), ("cuBLAS FP16", "fp16_us")):
-        assert lines(axes)[name] == [[each["config"]["shape"]["rows"], each[key]] for each in figures]
+        assert lines(axes)[name] == [[each["config"]["shape"]["m"], each[key]] for each in figures]
     assert words(axes) == ("A product of 28672x8192, 2x8 (2 bit), NVIDIA H200", "rows", "us")
 
     axes = plots.roofline(document).axes[0]
@@ -361,7 +361,7 @@ def test_what_is_no_such_document_is_refused_in_a_line(tuning, tmp_path, capsys,
             bad = copy.deepcopy(document)
             each = [each for each in bad["figures"] if each["part"] == "rows"][3]
             each.update({"us": value} if place == "us" else {"config": {**each["config"], "shape": {
-                **each["config"]["shape"], "rows": value}}})
+                **each["config"]["shape"], "m": value}}})
             expect("rows", bad, "bad.json", "bench/flagship run --json")
     profile = {"item": "l", "operand": "keys", "entries": 4, "counts": [1, 2, 3, 4],
                "parts": {"number": 1, "hot": 2, "accesses": [10], "counts": [4, 3]}}

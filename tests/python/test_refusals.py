@@ -229,7 +229,7 @@ def test_nothing_comes_of_nothing(host):
     form = {"vector_size": 4, "index_bits": 8}
     shape = {"batch": 1, "kv_heads": 1, "head_dim": 64, "tokens": 8}
     cache = vqgen.Quantized(np.zeros((1, 1, 8, 4), np.uint32), np.ones((1, 1, 256, 4), np.float16))
-    decode = host.decode({"shape": shape, "keys": form, "values": form})
+    decode = host.dequantize({"shape": shape, "keys": form, "values": form})
     assert decode(cache, cache, np.array([3], np.int32), tokens=0)[0].shape == (1, 1, 0, 64)
     append = host.append({"shape": {**shape, "new_tokens": 1}, "keys": form, "values": form})
     other = cache._replace(codes=cache.codes.copy())

@@ -221,7 +221,7 @@ def test_kernels_store_the_nearest_entries_and_read_their_sums(host, draw):
     expected_codes, expected = oracle(rows[:64].astype(np.float64).reshape(-1, 32), books[0])
     codes = reference.unpack(cache[0].codes[0, 0, :64], 8, 5).reshape(-1, 4)
     assert (codes != expected_codes).any(1).mean() < 0.02  # near ties may go either way
-    decode = host.decode({"op": "kv_dequantize", "shape": shape, "keys": form, "values": form})
+    decode = host.dequantize({"op": "kv_dequantize", "shape": shape, "keys": form, "values": form})
     keys, values = decode(*cache, np.array([64], np.int32))
     same = (codes == expected_codes).all(1).reshape(64, 2).all(1)
     assert reference.worst(keys[0, 0, :64][same], expected.reshape(64, 64)[same]) < 2e-3

@@ -115,7 +115,7 @@ def merge_call(draw):
 
 @pytest.mark.parametrize("name, call, named", [
     ("attention", lambda draw: attention_call(draw)[0], {}), ("append", append_call, {}),
-    ("decode", dequantize_call, {"tokens": 23}), ("merge", lambda draw: merge_call(draw)[0], {}),
+    ("dequantize", dequantize_call, {"tokens": 23}), ("merge", lambda draw: merge_call(draw)[0], {}),
     ("linear", lambda draw: linear_call(draw)[0], {})])
 def test_opcheck(draw, name, call, named):
     arguments = call(draw)
@@ -125,7 +125,7 @@ def test_opcheck(draw, name, call, named):
 
 @pytest.mark.parametrize("name, call", [("attention", paged_attention_call),
                                         ("append", paged_append_call),
-                                        ("decode", paged_decode_call)])
+                                        ("dequantize", paged_decode_call)])
 def test_opcheck_of_pages(draw, name, call):
     arguments, named = call(draw)
     vt.prepare(arguments[0], DEVICE)
@@ -160,8 +160,8 @@ def test_pages_are_a_contiguous_cache(draw, order):
     expected, expected_lse = cache.attend(query)
     assert reference.worst(out.cpu(), expected.double().cpu().numpy()) < 2e-3
     torch.testing.assert_close(lse, expected_lse, atol=1e-3, rtol=0)
-    for got, wanted in zip(torch.ops.vqgen.decode(config("kv_dequantize"), *codes, cache.lengths,
-                                                  tokens=36, block_table=table), cache.decode(36)):
+    for got, wanted in zip(torch.ops.vqgen.dequantize(config("kv_dequantize"), *codes, cache.lengths,
+                                                  tokens=36, block_table=table), cache.dequantize(36)):
         assert torch.equal(got, wanted) and got.any()
     nobody = torch.from_numpy(places[2 * COLUMNS:]).to(DEVICE)
     assert all(torch.equal(each[nobody], was[nobody]) for each, was in zip(whole, before))
@@ -242,7 +242,7 @@ def test_attention_over_a_decoded_cache_is_attend(draw, recent_tokens, sinks, ba
     cache = new_cache(draw, recent_tokens, sinks, batch)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
     cache.append(*fresh, tensor(np.array([14, 9], np.int32)))
-    keys, values = cache.decode(14)
+    keys, values = cache.dequantize(14)
     assert keys.shape == values.shape == (2, 2, 14, 64)
     assert not keys[1, :, 9:].any() and not values[1, :, 9:].any()
     query = draw.standard_normal((2, 4, 64)).astype(np.float16)
@@ -251,10 +251,10 @@ def test_attention_over_a_decoded_cache_is_attend(draw, recent_tokens, sinks, ba
     expected, expected_lse = reference.attention(query, *dense, [14, 9])
     assert reference.worst(out.cpu(), expected) < 4e-3
     assert np.abs(lse.cpu().numpy() - expected_lse).max() < 1e-2
-    first = cache.decode(5, zeroed=False)  # of longer sequences
+    first = cache.dequantize(5, zeroed=False)  # of longer sequences
     assert torch.equal(first[0], keys[:, :, :5]) and torch.equal(first[1], values[:, :, :5])
     with pytest.raises(vqgen.BadInput, match="room for 40"):
-        cache.decode(41)
+        cache.dequantize(41)
 
 
 def test_a_cache_attends_by_the_plan_that_is_asked_for(draw):

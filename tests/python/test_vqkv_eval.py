@@ -96,7 +96,7 @@ def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
             wrong = (held - expected).abs() > 1e-3 * expected.abs().max()
             assert wrong.float().mean() < 0.01  # near ties
             assert (held - part).norm() < 0.9 * part.norm()
-    done = subprocess.run([os.environ["VQGEN_TOOL"], "profile", "--data", tmp_path / "bundle", "--out",
+    done = subprocess.run([os.environ["VQGEN_TOOL"], "count-accesses", "--data", tmp_path / "bundle", "--out",
                            tmp_path / "hot.json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -72,7 +72,7 @@ class Sweep : public testing::TestWithParam<std::size_t> {
     EXPECT_TRUE(ran > 0 || cases.size() < 3 * kShards);
     std::printf(
         "VQGEN_SWEEP_SEED=%llu VQGEN_SWEEP_THIRD=%llu: %zu of %zu cases, %zu with the default plan "
-        "for want of room, %zu in dataflow lanes for want of room\n",
+        "for want of room, %zu in dataflow simt for want of room\n",
         static_cast<unsigned long long>(sweep_seed()),
         static_cast<unsigned long long>(sweep_third()), ran, cases.size(), dropped, other_dataflow);
   }

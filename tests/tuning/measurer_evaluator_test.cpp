@@ -60,7 +60,7 @@ class MeddlingBackend final : public test::HostWith {
 constexpr int kOutputs = 24;
 
 Problem tiny_problem() {
-  return read_config(edited(gemv_json(), {{"/shape/rows", "1"},
+  return read_config(edited(gemv_json(), {{"/shape/m", "1"},
                                           {"/shape/out_features", std::to_string(kOutputs)},
                                           {"/shape/in_features", "128"},
                                           {"/weights/index_bits", "4"}}),

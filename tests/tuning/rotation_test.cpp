@@ -219,7 +219,7 @@ TEST(RotatedExperts, HaveRowsInTurns) {
   NotingBackend backend;
   const Json config =
       edited(tiny_product(R"("gemv")"),
-             {{"/shape/rows", "2"}, {"/shape/experts", "9"}, {"/shape/total_rows", "4"}});
+             {{"/shape/m", "2"}, {"/shape/experts", "9"}, {"/shape/total_rows", "4"}});
   backend.problem = read_config(config, "tiny").problem;
   GpuSpec gpu = find_gpu("a100");
   gpu.l2_bytes = 8192;

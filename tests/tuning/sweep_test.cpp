@@ -159,8 +159,8 @@ TEST(Sweep, FaultsAreNamedByPlace) {
        [](Json& j) { j["formats"]["kv"][0].erase("values"); }},
       {"/formats/kv/1: equals element 0",
        [](Json& j) {
-         j["formats"]["kv"] = {{{"keys", "million"}, {"values", "million"}},
-                               {{"keys", "million-d2b8"}, {"values", "million"}}};
+         j["formats"]["kv"] = {{{"keys", "million-d2b8"}, {"values", "million-d2b8"}},
+                               {{"keys", "million-d2b8"}, {"values", "million-d2b8"}}};
        }},
       {"/formats/kv/0/values: smooth and hadamard",
        [](Json& j) {

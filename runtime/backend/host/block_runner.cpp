@@ -176,7 +176,7 @@ void BlockRunner::exchange_operands(const Meeting& meeting, Exchange act) {
   const Wait& wait = waits_[first + static_cast<std::size_t>(refusal.lane)];
   note(fmt::format("lane {} of {} asks for lane {}, which its warp does not have", refusal.lane,
                    name_of(wait), refusal.wanted),
-       wait.site, "use lanes of the warp, and whole warps for matrices");
+       wait.site, "use simt of the warp, and whole warps for matrices");
   abandon();
 }
 

@@ -189,8 +189,7 @@ class Expansion {
     for (const auto& [shape, sizes] : shapes) {
       const bool gemv = op.empty() ? shape.rows <= Gemv::kMostRows : op == Gemv::kOp;
       if (gemv ? shape.rows > Gemv::kMostRows : shape.rows < Gemm::kLeastRows) {
-        cursor.at("rows").fail(
-            fmt::format("{} does not take {} rows; remove them, or op", op, shape.rows));
+        cursor.at("m").fail(fmt::format("{} does not take m {}; remove it, or op", op, shape.rows));
       }
       for (const auto& [format, name] : formats.weights) {
         const Linear product{dtype_, shape, format};
