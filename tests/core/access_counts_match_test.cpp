@@ -2,7 +2,7 @@
 #include "core/access/access_counts.h"
 
 #include "core/access/access_counts_summary.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

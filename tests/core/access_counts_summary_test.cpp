@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 
 namespace vqgen {
 namespace {

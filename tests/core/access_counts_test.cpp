@@ -4,7 +4,7 @@
 #include <random>
 
 #include "core/files/files.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

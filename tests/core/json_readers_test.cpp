@@ -11,7 +11,7 @@
 #include "core/plan/tuned_row.h"
 #include "core/profiles.h"
 #include "heuristics/cost.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

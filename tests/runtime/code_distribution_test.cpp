@@ -8,7 +8,7 @@
 #include "core/problem/config.h"
 #include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

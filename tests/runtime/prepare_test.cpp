@@ -6,7 +6,7 @@
 #include "core/files/files.h"
 #include "core/profiles.h"
 #include "tests/cache/fixtures.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 
 namespace vqgen {

@@ -4,7 +4,7 @@
 #include "runtime/environment.h"
 #include "runtime/prepare.h"
 #include "tests/cache/fixtures.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"
 

@@ -9,7 +9,7 @@
 #include "heuristics/choose.h"
 #include "heuristics/space.h"
 #include "runtime/prepare.h"
-#include "tests/core/access_samples.h"
+#include "tests/core/access_counts_samples.h"
 #include "tests/tuning/landscape.h"
 
 namespace vqgen {
