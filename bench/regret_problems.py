@@ -3,7 +3,7 @@
 
     bench/regret_problems.py FOLDER [SEED]
 
-Untuned choices are judged by them (docs/notebook/choosing.md). Those of bench/regret/ are of the default seed.
+Untuned choices are judged by them (docs/lab/cost-model.md). Those of bench/regret/ are of the default seed.
 """
 import argparse
 import json

@@ -1,5 +1,5 @@
-// Rates of random accesses to shared memory, which docs/notebook/vqkv.md reckons with: additions to
-// bins, and loads of looked-up numbers, of four heads each.
+// Rates of random accesses to shared memory (measured: docs/lab/attention-histogram.md): additions
+// to bins, and loads of looked-up numbers, of four heads each.
 //
 //   nvcc -std=c++17 -O3 -arch=sm_90a -o shared_adds bench/shared_adds.cu && ./shared_adds
 #include <algorithm>

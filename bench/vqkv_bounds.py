@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """What a decode step on a VQKV cache must cost on an H200, by bytes and operations.
 
-Prints the tables of docs/notebook/vqkv.md. A step is a sequence of phases that wait for each other;
-what goes on within a phase overlaps, so that a phase takes the largest of its parts and a step the
-sum of its phases. Needs Python alone.
+A step is a sequence of phases that wait for each other; what goes on within a phase overlaps, so that
+a phase takes the largest of its parts and a step the sum of its phases. What was measured is in
+docs/lab/attention-histogram.md. Needs Python alone.
 """
 
 import argparse
 import math
 import random
 
-# Rates of one H200. The page says where each was measured.
+# Rates of one H200 (docs/lab/hardware-rates.md).
 READ = 4.5e12  # bytes per second of device memory
 L2 = 5.5e12  # bytes per second of sectors of the second-level cache
 L2_BYTES = 62.9e6

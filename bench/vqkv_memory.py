@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Bytes per token of VQKV's formats, and the longest context that fits a GPU: a calculation.
 
-Prints the tables of docs/notebook/rsimvq.md, as VQKV's table 3 has it. Counted are weights of 16 bits, the
+Prints a table for each model, as VQKV's table 3 has it. Counted are weights of 16 bits, the
 codebooks, codes with rows padded to 4 bytes, and the raw tokens; activations and workspaces are not.
 Needs Python alone.
 """

@@ -197,9 +197,9 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
 // The most blocks that are to share a multiprocessor; 0: no limit. From sm_90 on a kernel begins
 // before the launch before it has ended, where some multiprocessors still have blocks of that one;
 // and where more of its own fit a multiprocessor than an even share, they were seen to crowd some
-// while others had none: a product of 29 us took 20 without (docs/notebook/bytes.md), attention
+// while others had none: a product of 29 us took 20 without, attention
 // 0.84 to 0.91 of its time in the mean of 430 plans, and as long as before from five blocks each on
-// (docs/notebook/choosing-h200.md). Products are held to one alone, other ops are not measured.
+// (docs/lab/merge-and-launch.md). Products are held to one alone, other ops are not measured.
 int most_together(const vq::Launch& launch, const Problem& problem, const GpuSpec& gpu) {
   if (arch_number(gpu.arch) < 90 || !launch.ahead) return launch.together;
   const std::int64_t even =

@@ -93,10 +93,10 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 }
 
 // Whether this plan of attention by bytes is expected to be faster than fragments, by what was
-// measured beside it (docs/notebook/attention-bytes.md): by 2 to 37 % where all blocks stand side
+// measured beside it (docs/lab/attention-int8.md): by 2 to 37 % where all blocks stand side
 // by side, by 7 % where they stand in line (64 x 8192, H200), unless they are short (128 x 512 took
 // 27 us where fragments took 23, H100), or long ones that leave most of a second wave empty (144 of
-// 16384 tokens 78.0 and 66.7, 192 of 20000 94.8 and 85.5, H200; docs/notebook/attention-bytes.md).
+// 16384 tokens 78.0 and 66.7, 192 of 20000 94.8 and 85.5, H200; docs/lab/attention-int8.md).
 // Blocks of more than a quad of heads were slower where they
 // share a sequence and have few tokens of it (64 query and 8 KV heads, 1 x 32768: 15.6 and 14.8 us,
 // but 40 and 5, 3 x 50000, 26.5 and 28.0), or have not all heads of their KV head, as those of
@@ -244,7 +244,7 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
 // model takes sequences to be equally long, and does not know the gaps where a block goes from one
 // to the next, which two blocks of 8 warps fill for each other. Blocks of 16 warps, which are
 // alone, it has a few percent ahead; in batches of long and short sequences they took 0.92 to 1.20
-// times as long, 1.06 in the mean of 22 (H200, docs/notebook/mixed-lengths.md).
+// times as long, 1.06 in the mean of 22 (H200, docs/lab/mixed-lengths.md).
 std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, const GpuSpec& gpu,
                                        const ChooseOptions& options) {
   constexpr double kGaps = 1.06;

@@ -19,7 +19,7 @@ enum class Chooser { rules, model };
 template <>
 inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 
-// The one that was nearer to the best of what was measured (docs/notebook/choosing.md).
+// The one that was nearer to the best of what was measured (docs/lab/cost-model.md).
 inline constexpr Chooser kDefaultChooser = Chooser::model;
 
 // Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the configs of the grid that choose() is judged by (docs/notebook/choosing.md) to a folder.
+"""Writes the configs of the grid that choose() is judged by (docs/lab/cost-model.md) to a folder.
 
     scripts/grid_configs.py FOLDER
 

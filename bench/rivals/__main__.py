@@ -4,7 +4,7 @@
                          [--vqgen TOOL | --no-vqgen] [--aqlm PATH] [--codegemm CHECKOUT] [--seed N]
     python3 bench/rivals --list     the problems, and what is missing for each rival
 
-Needs a GPU and PyTorch; --list does not. docs/performance.md has the rest. Exit codes: 0; 1 where an output
+Needs a GPU and PyTorch; --list does not. docs/benchmarks.md has the rest. Exit codes: 0; 1 where an output
 is wrong or a side fails; 2 for bad input; 5 where something is missing, and what is there was measured.
 """
 import argparse

@@ -339,7 +339,7 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
   to.prologue += chunks + 1;
 }
 
-// What products of elements take besides, as fitted on an H200 (docs/notebook/choosing-h200.md):
+// What products of elements take besides, as fitted on an H200 (docs/lab/cost-model.md):
 // each further chunk, and the start where no kernel merges splits, during which it would pass.
 template <class Config>
 void add_waits(BlockWork& to, const Config& c, double chunks) {
@@ -371,7 +371,7 @@ bool fills_behind_merging(const Config& c) {
 inline void share_as_bytes(BlockWork& to) { to.spared = to.spared_of_several = 0.4; }
 
 // What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
-// on an H100 (docs/notebook/bytes.md#choosing), and kept since: a table is filled by stores, which
+// on an H100 (docs/lab/cost-model.md), and kept since: a table is filled by stores, which
 // take as long by any number of threads; barriers of a cluster take less, and what its blocks load
 // from each other more.
 inline void count_bytes(BlockWork& to) {

@@ -125,7 +125,7 @@ void count_work(BlockWork& to, const LinearInt8Wgmma& plan, const Linear& op, co
   to.arithmetic += lookups * (1 + words) + lookups / format.num_codebooks * words * 2;
   to.turns += steps;
   // Twice the rate of m16n8k32; an instruction of few columns takes as long as one of 64: 32 clocks
-  // (docs/notebook/rows.md).
+  // (docs/lab/hardware-rates.md).
   constexpr double kRate = 0.5;
   to.products += steps * std::max(vq::product_columns(c), 64) / 8 * kRate;
   // Codes; a warp group reads x once a product, and it is copied once.

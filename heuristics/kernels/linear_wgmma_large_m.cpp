@@ -151,7 +151,7 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   constexpr double kStepsOfSpill = 10;
   to.turns += plan.byte_sums != 0 ? steps / kStepsOfSpill : steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks
-  // (docs/notebook/rows.md).
+  // (docs/lab/hardware-rates.md).
   constexpr double kRate = 0.5;
   to.products += steps * tiles * 2 * std::max(c.rows_per_block, 64) / 8 * kRate;
   // Codes; a warp group reads x once a product, and it is copied once.
@@ -161,7 +161,7 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   // What takes turns with the products, in latencies: the kernel before and the first piece, or x
   // that all blocks load at once; and sums of groups that are handed over. Of bytes by stamps in
-  // the kernels (docs/notebook/rows.md), of others by fits, whose launch has the kernel before.
+  // the kernels (docs/lab/gemm-large-m.md), of others by fits, whose launch has the kernel before.
   const bool bytes = plan.byte_sums != 0;
   const double before = bytes ? 23 : 2;
   constexpr double kOwn = 14, kBytesAClock = 32;
@@ -178,7 +178,7 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   }
   // Results are written behind all products: clocks of a sum, of y and of partials; and what one
   // warp group of bytes alone takes longer. As fitted, as are the bytes that a cluster exchanges a
-  // clock (docs/notebook/choosing-h200.md).
+  // clock (docs/lab/cost-model.md).
   constexpr double kOfResult = 0.47, kOfPartial = 0.13, kOfLoneGroup = 1.5;
   const double sums = vq::outputs_per_block(c) * vq::block_rows(c);
   if (c.splits == 1) to.prologue += kOfResult * sums / kLatencyCycles;

@@ -54,7 +54,7 @@ struct Neighbour {
   std::string refused = {};  // why it is not borrowed
 };
 
-// The cost model's median error (docs/notebook/choosing.md): differences below it say nothing
+// The cost model's median error (docs/lab/cost-model.md): differences below it say nothing
 // against a plan that has been measured to be the fastest nearby.
 inline constexpr double kBorrowMargin = 1.12;
 

@@ -105,7 +105,7 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
   }
 }
 
-// By what is on a multiprocessor when they begin: docs/notebook/vqkv.md.
+// By what is on a multiprocessor when they begin: docs/lab/attention-histogram.md.
 TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
   AttentionDecode op;
   op.shape = {.batch = 8, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 65536};
