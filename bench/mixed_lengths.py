@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a batch of one long sequence and many short ones costs, against uniform batches of as many
-bytes (docs/serving.md). Needs a GPU, PyTorch and the Python package.
+bytes (docs/guides/serving.md). Needs a GPU, PyTorch and the Python package.
 
     python3 bench/mixed_lengths.py [--rounds 9] [--json JSON]
 

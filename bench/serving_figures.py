@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What serving costs (docs/serving.md): attention over pages in random order against rows that follow
+"""What serving costs (docs/guides/serving.md): attention over pages in random order against rows that follow
 each other, and over several query tokens against one; kv_dequantize against filling the same bytes.
 
     python3 bench/serving_figures.py [--vqgen BIN] [--rounds 9] [--only REGEX] [--json JSON]

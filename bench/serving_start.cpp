@@ -80,7 +80,7 @@ void run(const Arguments& arguments) {
   const double ops_ms = watch.lap();
   std::size_t kernels = 0;
   std::size_t compiled = 0;
-  std::set<std::string> rungs;  // of the ladder that plans came from, docs/tuning.md
+  std::set<std::string> rungs;  // of the ladder that plans came from, docs/guides/tuning.md
   for (const std::string& each : arguments.configs) {
     const vqgen::Op op = runtime.prepare(each);
     const vqgen::Json description = vqgen::Json::parse(op.description());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long codebooks take to train on a GPU, with the data there (docs/quantizing.md).
+"""How long codebooks take to train on a GPU, with the data there (docs/guides/quantize.md).
 
     PYTHONPATH=build/release/python python3 bench/training_figures.py [--books 512] [--only d8b12]
 

@@ -148,7 +148,7 @@ void finish_options(CLI::App& app, Output& output);
 void require_place(const std::string& command, const std::string& option,
                    const std::filesystem::path& out, bool replaced = true);
 
-// The environment variables that vqgen reads, all of them; documented in docs/environment.md.
+// The environment variables that vqgen reads, all of them; documented in docs/reference/environment.md.
 struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;

@@ -1,5 +1,5 @@
 // Whether other entries of as many bits make a problem faster: those of 8 bits for those of 16, or
-// the other way round. Codes stay, and a loss that differs by little (docs/quantizing.md).
+// the other way round. Codes stay, and a loss that differs by little (docs/guides/quantize.md).
 #pragma once
 
 #include <span>

@@ -4,7 +4,7 @@
   scripts/check_layers.py [ROOT]        prints FILE:LINE and the rule broken; exit 1 if any is
   scripts/check_layers.py --self-test   checks that seeded violations are found, and no more
 
-docs/architecture.md says what the layers are for. The tables below are the rules.
+docs/internals/architecture.md says what the layers are for. The tables below are the rules.
 """
 
 import pathlib

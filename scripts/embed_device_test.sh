@@ -6,7 +6,7 @@
 #
 # EXAMPLES (PREFIX/examples) takes the programs, each built by CMake and by pkg-config. Those that are
 # there are run as they are: build here, and carry PREFIX to a machine that has a GPU and no compiler.
-# docs/development.md says how to make a PREFIX that runs there. Without a GPU its part is skipped, and that
+# docs/internals/testing.md says how to make a PREFIX that runs there. Without a GPU its part is skipped, and that
 # is said.
 set -euo pipefail
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then

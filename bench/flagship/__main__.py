@@ -7,7 +7,7 @@
     python3 bench/flagship configs DIR        the configs, one file a problem
     python3 bench/flagship profiles DIR       histograms of the sample data's codes, for --captured
 
-run needs a GPU and PyTorch, the others do not; docs/development.md has the rest. Exit codes: 0; 1 where a
+run needs a GPU and PyTorch, the others do not; docs/internals/testing.md has the rest. Exit codes: 0; 1 where a
 plan is wrong or a side fails; 2 for bad input.
 """
 import argparse

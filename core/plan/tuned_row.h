@@ -1,5 +1,5 @@
 // A tuned row: the fastest plan that was measured for a problem on a class of device, and all that
-// is needed to judge and repeat the measurement. A line of a tuned table (docs/tuning.md).
+// is needed to judge and repeat the measurement. A line of a tuned table (docs/guides/tuning.md).
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ std::optional<std::string> by_length_line(const Plan& plan, const Problem& probl
   const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(other);
   if (!cost) return std::nullopt;
   return fmt::format(
-      "{:.1f} us expected with schedule length, at full lengths: for batches in which some "
+      "{:.1f} us expected with schedule balanced, at full lengths: for batches in which some "
       "sequences are much longer than others",
       cost->us);
 }

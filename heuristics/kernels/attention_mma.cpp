@@ -286,7 +286,7 @@ AttentionMma choose_plan(AttentionMma plan, const AttentionDecode& op, const Gpu
 }
 
 // A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds. Of a
-// plan with schedule length, those that have as many blocks as stand on the GPU at once.
+// plan with schedule balanced, those that have as many blocks as stand on the GPU at once.
 void add_candidates(Candidates& to, AttentionMma plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
   using P = AttentionMma;

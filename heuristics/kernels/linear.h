@@ -307,7 +307,7 @@ double block_chunks(const Config& config) {
 
 // Instructions that turn the entry of a code into numbers, a warp: nothing for a table of elements;
 // five for four bytes; for the lattice a parity, and three a word of two elements
-// (docs/dataflows/README.md).
+// (docs/internals/dataflows/README.md).
 inline double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
   if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;

@@ -17,7 +17,7 @@ constexpr const char* kReorder = "number them hot-first with `vqgen reorder`";
 constexpr int kMostHeldRegisters = 64;  // of check()
 
 // Numbered hot-first as far as it matters: the first `boundary` entries catch nearly what the
-// hottest would. Orders from other data of the same kind pass (docs/quantizing.md: 43.2 of 44.3 %).
+// hottest would. Orders from other data of the same kind pass (docs/guides/quantize.md: 43.2 of 44.3 %).
 bool hot_first_below(const AccessCounts& profile, int boundary) {
   constexpr double kNearly = 0.9;
   return share_below(profile, boundary, Numbering::current) >=

@@ -1,4 +1,4 @@
-// A tuned table: a file of JSON lines (docs/tuning.md), a header and then a row a line.
+// A tuned table: a file of JSON lines (docs/guides/tuning.md), a header and then a row a line.
 // table_text() writes them one way only, so equal tables are equal bytes; any JSON of a row is
 // read.
 #pragma once

@@ -1,5 +1,5 @@
 /* vqgen for programs that run its kernels: a config becomes an op, once; an op is launched on the
- * caller's stream, with the caller's memory, as often as wanted. Plain C11. docs/embedding.md tells
+ * caller's stream, with the caller's memory, as often as wanted. Plain C11. docs/guides/embedding.md tells
  * how to use it.
  *
  * All functions may be called from any thread at once. Those that can fail return a status, and
@@ -110,7 +110,7 @@ typedef enum vqgen_provenance {
   VQGEN_BASELINE = 3     /* the plain plan, for now (VQGEN_FALLBACK) */
 } vqgen_provenance;
 
-/* An op from a config (docs/config.md), with `tokens` or `rows` as the largest that will come. The
+/* An op from a config (docs/reference/config.md), with `tokens` or `rows` as the largest that will come. The
  * text is JSON; access_counts and format files in it are looked for from the working folder, and
  * read when the text is new. Two configs of the same problem and plan are one op; concurrent calls
  * compile it once.
@@ -194,7 +194,7 @@ VQGEN_API vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layo
                                     int64_t to_words, int64_t heads, int64_t rows,
                                     int64_t row_words);
 
-/* All fields of a format (docs/config.md), as JSON; `format` is a preset's name, a format file, or
+/* All fields of a format (docs/reference/config.md), as JSON; `format` is a preset's name, a format file, or
  * JSON of fields. Free with vqgen_text_free(). */
 VQGEN_API vqgen_status vqgen_format_fields(const char* format, char** json);
 
@@ -219,7 +219,7 @@ typedef struct vqgen_training_args {
   float* stage_scales; /* host memory, written: [units][stages]; null without stage_scales */
 } vqgen_training_args;
 
-/* Trains codebooks by k-means (docs/quantizing.md), on all vectors, stage after stage, and returns
+/* Trains codebooks by k-means (docs/guides/quantize.md), on all vectors, stage after stage, and returns
  * when they are there. With a runtime, `vectors` is memory of its device, trained there:
  * vector_size 2, 4, 8 or 16, fewer than 2^32 sub-vectors, and as much memory again with several
  * stages; it waits for the default stream first, and trainings of one runtime take turns. Without

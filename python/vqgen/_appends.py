@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-MOST = 65536  # new_tokens of a config (docs/config.md)
+MOST = 65536  # new_tokens of a config (docs/reference/config.md)
 
 
 def _padded(tokens: int) -> int:

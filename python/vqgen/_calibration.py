@@ -1,5 +1,5 @@
 """Codebooks of a model's keys and values, trained where these are, without the tool: the bundle that
-`vqgen quantize` writes of them (docs/quantizing.md)."""
+`vqgen quantize` writes of them (docs/guides/quantize.md)."""
 
 import json
 
@@ -214,7 +214,7 @@ def _require_start(start, forms) -> None:
 
 
 def _codes(states, form, named):
-    """Packed codes [1, kv_heads, tokens, row words] of what _trained() returned (docs/config.md)."""
+    """Packed codes [1, kv_heads, tokens, row words] of what _trained() returned (docs/reference/config.md)."""
     heads, tokens, _ = states.shape
     vectors = _domain(states.float(), form, named.get("smooth"))
     tables = named["codebooks"].to(vectors.device).float()

@@ -1,4 +1,4 @@
-"""K-means through PyTorch, for sub-vectors wider than those that kernels train (docs/quantizing.md): the
+"""K-means through PyTorch, for sub-vectors wider than those that kernels train (docs/guides/quantize.md): the
 steps are the same, sums are added up in another way."""
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def parsed(config: str) -> dict:
         raise BadInput(f"the config is no JSON: {error}; see config_text()") from None
     if not isinstance(value, dict) or value.get("op") not in _CLASSES:
         op = value.get("op") if isinstance(value, dict) else None
-        raise BadInput(f"the config is of op {op!r}; see docs/config.md")
+        raise BadInput(f"the config is of op {op!r}; see docs/reference/config.md")
     return value
 
 
@@ -49,7 +49,7 @@ def size(config: str, name: str) -> int:
     """Of the config's shape."""
     shape = parsed(config).get("shape")
     if not isinstance(shape, dict) or name not in shape:
-        raise BadInput(f"the config has no shape.{name}; see docs/config.md")
+        raise BadInput(f"the config has no shape.{name}; see docs/reference/config.md")
     return _arrays.whole(f"shape.{name} of the config", shape[name], 1)
 
 

@@ -201,7 +201,7 @@ def _fitted(vectors, module, begin, held, options, draw, unit, progress, judge):
 @torch.no_grad()
 def _revive(vectors, module, codes, draw) -> None:
     """Entries that no vector takes go beside those whose vectors miss them by the largest sums of
-    squares, as in k-means (docs/quantizing.md)."""
+    squares, as in k-means (docs/guides/quantize.md)."""
     left, tables = vectors, module.tables()
     for stage, table in enumerate(tables):
         own = codes[:, stage]

@@ -68,7 +68,7 @@ class Op:
 
     @property
     def description(self) -> dict:
-        """Problem, arguments, and each bucket's plan, kernels and provenance (docs/embedding.md)."""
+        """Problem, arguments, and each bucket's plan, kernels and provenance (docs/guides/embedding.md)."""
         return json.loads(self._core.description)
 
     @property

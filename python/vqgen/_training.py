@@ -26,7 +26,7 @@ class Codebooks(NamedTuple):
 
 
 def format_fields(format) -> dict:
-    """All fields of a format: a preset's name, a format file, or a dict of fields (docs/config.md)."""
+    """All fields of a format: a preset's name, a format file, or a dict of fields (docs/reference/config.md)."""
     return json.loads(_core.format_fields(_text(format)))
 
 
@@ -45,7 +45,7 @@ def refuse_transforms(fields: dict) -> None:
 
 def train_codebooks(vectors, format, *, dtype: str = "f16", seed: int = 1, iterations: int = 30,
                     runtime: Runtime | None = None) -> Codebooks:
-    """Codebooks by k-means (docs/quantizing.md), on all vectors.
+    """Codebooks by k-means (docs/guides/quantize.md), on all vectors.
 
     vectors: float32 [units, rows, columns], contiguous, of any library that speaks DLPack; a unit is
         what one set of codebooks serves, and columns a multiple of the format's vector_size. They

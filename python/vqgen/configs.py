@@ -1,4 +1,4 @@
-"""Configs as dataclasses: the fields of docs/config.md, with its defaults. A field that is None is
+"""Configs as dataclasses: the fields of docs/reference/config.md, with its defaults. A field that is None is
 left out."""
 
 import dataclasses

@@ -9,7 +9,7 @@ Importing this registers the attention function "vqgen" and its masks with trans
 attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
 token is encoded, and attends to codes. Padding is never stored. Models are decoders whose layers all
 have full causal attention, such as Llama's and Qwen's; what else a model asks for is refused by name
-(docs/python.md). For inference alone; beams are not reordered.
+(docs/guides/huggingface.md). For inference alone; beams are not reordered.
 
 With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, inside captured().
 """
@@ -115,7 +115,7 @@ class VQCache(Cache):
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
     for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
     `batch` sequences with room for `tokens` each; `recent_tokens` and `sinks` tokens are kept raw too, and
-    those of the window leave it `flush_block` at a time (docs/embedding.md). On `device`, with
+    those of the window leave it `flush_block` at a time (docs/guides/kv-cache.md). On `device`, with
     elements of the bundle's dtype, which has to be the model's.
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
@@ -218,7 +218,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     serve is refused before anything is trained. keys, values: formats, as of a config. Of a model on a GPU, keys and values stay there, and so does training: of other
     sizes than 2, 4, 8 and 16 through PyTorch. Lattices, layouts and int8 entries of such sizes, and a
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
-    (docs/quantizing.md).
+    (docs/guides/quantize.md).
 
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by

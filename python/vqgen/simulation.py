@@ -1,5 +1,5 @@
 """What a quantized cache does to a model, in plain PyTorch and without kernels: keys and values are
-rounded to what their codes would stand for, by the definition of a format (docs/config.md), and
+rounded to what their codes would stand for, by the definition of a format (docs/reference/config.md), and
 attention is computed over them. The reference that accuracy through kernels is held against.
 """
 
@@ -149,7 +149,7 @@ def attention(query, keys, values, raw_keys, raw_values, recent_tokens: int, sin
     """Causal attention, float32: each token sees quantized keys and values, but raw ones of the first
     `sinks`, of those that at its time fill no group of `together`, and of the window: itself and the
     window - flush_block tokens before it, with the whole of a batch of `flush_block` of which one is
-    among these (docs/embedding.md). query: [batch, query_heads, tokens, head_dim]; the others
+    among these (docs/guides/kv-cache.md). query: [batch, query_heads, tokens, head_dim]; the others
     [batch, kv_heads, tokens, head_dim]."""
     if flush_block > max(recent_tokens, 1):
         raise vqgen.BadInput(f"flush_block is {flush_block}; it is at most the window, which is {recent_tokens}")

@@ -70,7 +70,7 @@ def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.O
 def train_codebooks(vectors: torch.Tensor, format, *, dtype: torch.dtype = torch.float16,
                     seed: int = 1, iterations: int = 30) -> vqgen.Codebooks:
     """vqgen.train_codebooks() where `vectors` are: on their GPU, by PyTorch where no kernel trains them
-    (docs/quantizing.md), or on all cores. Codebooks and scales come on the same device."""
+    (docs/guides/quantize.md), or on all cores. Codebooks and scales come on the same device."""
     if dtype not in DTYPES:
         raise vqgen.BadInput(f"dtype is {dtype}; it is torch.float16 or torch.bfloat16")
     _require_tensor("vectors", vectors)
@@ -228,7 +228,7 @@ class VQLinear(torch.nn.Module):
 
     @classmethod
     def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
-        """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/quantizing.md)."""
+        """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/guides/quantize.md)."""
         items = {item["name"]: item for item in read_bundle(path) if item["kind"] == "weights"}
         if name not in items:
             raise vqgen.BadInput(f"{path} has no weights '{name}'; it has "
@@ -271,8 +271,8 @@ class VQCache:
     has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     independent: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
-    flush_block: tokens that leave the window together (docs/embedding.md). attention_plan: fields of
-    its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/serving.md). A cache
+    flush_block: tokens that leave the window together (docs/guides/kv-cache.md). attention_plan: fields of
+    its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/guides/serving.md). A cache
     can be copied and saved. It passes no gradients on: backward() raises.
     """
 

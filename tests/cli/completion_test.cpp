@@ -159,7 +159,7 @@ TEST(ManualPage, HasEverySubcommandOptionAndVariable) {
   }
   EXPECT_EQ(page.find("tune\\-worker"), std::string::npos);
   int variables = 0;
-  for (const std::string& line : lines_of(read_text(VQGEN_SOURCE_DIR "/docs/environment.md"))) {
+  for (const std::string& line : lines_of(read_text(VQGEN_SOURCE_DIR "/docs/reference/environment.md"))) {
     if (!line.starts_with("| `VQGEN_")) continue;
     const std::string name = line.substr(3, line.find('`', 3) - 3);
     EXPECT_NE(page.find(".B " + name + "\n"), std::string::npos) << name;

@@ -4,7 +4,7 @@
     links_test.py SOURCE_DIR
 
 In Markdown: relative links, to a file and to a heading of it. In all other text files: names of pages,
-such as docs/config.md. Every page of docs/ is reached from README.md by links.
+such as docs/reference/config.md. Every page of docs/ is reached from README.md by links.
 """
 
 import re

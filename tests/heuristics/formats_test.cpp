@@ -65,7 +65,7 @@ TEST(OtherEntries, KeepTheLayoutOfTheCodes) {
   EXPECT_EQ(other_entries(format, false)->format.layout, format.layout);
 }
 
-// docs/quantizing.md recommends by the same cases.
+// docs/guides/quantize.md recommends by the same cases.
 TEST(OtherEntries, OfValuesDependOnTheQueryTokens) {
   EXPECT_TRUE(names(faster(attention("vecinfer-d4b8", "vecinfer-d4b8", 1)),
                     "keys vecinfer-d4b8i8, values vecinfer-d4b8i8"));

@@ -246,7 +246,7 @@ TEST(FusionExchange, ExchangesAreTheRecordedOnes) {
   }
 }
 
-// What docs/explain.md shows.
+// What docs/internals/dataflows/gemm-mma.md shows.
 TEST(FusionExchange, Drawing) {
   EXPECT_EQ(fmt::format("{}\n",
                         fmt::join(fusion::draw(exchange_of(LinearFusion::registers, 8, 4)), "\n")),

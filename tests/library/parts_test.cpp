@@ -79,7 +79,7 @@ TEST(KeysInParts, AreTrainedPartByPart) {
   args.vectors = vectors.data();
   args.codebooks = codebooks.data();
   args.units = 1;
-  args.m = 64;
+  args.rows = 64;
   args.columns = 64;
   EXPECT_EQ(vqgen_train_codebooks(nullptr, &args), VQGEN_BAD_INPUT);
   expect_words(vqgen_last_error(), {"training", "part by part"});

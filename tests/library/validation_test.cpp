@@ -193,8 +193,8 @@ TEST_F(Validation, RowsBetweenBucketsArriveAsTheyAre) {
     std::memcpy(&args, bytes.data(), bytes.size());
     seen.push_back(args.rows);
   };
-  EXPECT_EQ(linear([](auto& l) { l.rows = 3; }), VQGEN_OK) << vqgen_last_error();
-  EXPECT_EQ(linear([](auto& l) { l.rows = 5; }), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(linear([](auto& l) { l.m = 3; }), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(linear([](auto& l) { l.m = 5; }), VQGEN_OK) << vqgen_last_error();
   ASSERT_FALSE(seen.empty());
   EXPECT_EQ(seen.front(), 3);
   EXPECT_EQ(seen.back(), 5);

@@ -1,6 +1,6 @@
 """Attention over a quantized cache, contiguous and in FlashInfer's pages, against its references in
 plain PyTorch, over the dense keys and values that kv_dequantize gives, cut into pages; and merges.
-VQGEN_FLASHINFER names a folder with the unpacked wheel of flashinfer-python (docs/development.md);
+VQGEN_FLASHINFER names a folder with the unpacked wheel of flashinfer-python (docs/internals/testing.md);
 nothing compiled of it is loaded."""
 
 import importlib

@@ -8,7 +8,7 @@
 //
 // Registers: n neighbouring lanes hold the same words of n octets, an octet each, and want one word
 // of all. They turn lane against register in steps 1 .. n - 1: 1, 2, 3 for entries of 8, one for 4,
-// none for 2, as heuristics/fusion/exchange.h has it (docs/explain.md). Shared: through a tile of
+// none for 2, as heuristics/fusion/exchange.h has it (docs/internals/dataflows/gemm-mma.md). Shared: through a tile of
 // the warp's and ldmatrix.
 #pragma once
 
