@@ -1,11 +1,11 @@
-// The kernels of the plans that choose() takes for configs, timed under Google Benchmark: verified
-// first, then as replays of CUDA graphs whose calls read data that no cache holds
-// (runtime/measure.h). An iteration is one such measurement, its manual time that of one call; the
-// label is the plan. On the host backend problems are cut to a size that a CPU does in a second.
+// Google Benchmark of the kernels of the plans that choose() takes for configs: verified first,
+// then timed as replays of CUDA graphs with cold caches (runtime/measure.h). An iteration is one
+// measurement, its manual time that of one call, its label the plan. On the host backend problems
+// are cut to a CPU's size.
 //
 //   kernels_bench [--backend=host] [--benchmark_...] [CONFIG.json...]
 //
-// Without a config: the examples of examples/configs. Exit code 1 where a plan is wrong.
+// Without a config: the examples of examples/configs. Exit code 1 if a plan is wrong.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void fail(benchmark::State& state, const std::string& why) {
   state.SkipWithError(why.c_str());
 }
 
-// The same problem, of fewer sequences, tokens, outputs and columns.
+// The problem with fewer sequences, tokens, outputs and columns.
 Problem host_sized(const Problem& problem) {
   const auto cut = [](auto& size, int most) {
     size = std::min(size, static_cast<std::remove_reference_t<decltype(size)>>(most));
@@ -77,7 +77,7 @@ void run(benchmark::State& state, Backend& backend, const Config& config) {
   }
 }
 
-// Of the checkout that it was built in. Error(bad_input) where that is gone.
+// Examples of the checkout that it was built in. Throws Error(bad_input) if that is gone.
 std::vector<std::filesystem::path> examples() {
   const std::filesystem::path folder = VQGEN_SOURCE_DIR "/examples/configs";
   std::vector<std::filesystem::path> paths;
@@ -97,7 +97,7 @@ struct Arguments {
   std::vector<std::filesystem::path> configs;
 };
 
-// What is left of them once Google Benchmark has taken its own. Error(bad_input).
+// Arguments that Google Benchmark has left. Throws Error(bad_input).
 Arguments read_arguments(int argc, char** argv) {
   Arguments arguments;
   for (int i = 1; i < argc; ++i) {

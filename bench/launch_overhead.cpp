@@ -1,6 +1,6 @@
-// What libvqgen costs the host: the plan of a kernel, a prepare of a known config, the choice of a
-// bucket, and a launch over a backend whose kernels do nothing, which is what a launch costs beyond
-// the driver's own call. The least of several runs, since what else the machine does only adds.
+// Host time of libvqgen: the plan of a kernel, a prepare of a known config, the choice of a bucket,
+// and a launch over a backend with empty kernels, which is the time beyond the driver's own call.
+// Reports the least of several runs, as other load only adds.
 //
 //   launch_overhead [--json]
 #include <chrono>

@@ -1,7 +1,7 @@
-// What a server waits for at its start: the runtime with its context, and then its ops, several at
-// once. Run it twice with the same VQGEN_CACHE_DIR: the first run compiles, the second loads. With
-// VQGEN_CACHE_PATH it loads from a pack. With one CONFIG it is the first op of a fresh process.
-// bench/runtime_figures.py runs it in all of these ways.
+// Start time of a server: the runtime with its context, then its ops, several at once. Run it twice
+// with the same VQGEN_CACHE_DIR: the first run compiles, the second loads. VQGEN_CACHE_PATH loads
+// from a pack; one CONFIG times the first op of a process. bench/runtime_figures.py runs all of
+// these.
 //
 //   serving_start [--backend cuda|host] [--threads N] [--buckets N] [--json] CONFIG...
 #include <vqgen/vqgen.hpp>
@@ -80,7 +80,7 @@ void run(const Arguments& arguments) {
   const double ops_ms = watch.lap();
   std::size_t kernels = 0;
   std::size_t compiled = 0;
-  std::set<std::string> rungs;  // of the ladder that plans came from, docs/guides/tuning.md
+  std::set<std::string> rungs;  // rungs of the ladder that plans came from, docs/guides/tuning.md
   for (const std::string& each : arguments.configs) {
     const vqgen::Op op = runtime.prepare(each);
     const vqgen::Json description = vqgen::Json::parse(op.description());

@@ -19,7 +19,7 @@ __device__ std::uint32_t drawn(std::uint32_t& state) {
   return state ^= state << 5;
 }
 
-// `sums` keeps what was read, [block][thread]; `clocks` one number a block.
+// `sums` keeps what was read, [block][thread]; `clocks` one number per block.
 template <Access kAccess>
 __global__ void measure(std::uint32_t* sums, long long* clocks) {
   extern __shared__ std::uint32_t numbers[];

@@ -27,20 +27,20 @@ struct AblatedConfig {
   const std::vector<AccessCounts>& profiles;
   const AblationSpace& space;
   const Ablation& ablation;
-  std::map<std::string, Counters> counters = {};  // by the row's name
+  std::map<std::string, Counters> counters = {};  // by row name
 };
 
 // The nearest row above that has a time, of a row that adds to those.
-std::optional<std::size_t> above(const AblatedConfig& of, std::size_t row) {
-  if (!of.space.rows()[row].adds) return std::nullopt;
+std::optional<std::size_t> above(const AblatedConfig& ablated, std::size_t row) {
+  if (!ablated.space.rows()[row].adds) return std::nullopt;
   while (row-- > 0) {
-    if (of.ablation.best(row) != nullptr) return row;
+    if (ablated.ablation.best(row) != nullptr) return row;
   }
   return std::nullopt;
 }
 
-// Of the resident warps that an SM can hold, those that the device or the model says are, as far as
-// the grid has blocks for it.
+// Occupancy: resident warps, by the device or else the model, of those that an SM can hold, as far
+// as the grid has blocks for it.
 double occupancy_percent(const Measurement& m, const Residency& residency, const GpuSpec& gpu) {
   const int held = m.blocks_per_sm > 0 ? m.blocks_per_sm : residency.occupancy.blocks;
   const auto blocks = std::min<std::int64_t>(held, residency.blocks_an_sm(gpu));
@@ -74,56 +74,58 @@ Json counters_json(const Counters& counters) {
   return json;
 }
 
-Json row_json(const AblatedConfig& of, std::size_t i) {
-  const AblationRow& row = of.space.rows()[i];
-  const AblatedRow& result = of.ablation.rows[i];
+Json row_json(const AblatedConfig& ablated, std::size_t i) {
+  const AblationRow& row = ablated.space.rows()[i];
+  const AblatedRow& result = ablated.ablation.rows[i];
   Json json = {{"name", row.name}, {"what", row.what}, {"plans", result.plans}};
   if (!row.note.empty()) json["note"] = row.note;
-  const Measurement* best = of.ablation.best(i);
+  const Measurement* best = ablated.ablation.best(i);
   if (best == nullptr) {
     json["why"] = result.why;
     return json;
   }
   json["measurement"] = measurement_json(*best);
-  json["in_short"] = in_short(best->plan, of.config.problem);
-  const std::optional<std::size_t> over = above(of, i);
-  json["above"] = over ? Json(of.space.rows()[*over].name) : Json(nullptr);
+  json["in_short"] = in_short(best->plan, ablated.config.problem);
+  const std::optional<std::size_t> over = above(ablated, i);
+  json["above"] = over ? Json(ablated.space.rows()[*over].name) : Json(nullptr);
   json["ratio_to_above"] =
-      json_or_null(over ? of.ablation.ratio(i, *over) : std::optional<double>());
-  json["ratio_to_gc"] = json_or_null(of.ablation.ratio(i, 0));
+      json_or_null(over ? ablated.ablation.ratio(i, *over) : std::optional<double>());
+  json["ratio_to_gc"] = json_or_null(ablated.ablation.ratio(i, 0));
   const Residency residency =
-      expected_residency(best->plan, of.config.problem, of.gpu, best->registers);
-  json["occupancy_percent"] = occupancy_percent(*best, residency, of.gpu);
-  for (const OperandTraffic& each : expected_traffic(best->plan, of.config.problem, of.profiles)) {
+      expected_residency(best->plan, ablated.config.problem, ablated.gpu, best->registers);
+  json["occupancy_percent"] = occupancy_percent(*best, residency, ablated.gpu);
+  for (const OperandTraffic& each :
+       expected_traffic(best->plan, ablated.config.problem, ablated.profiles)) {
     json["traffic"].push_back(to_json(each));
   }
-  const auto counted = of.counters.find(row.name);
-  if (counted != of.counters.end()) json["counters"] = counters_json(counted->second);
+  const auto counted = ablated.counters.find(row.name);
+  if (counted != ablated.counters.end()) json["counters"] = counters_json(counted->second);
   return json;
 }
 
-void print_row(const AblatedConfig& of, std::size_t i, const Output& output) {
-  const AblationRow& row = of.space.rows()[i];
-  const AblatedRow& result = of.ablation.rows[i];
-  const Measurement* best = of.ablation.best(i);
+void print_row(const AblatedConfig& ablated, std::size_t i, const Output& output) {
+  const AblationRow& row = ablated.space.rows()[i];
+  const AblatedRow& result = ablated.ablation.rows[i];
+  const Measurement* best = ablated.ablation.best(i);
   if (best == nullptr) {
     output.line("{:<13} none: {}", row.name, result.why);
     return;
   }
-  const auto traffic = expected_traffic(best->plan, of.config.problem, of.profiles);
+  const auto traffic = expected_traffic(best->plan, ablated.config.problem, ablated.profiles);
   const Residency residency =
-      expected_residency(best->plan, of.config.problem, of.gpu, best->registers);
-  const std::optional<std::size_t> over = above(of, i);
+      expected_residency(best->plan, ablated.config.problem, ablated.gpu, best->registers);
+  const std::optional<std::size_t> over = above(ablated, i);
   output.line("{:<13} {:>8.2f} {:>6} {:>6} {:>5} {:>4} {:>5} {:>7} {:>4} {:>4.0f} {:>8} {:>16}  {}",
               row.name, best->time_us,
-              ratio_text(over ? of.ablation.ratio(i, *over) : std::optional<double>()),
-              ratio_text(of.ablation.ratio(i, 0)), result.plans, best->registers, best->spill_bytes,
-              best->shared_bytes, best->blocks_per_sm, occupancy_percent(*best, residency, of.gpu),
-              passes_text(traffic), levels_text(traffic), in_short(best->plan, of.config.problem));
+              ratio_text(over ? ablated.ablation.ratio(i, *over) : std::optional<double>()),
+              ratio_text(ablated.ablation.ratio(i, 0)), result.plans, best->registers,
+              best->spill_bytes, best->shared_bytes, best->blocks_per_sm,
+              occupancy_percent(*best, residency, ablated.gpu), passes_text(traffic),
+              levels_text(traffic), in_short(best->plan, ablated.config.problem));
 }
 
-void print_counters(const AblatedConfig& of, const Output& output) {
-  for (const auto& [name, counters] : of.counters) {
+void print_counters(const AblatedConfig& ablated, const Output& output) {
+  for (const auto& [name, counters] : ablated.counters) {
     if (!counters.why.empty()) {
       output.line("counters of {}: none: {}", name, counters.why);
       continue;
@@ -136,7 +138,7 @@ void print_counters(const AblatedConfig& of, const Output& output) {
   }
 }
 
-// Of the ratios that are there; nullopt of none.
+// Geometric mean of the ratios present; nullopt if there are none.
 std::optional<double> geometric_mean(const Json& configs, const char* ratio) {
   double sum = 0;
   int count = 0;
@@ -157,41 +159,41 @@ std::size_t row_of(const AblationSpace& space, const std::string& name) {
 }
 
 // Prints the table, and appends the same and more to the document's "configs".
-void report_config(const AblatedConfig& of, Output& output) {
-  const std::size_t best = row_of(of.space, "best");
-  const auto over_gc = of.ablation.ratio(best, row_of(of.space, "GC*"));
-  const auto over_sc = of.ablation.ratio(best, row_of(of.space, "SC*"));
-  Json json = {{"config", of.config.source},
-               {"problem", to_json(of.config.problem)},
-               {"shapes", of.space.shapes().size()},
-               {"plans", of.ablation.measurements.size()},
+void report_config(const AblatedConfig& ablated, Output& output) {
+  const std::size_t best = row_of(ablated.space, "best");
+  const auto over_gc = ablated.ablation.ratio(best, row_of(ablated.space, "GC*"));
+  const auto over_sc = ablated.ablation.ratio(best, row_of(ablated.space, "SC*"));
+  Json json = {{"config", ablated.config.source},
+               {"problem", to_json(ablated.config.problem)},
+               {"shapes", ablated.space.shapes().size()},
+               {"plans", ablated.ablation.measurements.size()},
                {"best_over_gc", json_or_null(over_gc)},
                {"best_over_sc", json_or_null(over_sc)},
                {"rows", Json::array()},
                {"measurements", Json::array()}};
-  output.line("{}: {} plans measured, {} shapes in the space", of.config.source,
-              of.ablation.measurements.size(), of.space.shapes().size());
+  output.line("{}: {} plans measured, {} shapes in the space", ablated.config.source,
+              ablated.ablation.measurements.size(), ablated.space.shapes().size());
   output.line("{:<13} {:>8} {:>6} {:>6} {:>5} {:>4} {:>5} {:>7} {:>4} {:>4} {:>8} {:>16}  plan",
               "row", "us", "/above", "/GC", "plans", "regs", "spill", "shared", "b/SM", "occ%",
               "passes", "r/c/s/g %");
-  for (std::size_t i = 0; i < of.space.rows().size(); ++i) {
-    print_row(of, i, output);
-    json["rows"].push_back(row_json(of, i));
+  for (std::size_t i = 0; i < ablated.space.rows().size(); ++i) {
+    print_row(ablated, i, output);
+    json["rows"].push_back(row_json(ablated, i));
   }
-  for (const AblationRow& row : of.space.rows()) {
+  for (const AblationRow& row : ablated.space.rows()) {
     if (!row.note.empty()) output.line("{}: {}", row.name, row.note);
   }
-  print_counters(of, output);
+  print_counters(ablated, output);
   output.line("best/GC* {}, best/SC* {}\n", ratio_text(over_gc), ratio_text(over_sc));
-  for (const Measurement& each : of.ablation.measurements) {
+  for (const Measurement& each : ablated.ablation.measurements) {
     if (each.outcome == Outcome::wrong || each.outcome == Outcome::compile_failed) {
-      output.note("{}: {}: {}: {}", of.config.source, enum_name(each.outcome), each.why,
+      output.note("{}: {}: {}: {}", ablated.config.source, enum_name(each.outcome), each.why,
                   to_json(each.plan).dump());
     }
     json["measurements"].push_back(measurement_json(each));
   }
   output.document["configs"].push_back(std::move(json));
-  note_untimed(of.config.source, of.ablation.measurements, output);
+  note_untimed(ablated.config.source, ablated.ablation.measurements, output);
 }
 
 // best/GC* and best/SC* of each config and their geometric means, over the configs that have them;

@@ -33,8 +33,8 @@ Json explain_key(const ArtifactCache& cache, const ArtifactKey& key, const Looku
   return json;
 }
 
-// In two steps where there is access_counts, as prepare() goes: the second kernel depends on the
-// registers of the first, so that it is known only where that is in the cache.
+// Two steps with access counts, as in prepare(): the second kernel depends on the registers of the
+// first, so that it is known only if the first is in the cache.
 void explain_misses(const PlanRequest& request, Output& output) {
   const PlanSetting setting = plan_setting(request);
   const auto& [environment, config, tables, plan, backend, gpu] = setting;

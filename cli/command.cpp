@@ -33,13 +33,13 @@ CLI::Validator within(const char* kind, Number least, Number most) {
 constexpr std::chrono::seconds kSilence{2};
 constexpr std::chrono::milliseconds kBetweenDraws{250};
 
-// Not through stdio, whose lock a child that is forked meanwhile would inherit. A terminal that
-// takes no more gets no progress.
+// Bypasses stdio, whose lock a concurrently forked child would inherit. A terminal that takes no
+// more gets no progress.
 void write_terminal(const std::string& text) {
   write_all(STDERR_FILENO, std::as_bytes(std::span(text)));
 }
 
-// What fits a line of the terminal, which must not wrap or end; whole characters of UTF-8.
+// Cuts the line to the terminal's width, in whole characters of UTF-8, so that it does not wrap.
 std::string fitted(const std::string& line) {
   std::string text = one_line(line);
   winsize size{};

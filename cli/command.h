@@ -1,4 +1,4 @@
-// What subcommands share: how they report, and the outside world as they find it.
+// The common part of subcommands: how they report, and how they find the outside world.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,15 +28,14 @@
 
 namespace vqgen::cli {
 
-// The text with a space for each control character but those that are `kept`: breaks of lines,
-// escapes of terminals in ASCII and C1, marks of direction. A question mark stands for each byte
-// that is no UTF-8.
+// Replaces each control character but those in `kept` by a space (line breaks, terminal escapes in
+// ASCII and C1, direction marks), and each byte that is no UTF-8 by a question mark.
 std::string printable(std::string_view text, std::string_view kept);
-// The same with none kept.
+// printable() with none kept.
 std::string one_line(std::string_view text);
-// One line that is no longer than people read, with its begin and its end where it is cut.
+// One line of a readable length, with its beginning and end if it is cut.
 std::string message_line(std::string_view text);
-// The text with what stands in the place of some characters.
+// Replaces some characters by texts.
 std::string replaced(const std::string& text, const std::map<char, std::string>& others);
 // Two digits behind the point, or as many; "-" of none.
 std::string ratio_text(const std::optional<double>& ratio, int digits = 2);
@@ -55,11 +54,9 @@ E enum_of(std::string_view name, E otherwise = {}) {
 // Text and a line break. A stream that takes no more is no reason to stop: finish() tells of it.
 void print_line(std::FILE* stream, const std::string& text);
 
-// What a command is busy with, as the last line of a terminal: what takes longer than two seconds
-// says its name and its age, or how far it is. One thread draws, each time in one write, so that no
-// line is torn; it exists only while there is something to say. Where stderr is no terminal there
-// is no progress at all: logs and pipes get results.
-// Thread-safe, but for begin() and end(), which are of one thread.
+// Progress in the last line of a terminal: work of more than two seconds shows its name and its age
+// or progress. One thread draws, each time by one write, and exists only while there is something
+// to say. No progress if stderr is no terminal. Thread-safe but for begin() and end().
 class Progress {
  public:
   Progress();
@@ -69,7 +66,7 @@ class Progress {
 
   // A step of unknown length begins, and the one before it ends.
   void begin(std::string step);
-  // How far the step is, 0..1, and what to call it now.
+  // Sets the step's progress, 0..1, and its present label.
   void show(double fraction, std::string label);
   // Takes the line away, for others to write. It comes back with the next draw.
   void clear();
@@ -89,7 +86,7 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::jthread drawer_;
-  bool drawn_ = false;  // the line stands on the terminal
+  bool drawn_ = false;  // if the line is on the terminal
   Clock::time_point begun_;
   std::string label_;
   std::optional<double> fraction_;
@@ -116,13 +113,13 @@ class Output {
     progress_.clear();
     print_line(stderr, message_line(fmt::format(text, std::forward<Args>(args)...)));
   }
-  // What is being done from here on, until the next step: shown on a terminal where it takes long.
-  // Nothing with --json.
+  // Names the work from here on until the next step; shown on a terminal if it takes long. Silent
+  // with --json.
   template <class... Args>
   void step(fmt::format_string<Args...> text, Args&&... args) const {
     if (!json) progress_.begin(fmt::format(text, std::forward<Args>(args)...));
   }
-  // How far the step is, 0..1, and what to call it now. Thread-safe.
+  // Sets the step's progress, 0..1, and its present label. Thread-safe.
   void show(double fraction, const std::string& label) const { progress_.show(fraction, label); }
   // Prints the document with --json. Called once, by main. False where stdout took less than all.
   bool finish() const;
@@ -135,7 +132,7 @@ class Output {
 // number, and take nan for one.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 CLI::Validator decimal(double least, double most);
-// What JSON numbers hold exactly, as tables store seeds.
+// Largest seed: JSON numbers, as in tables, hold it exactly.
 inline constexpr std::uint64_t kMostSeed = (std::uint64_t{1} << 53) - 1;
 void add_json_flag(CLI::App& command, Output& output);
 // Once all subcommands have declared their options: gives those that are shown --json, and refuses
@@ -148,7 +145,8 @@ void finish_options(CLI::App& app, Output& output);
 void require_place(const std::string& command, const std::string& option,
                    const std::filesystem::path& out, bool replaced = true);
 
-// The environment variables that vqgen reads, all of them; documented in docs/reference/environment.md.
+// The environment variables that vqgen reads, all of them; documented in
+// docs/reference/environment.md.
 struct Environment {
   CacheEnvironment cache;
   TunedEnvironment tuned;
@@ -166,7 +164,7 @@ std::unique_ptr<ArtifactCache> make_cache(const Environment& environment,
 // The tuned tables that plans are looked up in. Error(bad_input) where one of the user's is
 // damaged.
 std::shared_ptr<const TunedTables> make_tables(const Environment& environment);
-// What does not work of the cache, on stderr; nothing while all is well.
+// Reports faults of the cache on stderr; silent if there are none.
 void note_warning(const ArtifactCache& cache, const Output& output);
 
 // A GPU and why it was chosen: the flag, else the config's, else the device of a backend for CUDA,

@@ -12,8 +12,8 @@
 namespace vqgen::cli {
 namespace {
 
-// By the name of an option or argument, which means the same in all subcommands. Strings that are
-// not here are files.
+// Value kinds by the name of an option or argument, which means the same in all subcommands. Other
+// strings are files.
 Values named_values(const std::string& name) {
   static const std::map<Values, std::set<std::string>> names{
       {Values::gpus, {"gpu"}},
@@ -144,7 +144,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
       return unknown_subcommand(command, *word, known);
     }
   }
-  // And of an option that nothing has, that a required one is missing or its value is one too many.
+  // An unknown option also causes that a required one is missing or its value is one too many.
   const auto option = std::find_if(unknown.begin(), unknown.end(), is_option);
   if (option == unknown.end()) return error.what() + help;
   const std::string name = option->substr(0, option->find('='));

@@ -8,7 +8,7 @@
 
 namespace vqgen::cli {
 
-// Those that --help shows, in its order.
+// Subcommands that --help shows, in its order.
 std::vector<const CLI::App*> shown_subcommands(const CLI::App& command);
 // `command` and all that are shown below it, each before its own.
 std::vector<const CLI::App*> all_commands(const CLI::App& command);
@@ -18,19 +18,19 @@ const CLI::App& subcommand_of(const CLI::App& command, const std::string& name);
 
 // "vqgen cache pack".
 std::string full_name(const CLI::App& command);
-// What is behind the tool's name: " cache pack", empty for the tool.
+// The words after the tool's name: " cache pack", or "" for the tool.
 std::string path_of(const CLI::App& command);
 
 // "--gpu", "-h"; none of a positional argument.
 std::vector<std::string> names_of(const CLI::Option& option);
 
-// What an option's or an argument's value is, for shells to complete. Of names that `vqgen list`
-// knows, a JSON file will do too.
+// Kinds of option and argument values, for shell completion. Names that `vqgen list` knows may also
+// be a JSON file.
 enum class Values { none, text, choices, gpus, formats, sweeps, json_files, files };
 Values values_of(const CLI::Option& option);
 // The names among which an option takes one; empty where it takes others.
 std::vector<std::string> choices_of(const CLI::Option& option);
-// "GPU", "host|cuda": what stands for the value in a synopsis; empty for a flag.
+// "GPU", "host|cuda": the value in a synopsis; "" for a flag.
 std::string placeholder_of(const CLI::Option& option);
 // One line for an error of parsing `app`: what is wrong, the help that lists what there is, and
 // the option or subcommand that was meant where one is near.

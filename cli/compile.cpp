@@ -27,7 +27,7 @@ Json kernel_json(const Prepared& prepared, std::size_t i) {
             {"compile_ms", prepared.artifact.compile_ms},
             {"cache", prepared.cache_hit ? "hit" : "miss"},
             {"plan", to_json(prepared.plan)}};
-  // Of a hit where it comes from, of a miss why it is one.
+  // A hit says where it comes from, a miss why it is one.
   if (prepared.cache_hit) {
     json["cache_layer"] = prepared.cache_layer;
   } else {
@@ -45,7 +45,7 @@ void print_kernel(const Output& output, const Json& kernel) {
       kernel["compile_ms"].get<double>(), kernel["cache"].get<std::string>());
 }
 
-// "weights: shared: all 256 entries fit a block", a line a reason.
+// Prints one line per reason: "weights: shared: all 256 entries fit a block".
 void print_placement(const Output& output, const std::vector<OperandPlacement>& placements) {
   for (const OperandPlacement& each : placements) {
     for (const std::string& reason : each.reasons) {

@@ -9,7 +9,7 @@
 namespace vqgen::cli {
 namespace {
 
-// 'text' of a shell, with what cannot stand in that put otherwise.
+// The text quoted for a shell, with `others` replaced.
 std::string quoted(const std::string& text, const std::map<char, std::string>& others) {
   return "'" + replaced(text, others) + "'";
 }
@@ -34,13 +34,13 @@ const CLI::Option* argument_of(const CLI::App& command) {
   return last;
 }
 
-// Those that are no arguments.
+// Options that are no positional arguments.
 std::vector<const CLI::Option*> options_of(const CLI::App& command) {
   return command.get_options([](const CLI::Option* each) { return !each->get_positional(); });
 }
 
-// How a value is completed: bash's word for it, fish's options and zsh's action; choices are put
-// into both.
+// Completion of a value: bash's word for it, fish's options and zsh's action; choices are put into
+// both.
 struct ShellActions {
   const char* bash;
   const char* fish;
@@ -51,7 +51,7 @@ const ShellActions& shell_actions(Values values) {
       {"none", "", " "},
       {"none", " -x", " "},
       {"none", "", ""},
-      {"gpus", " -x -a '(__vqgen_named gpus)'", " _vqgen_named gpus"},  // as it is
+      {"gpus", " -x -a '(__vqgen_named gpus)'", " _vqgen_named gpus"},  // zsh takes it unchanged
       {"formats", " -x -a '(__vqgen_named formats)'", " _vqgen_named formats"},
       {"sweeps", " -x -a '(__vqgen_named sweeps)'", " _vqgen_named sweeps"},
       {"json", " -x -a '(__fish_complete_suffix .json)'", "_files -g \"*.json\""},
@@ -106,7 +106,7 @@ std::string bash_action(const CLI::Option& option) {
   return fmt::format("values={}", shell_actions(values_of(option)).bash);
 }
 
-// What may follow but for options: they are offered where one was begun.
+// Positional values that may follow; options are offered once one was begun.
 std::string others_of(const CLI::App& command) {
   std::vector<std::string> below;
   for (const CLI::App* each : shown_subcommands(command)) below.push_back(each->get_name());

@@ -23,7 +23,7 @@ Json neighbour_json(const Neighbour& neighbour) {
   return json;
 }
 
-// As rows spell it: zipf:1.0 is zipf:1.
+// Codes as rows spell them: zipf:1.0 is zipf:1.
 std::string row_codes(const std::string& flag) {
   if (flag == "zipf" || zipf_skew(flag)) return read_codes(flag).name;
   if (names_codes(flag)) return flag;
@@ -84,7 +84,7 @@ struct NamedTable {
   TunedTable table;
 };
 
-// Those of the paths, or with none those that lookups go through, in their order.
+// Tables at the paths, or by default those that lookups go through, in their order.
 std::vector<NamedTable> open_tables(const std::vector<std::string>& paths) {
   std::vector<NamedTable> tables;
   for (const std::string& path : paths) {
@@ -100,7 +100,8 @@ std::vector<NamedTable> open_tables(const std::vector<std::string>& paths) {
   return tables;
 }
 
-// "12.34 us  1.21x  gemv f16 rows 1 of 4096x4096 d8b8x2  NVIDIA H200  uniform  linear/...": a line.
+// A row as a line: "12.34 us  1.21x  gemv f16 rows 1 of 4096x4096 d8b8x2  NVIDIA H200  uniform
+// linear/...".
 std::string row_text(const TunedRow& row) {
   return one_line(fmt::format("{:>9.2f} us  {:>5.2f}x  {}  {}  {}  {}  {}", row.time_us,
                               row.default_us / row.time_us, tuned_problem_text(row.problem),

@@ -15,7 +15,7 @@ struct Finding {
   std::string what;
   bool ok = false;
   std::string detail;
-  int exit_code = 0;  // of commands that need it, where it is missing
+  int exit_code = 0;  // of commands that need it, if it is missing
 };
 
 Finding device_finding(const Backend& cuda) {
@@ -40,8 +40,7 @@ Finding compiler_finding(const char* what, const Backend& backend) {
     if (backend.machine() == Machine::cuda) backend.compile(probe);
     return {what, true, backend.compiler(probe).name};
   } catch (const Error& error) {
-    // Without a compiler for GPUs there is no cubin; without the host's, GPUs are served all the
-    // same.
+    // Without a GPU compiler there is no cubin; a missing host compiler does not affect GPUs.
     const bool needed = backend.machine() == Machine::cuda;
     return {what, false, error.what(), needed ? error.exit_code() : 0};
   }
@@ -65,14 +64,15 @@ Finding cache_finding(const CacheOptions& options) {
   }
 }
 
-// Of each folder or pack of VQGEN_CACHE_PATH.
+// Finding about a folder or pack of VQGEN_CACHE_PATH.
 Finding layer_finding(const std::filesystem::path& path) {
   const ArtifactCache cache(CacheOptions{.read_only = {path}});
   if (!cache.warning().empty()) return {"cache layer", false, cache.warning()};
   return {"cache layer", true, path.string()};
 }
 
-// Of each table that plans are looked up in, the first first; all of it is read.
+// Findings about each table that plans are looked up in, in order of precedence; each is read
+// whole.
 std::vector<Finding> table_findings(const Environment& environment) {
   std::vector<Finding> findings;
   const auto add = [&](const std::string& name, const auto& read) {

@@ -10,7 +10,7 @@
 namespace vqgen::cli {
 namespace {
 
-// Of the names' column.
+// Width of the names' column.
 std::size_t width_of(const std::vector<std::string>& names) {
   std::size_t width = 0;
   for (const std::string& name : names) width = std::max(width, name.size());

@@ -44,10 +44,9 @@ extern "C" void wake(int signal) {
   ::_exit(128 + signal);
 }
 
-// From here on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE end this process as they always do, but
-// after its leftovers (core/json/leftovers.h); those that the caller ignores, as nohup does, stay
-// ignored. A file that grows past its limit is an error of the write. Called once, before
-// any thread works.
+// Makes SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE remove leftovers (core/json/leftovers.h)
+// before they end the process; signals that the caller ignores, as nohup does, stay ignored. A file
+// beyond its size limit is a write error. Call it once, before any thread starts.
 void end_cleanly_on_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
   ::sem_init(&woken, 0, 0);
@@ -71,7 +70,7 @@ void end_cleanly_on_signals() {
   }
 }
 
-// What a subcommand is for, as `vqgen --help` groups them, in its order.
+// A subcommand, grouped as in `vqgen --help`, in its order.
 struct Command {
   const char* group;
   AddCommand* add;
@@ -145,7 +144,7 @@ int main_checked(int argc, char** argv) {
 
 }  // namespace
 
-// As --help says it too.
+// Prints what --help prints.
 void add_help(CLI::App& app, Output& output) {
   auto words = std::make_shared<std::vector<std::string>>();
   auto* help = app.add_subcommand("help", "Say what a subcommand does and takes, as its --help");
@@ -160,7 +159,7 @@ void add_help(CLI::App& app, Output& output) {
   });
 }
 
-// As --version says it too.
+// Prints what --version prints.
 void add_version(CLI::App& app, Output& output) {
   app.add_subcommand("version", "Say which version this is")->callback([&output] {
     output.line("vqgen {}", VQGEN_VERSION);

@@ -45,7 +45,7 @@ void print_command(const CLI::App& command) {
   }
 }
 
-// Of docs/reference/environment.md, in its order; a test sees to it that none is missing.
+// The variables of docs/reference/environment.md, in its order; a test compares them.
 constexpr std::pair<const char*, const char*> kVariables[] = {
     {"VQGEN_CACHE_DIR", "Folder of compiled kernels."},
     {"VQGEN_CACHE_PATH", "Folders and packs of kernels that are only read, with colons between."},

@@ -1,7 +1,6 @@
-// vqgen measure: plans of a config, verified and timed on a device. With --turns each config's plan
-// is compiled and verified once, then timed when its turn is asked for, so that another program can
-// time something else in between: all data stays on the device, and what a turn costs is the timed
-// calls alone.
+// vqgen measure: verifies and times plans of a config on a device. With --turns each plan is
+// compiled and verified once and timed on demand, so that another program can be timed in between:
+// data stays on the device, and a turn costs the timed calls alone.
 #include "runtime/measure.h"
 
 #include <algorithm>
@@ -39,7 +38,7 @@ void add_chosen(std::vector<Plan>& plans, const Config& config, const GpuSpec& g
   }
 }
 
-// The plans of the space with the fields that the config fixes, and those of either chooser last.
+// Plans of the space with the config's fixed fields, then those of both choosers.
 Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
   Space found = space(config.problem, gpu,
                       {.most = *options.space,
@@ -124,8 +123,8 @@ void measure_config(const Config& config, const MeasureArguments& options, Backe
   MeasureOptions measure = measure_options(options.timing, config.problem);
   measure.warm_up_ms = options.warm_up_ms;
   if (!options.lengths.empty()) measure.input.given_lengths = read_lengths(options.lengths, config);
-  measure.progress = [&](std::size_t done, std::size_t of) {
-    output.show(static_cast<double>(done) / static_cast<double>(of), config.source);
+  measure.progress = [&](std::size_t done, std::size_t total) {
+    output.show(static_cast<double>(done) / static_cast<double>(total), config.source);
   };
   if (backend.machine() == Machine::host) note_host(output, config.source);
   output.step("{}: making data and reference", config.source);
@@ -203,17 +202,15 @@ Turn asked_turn(const std::string& line, const std::vector<TurnSeat>& seats,
   return {number, usual};
 }
 
-// What a program reads at once: the next turn waits for it.
+// Flushes: a program reads the answer at once, and its next request waits for it.
 void answer(const Json& json) {
   print_line(stdout, json_text(json));
   std::fflush(stdout);
 }
 
-// Writes `output.document` as one line on stdout, a measurement a config in its "configs", once all
-// of them are verified. Then for each line of stdin, the number of a config from 0 on and "warm" or
-// "rotated" where its codebooks are not as the options say, one line: {"config", "codebooks",
-// "time_us", "low_us", "high_us", "eager_us"}. Ends with stdin. Error(bad_input) on a line that is
-// no number of a config that passed.
+// Writes `output.document` as one line once all configs are verified, then answers each line of
+// stdin (a config's number, optionally "warm" or "rotated") by a line {"config", "codebooks",
+// "time_us", "low_us", "high_us", "eager_us"}. Error(bad_input) on other lines.
 void measure_in_turns(std::vector<TurnSeat> seats, const MeasureArguments& options,
                       Backend& backend, const GpuSpec& gpu, Output& output) {
   for (TurnSeat& seat : seats) {

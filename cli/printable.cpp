@@ -63,7 +63,7 @@ std::string printable(std::string_view text, std::string_view kept) {
 std::string one_line(std::string_view text) { return printable(text, ""); }
 
 std::string message_line(std::string_view text) {
-  constexpr std::size_t kHead = 1200, kTail = 600;  // the remedy stands at the end
+  constexpr std::size_t kHead = 1200, kTail = 600;  // a remedy is at the end
   std::string line = one_line(text);
   if (line.size() <= 2 * kHead) return line;
   const auto begins = [&](std::size_t at) { return (line[at] & 0xc0) != 0x80; };

@@ -30,7 +30,7 @@ struct QuantizeArguments {
   throw Error(ErrorKind::bad_input, "quantize: " + message);
 }
 
-// What --reorder asks of a format, before anything is trained.
+// Checks what --reorder needs of a format before anything is trained.
 void require_numbered(const QuantizeArguments& options, const VqFormat& format,
                       const char* option) {
   if (!options.reorder) return;
@@ -50,7 +50,7 @@ std::optional<DType> parse_dtype(const std::string& name) {
   return name == "f16" ? DType::f16 : DType::bf16;
 }
 
-// Where codebooks are trained: on the GPU that --device names, or on all cores.
+// Trains codebooks on the GPU that --device names, or on all cores.
 class TrainingPlace {
  public:
   explicit TrainingPlace(const std::string& device) {
@@ -76,7 +76,7 @@ class TrainingPlace {
     };
   }
 
-  // Where all of them were; empty where none was.
+  // Where all of them were trained; "" if none was.
   std::string name() const {
     if (device_.empty()) return on_cpu_ ? "cpu" : "";
     return on_cpu_ ? device_ + " and cpu" : device_;
@@ -143,7 +143,7 @@ std::function<void(const BundleItem&)> tell_sizes(const QuantizeArguments& optio
   };
 }
 
-// What requests for caches and weights share.
+// The common part of requests for caches and weights.
 QuantizeRequest common_request(const QuantizeArguments& options, const TrainOptions& training,
                                Output& output) {
   return {.input = options.input,

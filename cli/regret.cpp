@@ -26,7 +26,7 @@ JsonCursor member(const JsonCursor& cursor, const char* name) {
   return cursor.member(name, "; give a file of vqgen measure --json");
 }
 
-// The plans that were timed, those of them that check() accepts here.
+// The timed plans that check() accepts here.
 std::vector<Timed> read_timed(const JsonCursor& measurements, const Problem& problem,
                               const GpuSpec& gpu) {
   CostModel model(problem, gpu, {});
@@ -58,7 +58,7 @@ struct Summary {
 
 using Totals = std::map<std::string, Summary>;  // by chooser
 
-// What a chooser would have taken, as a share of the best: its own plan where that was timed.
+// Regret of a chooser: the time of its plan over the best, if that plan was timed.
 std::optional<double> regret(const std::vector<Timed>& timed, const Plan& chosen, double best) {
   for (const Timed& each : timed) {
     if (each.plan == chosen) return each.us / best;

@@ -29,16 +29,16 @@ void reorder_bundle(const ReorderArguments& options, Output& output) {
     const AccessCounts& profile = before[i];
     const int boundary = profile.entries / 4;
     const double was = share_below(profile, boundary, Numbering::current);
-    const double is = share_below(after[i], boundary, Numbering::current);
+    const double now = share_below(after[i], boundary, Numbering::current);
     output.line("{}  {}  the first {} of {} entries took {:.1f} % of the accesses, now {:.1f} %",
                 one_line(profile.name()), short_name(profile.format), boundary, profile.entries,
-                100 * was, 100 * is);
+                100 * was, 100 * now);
     output.document["tensors"].push_back({{"item", profile.item},
                                           {"operand", enum_name(profile.operand)},
                                           {"format", short_name(profile.format)},
                                           {"boundary", boundary},
                                           {"share_below_before", was},
-                                          {"share_below_after", is}});
+                                          {"share_below_after", now}});
   }
   output.line("wrote {}", options.out);
 }

@@ -1,5 +1,5 @@
-// What subcommands share: the options by which plans are chosen and codebooks placed, those by
-// which plans are timed on a device, and how plans and measurements are reported.
+// Options that subcommands share, to choose plans, place codebooks and time plans on a device; and
+// how plans and measurements are reported.
 #pragma once
 
 #include <span>
@@ -25,7 +25,7 @@ struct PlanRequest {
 void add_plan_options(CLI::App& command, PlanRequest& request);
 void add_planner_option(CLI::App& command, std::string& chooser);
 
-// What a request comes to.
+// A request after evaluation.
 struct PlanSetting {
   Environment environment;
   Config config;
@@ -36,7 +36,8 @@ struct PlanSetting {
 };
 // The flags go over the config's own access_counts. Error(bad_input) for a strategy without any.
 PlanSetting plan_setting(const PlanRequest& request);
-// "gpu NVIDIA H200 (sm_90): named by --gpu", and the same as "gpu" and "gpu_reason".
+// Reports "gpu NVIDIA H200 (sm_90): named by --gpu", and the same as "gpu" and "gpu_reason" in
+// JSON.
 void report_gpu(const GpuChoice& gpu, Output& output);
 
 // "plan from bucket: ...", and the same as "plan_from".
@@ -58,15 +59,15 @@ struct TimingOptions {
 
 void add_timing_options(CLI::App& command, TimingOptions& options);
 
-// How many experts of a grouped product have rows, of commands that take it.
+// Option of the number of MoE experts that have rows.
 CLI::Option* add_active_experts(CLI::App& command, int& touched);
 // Error(bad_input) where the problem has no experts, or fewer that can have rows.
 void require_active_experts(int touched, const Problem& problem);
 
-// Those of a host's one layer are warm.
+// Codebooks of the host backend are warm: it has one cache level.
 CodebookCaching codebooks_of(const TimingOptions& options);
 
-// How plans of the problem are timed, as the options say.
+// How plans of the problem are timed, by the options.
 MeasureOptions measure_options(const TimingOptions& options, const Problem& problem);
 
 std::unique_ptr<Backend> make_backend(const TimingOptions& options);
@@ -82,7 +83,7 @@ GpuSpec planned_gpu(const TimingOptions& options, const Config& first, const Bac
 // that is not timed failed by. Nothing where one was timed.
 void note_untimed(const std::string& config, std::span<const Measurement> measured, Output& output);
 
-// As in a journal, but that its plan is the object of its fields.
+// The measurement as in a journal, but with its plan as an object of fields.
 Json measurement_json(const Measurement& m);
 
 }  // namespace vqgen::cli

@@ -25,7 +25,7 @@ struct TuneArguments {
   bool restart = false;
 };
 
-// "NVIDIA H200" as a file's name: nvidia-h200.
+// A GPU's name as a file name: "NVIDIA H200" is nvidia-h200.
 std::string file_name_of(const std::string& gpu) {
   std::string name;
   for (const char each : gpu) {
@@ -107,7 +107,7 @@ class TuneCommand {
                   "--restart begins journals anew; name the table that they stand beside by --out, "
                   "or the one journal by --journal");
     }
-    // At once, for what is wrong with it to be said before anything is measured.
+    // Read now, to report faults before anything is measured.
     if (!path_.empty()) table_ = writable_table(path_);
     sweep_ = {.name = work_.name, .gpu = gpu_.name, .problems = {}, .skipped = work_.skipped};
   }
@@ -125,7 +125,7 @@ class TuneCommand {
     }
     if (work_.items.size() > 1 || !work_.skipped.empty()) report_sweep(sweep_, output_);
     if (path_.empty()) return;
-    // So that the tables of all shards can be merged.
+    // Written even if empty, so that the tables of all shards can be merged.
     if (output_.exit_code == 0 && table_.rows.empty()) table_ = made_table(path_);
     output_.document["table"] = path_.string();
     output_.line("{}: {} rows", path_.string(), table_.rows.size());
@@ -141,8 +141,8 @@ class TuneCommand {
         show_progress(output_, problem.item.label, each);
       });
     } catch (const Error& error) {
-      // Of a sweep the others go on, where it is this problem that fails and not the device. What
-      // no kernel of this GPU does is no failure.
+      // In a sweep the other problems go on if only this one fails, not the device. A problem that
+      // no kernel of this GPU can do is no failure.
       const bool impossible = error.kind() == ErrorKind::infeasible;
       const bool own = impossible || (error.kind() == ErrorKind::device && tried > 0);
       if (!own || work_.items.size() == 1) throw;
@@ -206,7 +206,7 @@ class TuneCommand {
   std::unique_ptr<Backend> backend_;
   GpuSpec gpu_;
   std::filesystem::path path_;  // of the table; empty for none
-  Json journal_;                // of the problem at hand: path, and how many answers it held
+  Json journal_;                // of the present problem: path, and answers it held
   TunedTable table_;
   TunedSweep sweep_;
 };

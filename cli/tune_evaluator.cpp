@@ -10,7 +10,7 @@
 namespace vqgen::cli {
 namespace {
 
-// Of the text of all kernels, as far as it does not follow from the plan.
+// Digest of all kernels' text, as far as it does not follow from the plan.
 std::string code_digest(const KernelSource& source) {
   Digest digest;
   digest.add(VQGEN_VERSION).add(source.text);

@@ -1,4 +1,4 @@
-// Where vqgen tune gets its measurements: a worker process on a device of this machine, or a
+// The source of vqgen tune's measurements: a worker process on a device of this machine, or a
 // recording.
 #pragma once
 

@@ -79,7 +79,7 @@ Json totals_json(const TuneTotals& totals) {
   return json;
 }
 
-// Those that have a time of the finals, the fastest first.
+// Trials with a time of the finals, fastest first.
 std::vector<const Trial*> finalists_of(const TuneResult& result) {
   std::vector<const Trial*> finalists;
   for (const Trial& trial : result.trials) {

@@ -1,5 +1,5 @@
-// What `vqgen tune` says of problems and sweeps: the figures that its table and its JSON have in
-// common, and both.
+// Reports of `vqgen tune` on problems and sweeps: the figures that its table and JSON share, and
+// both forms.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace vqgen::cli {
 
-// What became of one problem of a sweep. Where nothing could be tuned `why` says so, of the result
-// then only trials, space and spent_s count, and these may be empty.
+// Outcome of one problem of a sweep. If nothing could be tuned `why` says so, and only trials,
+// space and spent_s of the result count; these may be empty.
 struct TunedProblem {
   WorkItem item;
   TuneResult result;
@@ -27,7 +27,7 @@ struct TunedSweep {
   std::vector<SkippedItem> skipped;  // Work::skipped
 };
 
-// Time of the default over that of the winner; nullopt where there is none of both.
+// Time of the default over the winner's; nullopt unless both have one.
 std::optional<double> gain_of(const TunedProblem& problem);
 
 // Measured against expected times, of the trials that have both.
@@ -38,7 +38,7 @@ struct ModelFigures {
 };
 ModelFigures model_figures(const TuneResult& result);
 
-// How often an outcome had a reason; the most frequent first, then by outcome and reason.
+// Count of an outcome with a reason; most frequent first, then by outcome and reason.
 struct FailureCount {
   Outcome outcome;
   std::string why;
@@ -47,7 +47,7 @@ struct FailureCount {
 std::vector<FailureCount> failures_of(const TuneResult& result);
 std::size_t timed_of(const TuneResult& result);
 
-// Of the problems that have a gain; all 0 and empty where none has.
+// Totals over problems that have a gain; 0 and empty if none has.
 struct TuneTotals {
   std::size_t problems = 0;  // all
   std::size_t tuned = 0;
@@ -60,7 +60,7 @@ struct TuneTotals {
   double default_us = 0;  // sums, each problem as often as its weight says
   double tuned_us = 0;
   std::size_t candidates = 0;  // tried, of all problems
-  double spent_s = 0;          // likewise
+  double spent_s = 0;          // of all problems
 };
 TuneTotals totals_of(const TunedSweep& sweep);
 
@@ -71,8 +71,8 @@ void report_problem(const TunedProblem& problem, Output& output);
 // Prints what was skipped and the totals, and puts name, gpu, skipped and totals into the document.
 void report_sweep(const TunedSweep& sweep, Output& output);
 
-// As the step that is under way: "llama: 120 timed, 3 failed, best 8.12 us, 1.21 times the default,
-// 31 s left".
+// Shows progress as the present step: "llama: 120 timed, 3 failed, best 8.12 us, 1.21 times the
+// default, 31 s left".
 void show_progress(const Output& output, const std::string& name, const TuneProgress& progress);
 
 // The finalists as a table.

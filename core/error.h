@@ -7,7 +7,7 @@
 
 namespace vqgen {
 
-// What kind of fault it is; the value is the exit code of the command line tool.
+// The kind of a fault; its value is the exit code of the command line tool.
 enum class ErrorKind : int {
   bad_input = 2,            // usage, malformed or impossible input
   infeasible = 3,           // well formed, but no kernel of vqgen can do it (yet)

@@ -108,8 +108,8 @@ VqFormat read_parts(const JsonCursor& cursor, std::vector<std::string> beside, c
   return in_parts(std::move(parts));
 }
 
-// An object of fields over those of the preset that it names. `beside` are members that are none of
-// a format's; `find` makes a format of the preset's name.
+// Reads an object of fields over those of the preset that it names. `beside` are further members
+// that the format does not have; `find` returns a preset's format by name.
 template <class Find>
 VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, const Find& find) {
   beside.emplace_back("preset");

@@ -21,21 +21,21 @@ std::vector<std::string> sweep_names();
 // Names are taken in whatever case. Error(bad_input) for an unknown one names the nearest, and some
 // that are known.
 
-// Whether `name` is a file and no shipped profile: anything with a '/' or ending in .json.
+// True if `name` is a file and no shipped profile: anything with a '/' or ending in .json.
 bool names_a_file(const std::string& name);
 
-// `name` is a profile's ("h200"), the driver's ("NVIDIA H200") or a file's ("./my-gpu.json").
-// Error(bad_input) names a file's field that its arch does not have (core/gpu/gpu_arch.h).
+// Finds a GPU by a profile's name ("h200"), the driver's ("NVIDIA H200") or a file
+// ("./my-gpu.json"). Throws Error(bad_input) that names a file's field that its arch does not have
+// (core/gpu/gpu_arch.h).
 GpuSpec find_gpu(const std::string& name);
 
-// For where nobody names a GPU and there is none: the shipped profile that profiles/defaults.json
-// names.
+// The shipped profile that profiles/defaults.json names, if nobody names a GPU and there is none.
 GpuSpec default_gpu();
 
 // The shipped profile of a device class: the one whose GpuSpec::name it is.
 std::optional<GpuSpec> gpu_of_class(const std::string& device_class);
 
-// What a format is meant for: keys and values alike, one of them, or weights.
+// The use that a format is meant for: keys and values alike, one of them, or weights.
 enum class FormatUse { cache, keys, values, weights };
 template <>
 inline constexpr auto enum_names<FormatUse> = std::array{"cache", "keys", "values", "weights"};
@@ -52,19 +52,18 @@ struct FormatProfile {
   }
 };
 
-// The presets that are meant for `wanted`, or all: those that are recommended first, then caches'
-// before those of weights, each sorted.
+// Presets meant for `wanted`, or all: recommended ones first, then caches' before weights', each
+// sorted.
 std::vector<std::string> formats_for(std::optional<FormatUse> wanted);
 
-// `name` is a shipped preset ("cq-2c8b") or a file, whose relative path counts from the working
-// folder; `where` is the place that asked, `wanted` what for: an unknown name is told of the
-// presets for that. A file holds the fields of a format, or those that differ from a shipped
-// preset's, which it names as "preset"; and its "source", "use" and whether it is "recommended".
+// Finds a shipped preset ("cq-2c8b") or reads a file, relative to the working folder: a format's
+// fields, or those that differ from its "preset", and its "source", "use" and "recommended".
+// `where` is the place that asked; an unknown name lists the presets for `wanted`.
 FormatProfile find_format_profile(const std::string& name, const std::string& where,
                                   std::optional<FormatUse> wanted = {});
 VqFormat find_format(const std::string& name, const std::string& where,
                      std::optional<FormatUse> wanted = {});
-// The same, or an object of format fields as JSON text.
+// find_format_profile(), or an object of format fields as JSON text.
 VqFormat parse_format(const std::string& text, const std::string& where,
                       std::optional<FormatUse> wanted = {});
 
@@ -73,8 +72,8 @@ VqFormat parse_format(const std::string& text, const std::string& where,
 // source.
 VqFormat read_format(const JsonCursor& cursor, std::optional<FormatUse> wanted = {});
 
-// The same for values, which are quantized as they are: the key transforms of presets and files are
-// dropped, and an object that asks for them itself is an Error(bad_input).
+// read_format() for values, which are quantized untransformed: key transforms of presets and files
+// are dropped, and an object with transforms of its own is an Error(bad_input).
 VqFormat read_value_format(const JsonCursor& cursor);
 
 // The text of a shipped sweep; runtime/tuning/sweep/sweep.h reads it.

@@ -10,9 +10,9 @@
 
 namespace vqgen {
 
-// What call() gives. Where the stack may have less than the usual 8 MiB, it runs on a thread that
-// has them, as all threads do from then on; on the stack that there is where no thread is to be
-// had. For the begin of main(), before there are threads.
+// Returns call(). If the stack may have less than the usual 8 MiB, call() runs on a thread that has
+// them, as all later threads do, or on the present stack if no thread can be made. For the
+// beginning of main(), before there are threads.
 template <class Call>
 int on_roomy_stack(Call&& call) {
   constexpr std::size_t kUsual = std::size_t{8} << 20;

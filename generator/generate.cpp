@@ -138,11 +138,9 @@ std::string suffix(const Problem& problem, const Plan& plan, const std::string& 
   return fmt::format("{}_{}", text, Digest().add(compiled_in).hex().substr(0, 10));
 }
 
-// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. VQ_KERNEL_ENDS_FIRST is of a
-// launch that the next one may not overlap; VQ_KERNEL_AHEAD of a
-// function that waits for the last launch itself; VQ_KERNEL_AHEAD_RESIDENT of one whose registers
-// leave room for several blocks, so many behind `threads`; VQ_KERNEL_AHEAD_CLUSTERS of one whose
-// blocks form clusters of so many. A launch has nothing to say of clusters: the kernel does.
+// `VQ_KERNEL(name, threads, vq::Args) { vq::function<Plan>(args); }`. _ENDS_FIRST: the next launch
+// may not overlap it; _AHEAD: the function waits for the previous launch itself; _AHEAD_RESIDENT:
+// registers leave room for several blocks; _AHEAD_CLUSTERS: blocks form clusters.
 std::string entry_text(const KernelEntry& entry, const vq::Launch& launch, const char* args) {
   const bool clusters = launch.cluster > 1;
   const int blocks = clusters ? launch.cluster : launch.resident;
@@ -194,12 +192,9 @@ std::string head(const Problem& problem, const Plan& plan, const KernelSource& s
   return text;
 }
 
-// The most blocks that are to share a multiprocessor; 0: no limit. From sm_90 on a kernel begins
-// before the launch before it has ended, where some multiprocessors still have blocks of that one;
-// and where more of its own fit a multiprocessor than an even share, they were seen to crowd some
-// while others had none: a product of 29 us took 20 without, attention
-// 0.84 to 0.91 of its time in the mean of 430 plans, and as long as before from five blocks each on
-// (docs/lab/merge-and-launch.md). Products are held to one alone, other ops are not measured.
+// Most blocks per SM; 0: no limit. From sm_90 on a kernel starts before the previous one has ended,
+// while some SMs are busy: without a limit its blocks crowd the free SMs. GEMMs get one block
+// (docs/lab/merge-and-launch.md); other ops are not measured.
 int most_together(const vq::Launch& launch, const Problem& problem, const GpuSpec& gpu) {
   if (arch_number(gpu.arch) < 90 || !launch.ahead) return launch.together;
   const std::int64_t even =
@@ -210,8 +205,8 @@ int most_together(const vq::Launch& launch, const Problem& problem, const GpuSpe
   return even <= most ? static_cast<int>(even) : launch.together;
 }
 
-// Dynamic shared memory of a block on this GPU: where few are to share a multiprocessor, so much
-// that no more do.
+// Dynamic shared memory of a block on this GPU: enough to keep more than the wanted blocks off an
+// SM.
 std::int64_t asked_shared_bytes(const vq::Launch& launch, const Problem& problem,
                                 const GpuSpec& gpu) {
   const int together = most_together(launch, problem, gpu);

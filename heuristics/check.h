@@ -7,7 +7,7 @@
 
 namespace vqgen {
 
-// Whether the generator can emit this plan for the (validated) problem and the GPU can run it.
+// Decides if the generator can emit this plan for the validated problem and the GPU can run it.
 Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu);
 
 }  // namespace vqgen

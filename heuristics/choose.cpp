@@ -12,9 +12,11 @@ namespace {
 
 class Cheapest final : public Candidates {
  public:
-  Cheapest(const Problem& of, const GpuSpec& on, std::span<const AccessCounts> profiles,
-           bool last_block, const CostProfile& coefficients)
-      : Candidates(of, on), model_(of, on, profiles, coefficients), last_block_(last_block) {}
+  Cheapest(const Problem& for_problem, const GpuSpec& on_gpu,
+           std::span<const AccessCounts> profiles, bool last_block, const CostProfile& coefficients)
+      : Candidates(for_problem, on_gpu),
+        model_(for_problem, on_gpu, profiles, coefficients),
+        last_block_(last_block) {}
 
   void add_each(Plan plan, std::span<const Placement> placements) override {
     *placement_of(plan, Operand::weights) = all_global();
@@ -56,13 +58,12 @@ class Cheapest final : public Candidates {
 
   CostModel model_;
   bool last_block_;
-  double us_ = 0;  // of the best
+  double us_ = 0;  // time of the best
 };
 
-// Of one sequence 64 tokens take lanes 0.6 times as long, 256 twice (H200). Of several, of which
-// fragments takes a few into one block, us on an H100 by lanes and fragments: a token of 32
-// sequences 6.4 and 7.4, of 64 10.5 and 8.2, of 128 19.4 and 8.9; 64 tokens of 8 sequences 10.2
-// and 11.2, of 2 10.2 and 13.5. Where tokens leave the window in batches, most calls encode none.
+// Bounds from which kv_append on tensor cores is faster than on CUDA cores: new tokens of one
+// sequence, or sequences, of which a tensor-core block takes several. With batched flushing most
+// calls encode nothing.
 constexpr int kManyNewTokens = 128;
 constexpr int kManySequences = 64;
 
@@ -83,7 +84,7 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
   const Plan plan = visit_plan(wanted, problem, [&]<class P>(const P& from, const OpOf<P>& op) {
     return Plan(choose_plan(from, op, gpu));
   });
-  // Those on tensor cores are bound by passes through shared memory, of which copies spare some.
+  // Tensor-core plans are bound by shared-memory wavefronts, which copies reduce.
   const bool on_tensor_cores = std::holds_alternative<AttentionMma>(plan) ||
                                std::holds_alternative<LinearMma>(plan) ||
                                std::holds_alternative<LinearWgmma>(plan);
@@ -92,16 +93,9 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
   return with_copies_where_they_win(plan, problem, gpu, attention ? kWorthwhile : kClearly);
 }
 
-// Whether this plan of attention by bytes is expected to be faster than fragments, by what was
-// measured beside it (docs/lab/attention-int8.md): by 2 to 37 % where all blocks stand side
-// by side, by 7 % where they stand in line (64 x 8192, H200), unless they are short (128 x 512 took
-// 27 us where fragments took 23, H100), or long ones that leave most of a second wave empty (144 of
-// 16384 tokens 78.0 and 66.7, 192 of 20000 94.8 and 85.5, H200; docs/lab/attention-int8.md).
-// Blocks of more than a quad of heads were slower where they
-// share a sequence and have few tokens of it (64 query and 8 KV heads, 1 x 32768: 15.6 and 14.8 us,
-// but 40 and 5, 3 x 50000, 26.5 and 28.0), or have not all heads of their KV head, as those of
-// fragments may (120 and 8, 2 x 38275, head_dim 64: 26.6 and 21.7). Sequences that may be long and
-// of different lengths are shared by length, which fragments alone do.
+// True if this int8_mma attention plan is expected to beat mma (docs/lab/attention-int8.md):
+// not with short sequences in several waves, a mostly empty second wave, mixed lengths, or more
+// than a quad of heads with short splits or part of a KV head's heads.
 bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
@@ -117,11 +111,9 @@ bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, cons
          !is_by_length(choose_plan(AttentionMma{}, op, gpu));
 }
 
-// Whether bins, which multiply all entries once, take less than lanes, which decode all rows: from
-// so many rows of the cache on, these of each entry, and some more with raw tokens, which are a
-// kernel of their own with bins. Measured at one sequence on an H100, 8 heads, 4096 entries (VQKV's
-// stages), lanes / bins: 0.73 at 4096 tokens, 1.18 at 8192, 2.1 at 16,384; with 1024 raw tokens
-// 0.56, 0.94, 1.69. Of 65,536 entries 1.0 at 32,768 tokens, by kernels before these.
+// True if histogram attention, which multiplies all entries once, is expected to be faster than
+// simt, which decodes all rows: from this many cache rows on per entry count, and more with raw
+// tokens, which need another kernel.
 bool bins_pay(const AttentionDecode& op) {
   constexpr std::int64_t kLeastRows = 32768;
   constexpr std::int64_t kRowsPerEntry = 4;
@@ -205,8 +197,8 @@ Plan cheaper_of(const Plan& of_space, const Plan& by_rule, const Problem& proble
   return cost && cost->us < model(of_space)->us ? by_rule : of_space;
 }
 
-// Of the plans with the config's own fields over them that check() accepts, the one of the least
-// score, the first of equals; score() may have none.
+// Lays the config's fixed fields over each plan and returns the feasible one with the lowest score,
+// the first on ties. score() returns nullopt for a plan that it cannot judge.
 template <class Score>
 std::optional<Plan> least_with_overrides(std::span<const Plan> plans, const Config& config,
                                          const GpuSpec& gpu, Score&& score) {
@@ -239,12 +231,9 @@ std::optional<Plan> cheapest_with_overrides(const Config& config, const GpuSpec&
                               });
 }
 
-// Of the plans whose blocks share all sequences, the rules' among them, the one that is expected to
-// be the fastest with the fields that the config fixes; nothing where none can run with them. The
-// model takes sequences to be equally long, and does not know the gaps where a block goes from one
-// to the next, which two blocks of 8 warps fill for each other. Blocks of 16 warps, which are
-// alone, it has a few percent ahead; in batches of long and short sequences they took 0.92 to 1.20
-// times as long, 1.06 in the mean of 22 (H200, docs/lab/mixed-lengths.md).
+// The plan with a balanced schedule that is expected to be fastest with the config's fixed fields;
+// nullopt if none is feasible. The model assumes equal lengths and misses the gaps between
+// sequences, which blocks of 16 warps, alone on their SM, cannot fill: these are charged kGaps.
 std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, const GpuSpec& gpu,
                                        const ChooseOptions& options) {
   constexpr double kGaps = 1.06;
@@ -331,7 +320,7 @@ Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& op
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options) {
   if (config.plan.empty()) return propose(config.problem, gpu, options);
   require(check(config.problem), config.problem);
-  // Before the search, so that what is wrong with the fields is said.
+  // Before the search, to report wrong fields.
   const Plan by_rule = by_rules(config, gpu);
   if (is_by_length(by_rule)) {
     if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
@@ -366,7 +355,7 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
 
 std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
                                std::span<const AccessCounts> profiles, std::size_t most) {
-  constexpr double kFactorOfTwo = 0.9;  // of small numbers, which count from one on
+  constexpr double kFactorOfTwo = 0.9;  // small numbers count from 1 on
   std::vector<Plan> likely;
   for (const RankedPlan& each : rank(config.problem, gpu, profiles)) {
     if (likely.size() == most) break;

@@ -22,15 +22,14 @@ inline constexpr auto enum_names<Chooser> = std::array{"rules", "model"};
 // The one that was nearer to the best of what was measured (docs/lab/cost-model.md).
 inline constexpr Chooser kDefaultChooser = Chooser::model;
 
-// Whether plans may be chosen whose last block merges the splits: by the rules wherever one can, by
-// the model where it expects that to be faster. Not by default: on an H200 it gained 2 to 4 % in
-// attention with 16 splits, but lost as much with 8 or 32, and 8 % in products by tables. Blocks
-// that share all sequences by length have it in any case.
+// True if chosen plans may merge splits in the last block: by the rules wherever possible, by the
+// model where it expects a gain. It is off by default, as it loses about as often as it gains. A
+// balanced schedule has it in any case.
 inline constexpr bool kDefaultLastBlock = false;
 
 struct ChooseOptions {
   Chooser chooser = kDefaultChooser;
-  std::span<const AccessCounts> profiles = {};  // of match_access_counts(); may be empty
+  std::span<const AccessCounts> profiles = {};  // from match_access_counts(); may be empty
   bool last_block = kDefaultLastBlock;
 };
 
@@ -38,18 +37,17 @@ struct ChooseOptions {
 // Error(infeasible) with check()'s reason where no kernel does the problem, whatever the plan.
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// The same with the fields that the config fixes laid over it: by chooser model the fastest plan
-// that has them.
+// propose() with the config's fixed fields; chooser model takes the fastest plan that has them.
 Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// The same, accepted by check(), or Error(infeasible) with its reason.
+// propose(), accepted by check(); throws Error(infeasible) with the reason otherwise.
 Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options = {});
 
-// Whether chooser model leaves such a plan to the rules: attention by bytes, whose sizes, and where
-// it is faster than fragments, were measured one by one; and dataflows that are not modelled.
+// True if chooser model leaves such a plan to the rules: int8_mma attention, whose sizes were tuned
+// one by one, and dataflows without a model.
 bool is_of_rules(const Plan& plan);
 
-// Whether blocks of the plan share all sequences of a call by their lengths.
+// True if blocks of the plan share all sequences of a call by their lengths.
 bool is_by_length(const Plan& plan);
 
 struct RankedPlan {
@@ -68,15 +66,9 @@ std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
 std::vector<Plan> likely_plans(const Config& config, const GpuSpec& gpu,
                                std::span<const AccessCounts> profiles, std::size_t most);
 
-// The plan of the space, attention by bytes aside, that the model expects to be the fastest: what
-//
-//   the cheapest of space(problem, gpu, {.most = 0, .last_block}).plans, the first of equal ones
-//
-// is, found without making the space. Its trick is that plans are judged as they are offered: first
-// a group of plans that are alike but for where their codebooks stand, by what it does beside
-// codebooks, then the cost of each of its placements. Only what is the cheapest so far is checked.
-//
-// Requires that check() accepts the problem. Nothing where no plan of the space has a cost.
+// The plan, without int8_mma attention, that the model expects to be fastest: the first cheapest of
+// space(problem, gpu, {.most = 0, .last_block}).plans, found by bounds without building the space.
+// nullopt if no plan has a cost. Requires that check() accepts the problem.
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
                                   std::span<const AccessCounts> profiles, bool last_block,
                                   const CostProfile& coefficients = cost_profile());

@@ -25,7 +25,7 @@ CostCoefficients read_coefficients(const JsonCursor& cursor) {
 
 Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
   Cost cost{0, ideal};
-  const bool sum = coefficients.overlap == 1;  // of which pow() makes nothing but time
+  const bool sum = coefficients.overlap == 1;  // a shortcut: pow() is slow
   double overlapping = 0;
   for (std::size_t i = 0; i < kCostParts; ++i) {
     cost.parts.of[i] *= coefficients.of.of[i];
@@ -40,7 +40,7 @@ Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
   return cost;
 }
 
-// To the tensor core's operands, which no coefficients are fitted to.
+// True if entries move to the MMA operands; no coefficients are fitted to such plans.
 bool moves_entries(const Plan& plan) {
   const auto* fragments = std::get_if<LinearMma>(&plan);
   return fragments != nullptr && fragments->fusion != LinearFusion::permute;

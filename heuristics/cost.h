@@ -1,11 +1,10 @@
-// What a call of a plan is expected to take: the parts that cost/work.h counts at the GPU's own
-// ceilings, each times a coefficient that was fitted to measurements (profiles/cost/*.json,
-// scripts/fit_cost.py). launch, combine, prologue, fill and chain follow each other; the others
-// overlap, and count as the p-norm of their times with p = `overlap`: 1 would be their sum, much
-// more the longest alone.
+// The cost model: the expected time of a call. Each part that cost/work.h counts, at the GPU's
+// ceilings, is multiplied by a fitted coefficient (profiles/cost/*.json, scripts/fit_cost.py).
+// launch, combine, prologue, fill and chain add up; the others overlap and count as the p-norm of
+// their times with p = `overlap`.
 //
-// Coefficients were measured on one GPU; on another its own clock, bandwidth and number of
-// multiprocessors scale them, and nothing else does.
+// Coefficients are fitted on one GPU; on another only its clock, bandwidth and number of SMs scale
+// them.
 #pragma once
 
 #include <optional>
@@ -24,8 +23,8 @@ struct CostCoefficients {
 
 struct CostProfile {
   std::string gpu;                                                 // that it was measured on
-  std::string source;                                              // by which commands
-  std::map<std::string, CostCoefficients, std::less<>> dataflows;  // by cost_name()
+  std::string source;                                              // commands that made it
+  std::map<std::string, CostCoefficients, std::less<>> dataflows;  // keyed by cost_name()
 };
 
 // The shipped profile, read once.
@@ -33,17 +32,17 @@ const CostProfile& cost_profile();
 // Error(bad_input) for unknown parts, missing ones, and what is no number from 0 up.
 CostProfile read_cost_profile(const Json& json, const std::string& source);
 
-// What coefficients are known by: kernel_name(), and apart from it row groups that add up bytes,
-// which were fitted by themselves.
+// Name of the plan's coefficients: kernel_name(), or a name of its own for wgmma_large_m plans that
+// add up bytes, which are fitted apart.
 std::string_view cost_name(const Plan& plan);
-// Whether there are coefficients for the plan's dataflow.
+// True if there are coefficients for the plan's dataflow.
 bool knows_dataflow(const Plan& plan, const CostProfile& coefficients = cost_profile());
-// Whether CostModel has a cost for such a plan.
+// True if CostModel has a cost for such a plan.
 bool is_modelled(const Plan& plan, const CostProfile& coefficients = cost_profile());
 
 struct Cost {
   double us = 0;
-  CostParts parts;  // us of each part by itself; those that overlap add up to more than their share
+  CostParts parts;  // us of each part alone; overlapping parts sum to more than their share
 };
 
 // Costs of plans of one problem. Pure: a plan's cost does not depend on those asked for before,
@@ -54,14 +53,13 @@ class CostModel {
   CostModel(const Problem& problem, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
             const CostProfile& coefficients = cost_profile());
 
-  // Of a plan that check() accepts; nothing where its dataflow has no coefficients, nor for
-  // fragments of a product whose entries move to their operands (fusion other than permute).
+  // Cost of a plan that check() accepts; nullopt if its dataflow has no coefficients, or a GEMM's
+  // entries move to their operands (fusion other than permute).
   std::optional<Cost> operator()(const Plan& plan);
 
-  // A lower bound, for a search among products that are alike but for where their codebooks stand:
-  // what all that are like this one cost at least. Such plans need not be what check() accepts.
-  // Infinite where the dataflow has no coefficients. Not of dataflow slices, whose entries stand
-  // where no placement says.
+  // A lower bound of the cost of all GEMM plans that differ from this one in placement alone, for a
+  // search; check() need not accept them. Infinite without coefficients. Not for slices, which no
+  // placement describes.
   double least_us(const Plan& plan);
 
   // The parts at the ceilings.

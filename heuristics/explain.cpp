@@ -13,7 +13,7 @@
 namespace vqgen {
 namespace {
 
-// "key codebooks: entries 8 in registers, 248 in shared; ..." and the bytes that they take a block.
+// "key codebooks: entries 8 in registers, 248 in shared; ..." and their bytes per block.
 std::string codebook_line(const std::string& operand, const vq::FormatConfig& format,
                           std::int64_t units) {
   if (vq::is_scalar(format.decoder)) {
@@ -56,7 +56,7 @@ std::string heads_line(int heads, const AttentionDecode& op) {
       heads, op.group());
 }
 
-// What is said of all dataflows of an op, before and after what is said of one.
+// Lines about any dataflow of an op, before and after those of one dataflow.
 template <class P>
 std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
@@ -75,7 +75,7 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   return lines;
 }
 
-// All heads of a KV head are a block's, and no codebook stands near.
+// A block has all heads of a KV head, and no codebook is in shared memory.
 std::vector<std::string> lines(const AttentionHistogram& plan, const AttentionDecode& op,
                                const GpuSpec& gpu) {
   const auto config = configured(plan, op);
@@ -210,8 +210,8 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
   return section;
 }
 
-// What a call moves beside codes and codebooks, where that counts: dense keys and values that are
-// written, or the results that are merged and the one that they become.
+// Bytes that a call moves besides codes and codebooks, where they matter: dense keys and values
+// written, or results merged.
 struct Plain {
   double bytes = 0;
   const char* line = "";  // with a place for the bytes

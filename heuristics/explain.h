@@ -14,9 +14,9 @@ namespace vqgen {
 std::vector<std::string> explain(const Plan& plan, const Problem& problem, const GpuSpec& gpu);
 
 struct ReportInput {
-  std::span<const AccessCounts> profiles = {};        // of match_access_counts(); may be empty
-  std::span<const OperandPlacement> placements = {};  // of place(); may be empty
-  std::optional<int> registers = std::nullopt;        // of the compiled kernel, where it is
+  std::span<const AccessCounts> profiles = {};        // from match_access_counts(); may be empty
+  std::span<const OperandPlacement> placements = {};  // from place(); may be empty
+  std::optional<int> registers = std::nullopt;        // of the compiled kernel, if there is one
 };
 
 struct ReportSection {
@@ -24,12 +24,12 @@ struct ReportSection {
   std::vector<std::string> lines;
 };
 
-// The problem, what a block takes, where codebooks stand and why, what moves, and how decoded
-// entries get to the arithmetic. The plan must be one that check() accepts.
+// Describes the problem, a block's resources, placements with their reasons, traffic, and how
+// decoded entries reach the arithmetic. check() must accept the plan.
 std::vector<ReportSection> report(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                   const ReportInput& input = {});
 
-// How decoded entries get to the arithmetic of a plan: the mapping of one fragment.
+// How decoded entries reach a plan's arithmetic: the mapping of one MMA fragment.
 std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem);
 
 // The expected time and its parts, and where the model's coefficients come from.
@@ -42,8 +42,8 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
                                           const GpuSpec& gpu,
                                           std::span<const AccessCounts> profiles);
 
-// Entries of 8 bits for those of 16, or the other way round, that are expected to be faster than
-// this plan, each with its time; a line that says so where none is.
+// Entries of 8 bits instead of 16, or the reverse, that are expected to be faster, with their
+// times; a line that says so if there are none.
 std::vector<std::string> other_entries_lines(const Plan& plan, const Problem& problem,
                                              const GpuSpec& gpu);
 

@@ -1,5 +1,5 @@
-// Whether other entries of as many bits make a problem faster: those of 8 bits for those of 16, or
-// the other way round. Codes stay, and a loss that differs by little (docs/guides/quantize.md).
+// Decides if other entries with as many bits of code are faster: 8 bits instead of 16, or the
+// reverse. Codes stay, and the loss differs little (docs/guides/quantize.md).
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 namespace vqgen {
 
 struct OtherEntries {
-  Problem problem = {};      // the same but for the entries
+  Problem problem = {};      // differs in its entries only
   std::string formats = {};  // "keys vecinfer-d4b8i8, values vecinfer-d4b8"
   double us = 0;             // that its chosen plan is expected to take
 };
@@ -24,7 +24,7 @@ struct OtherPreset {
 };
 std::optional<OtherPreset> other_entries(const VqFormat& format, bool values);
 
-// How many times as fast other entries are that are worth saying, and that the model tells apart.
+// The least speedup worth reporting, which the model can also resolve.
 inline constexpr double kWorthChanging = 1.05;
 
 // The problems that differ in the entries of keys, of values, of both, or of weights, whose chosen

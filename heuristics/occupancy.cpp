@@ -5,7 +5,7 @@
 namespace vqgen {
 namespace {
 
-// Of every GPU since compute capability 3.5.
+// Limits of every GPU since compute capability 3.5.
 constexpr int kWarp = 32;
 constexpr int kMostThreads = 1024;
 constexpr int kMostRegisters = 255;
@@ -17,8 +17,8 @@ Integer rounded_up(Integer value, Integer granule) {
   return (value + granule - 1) / granule * granule;
 }
 
-// Each partition has its own registers and holds whole warps; a block's warps may stand on any of
-// them, but the hardware admits a block as if each partition held as many.
+// Each partition has its own registers and holds whole warps. A block's warps may go to any
+// partition, but the hardware admits a block as if each held as many.
 int blocks_by_registers(const GpuSpec& gpu, int warps, int registers) {
   if (registers > kMostRegisters) return 0;
   if (registers == 0) return kUnlimited;
@@ -58,8 +58,8 @@ Occupancy occupancy(const GpuSpec& gpu, int threads, int registers, std::int64_t
   if (shared_bytes < 0) return {0, Limit::shared_memory, 0};
   const int warps = (threads + kWarp - 1) / kWarp;
   Occupancy result{gpu.max_threads_per_sm / kWarp / warps, Limit::warps, 0};
-  const auto limit = [&](int blocks, Limit by) {
-    if (blocks < result.blocks) result = {blocks, by, 0};
+  const auto limit = [&](int blocks, Limit reason) {
+    if (blocks < result.blocks) result = {blocks, reason, 0};
   };
   limit(gpu.max_blocks_per_sm, Limit::blocks);
   limit(blocks_by_registers(gpu, warps, registers), Limit::registers);

@@ -1,8 +1,7 @@
-// How many blocks an SM holds at once, and what each of them could use beside without that number
-// falling: the resource slack of VQ-LLM, section V-B and Fig. 10, which the codebook cache may
-// spend. The rules are those of NVIDIA's cuda_occupancy.h, without a preferred carve-out (the
-// driver then takes the largest) and without its limit by barriers, which kernels of one barrier
-// never meet.
+// Occupancy: how many blocks an SM holds, and the resource slack, which is what each could use
+// besides without lowering that number (VQ-LLM, section V-B and Fig. 10) and what the codebook
+// cache may spend. The rules are those of NVIDIA's cuda_occupancy.h, without a preferred carve-out
+// (the driver takes the largest) and without the barrier limit.
 #pragma once
 
 #include <array>
@@ -12,8 +11,8 @@
 
 namespace vqgen {
 
-// What keeps one more block out. Where several do, the first of these: what no block can use less
-// of by a smaller cache comes first.
+// What keeps one more block out: the first if several do. Limits that a smaller codebook cache
+// cannot lower come first.
 enum class Limit { warps, blocks, registers, shared_memory };
 template <>
 inline constexpr auto enum_names<Limit> =
@@ -32,8 +31,8 @@ struct Occupancy {
 Occupancy occupancy(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes);
 
 struct Slack {
-  int registers = 0;              // more, a thread
-  std::int64_t shared_bytes = 0;  // more, a block
+  int registers = 0;              // more per thread
+  std::int64_t shared_bytes = 0;  // more per block
   bool operator==(const Slack&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// What a problem is, in a line for people.
+// A problem in one line for people.
 #pragma once
 
 #include <string>

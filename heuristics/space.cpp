@@ -51,7 +51,7 @@ std::string placement_name(const Placement& placement, int entries) {
   return short_name(placement, entries);
 }
 
-// How many of each group are kept, as even as their sizes allow. `most` is not more than all.
+// How many of each group are kept, as evenly as their sizes allow. `most` is at most the total.
 std::vector<std::size_t> shares(const std::vector<std::size_t>& sizes, std::size_t most) {
   std::vector<std::size_t> kept(sizes.size(), 0);
   for (std::size_t i = 0; most > 0; i = (i + 1) % sizes.size()) {

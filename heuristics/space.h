@@ -1,7 +1,7 @@
-// The plans that are worth a look for a problem on a GPU: what a search measures, and what the cost
-// model chooses from. Each dataflow declares its own part (heuristics/kernels/), with few values an
-// axis, picked by what they mean (warps on a multiprocessor, not a bare number of splits), so that
-// the whole is some thousands at most and finite by construction.
+// The search space: plans worth considering for a problem on a GPU, for tuning and for the cost
+// model. Each dataflow declares its part (heuristics/kernels/) with few values per axis, chosen by
+// meaning (warps per SM rather than a number of splits), so that the space has some thousands of
+// plans.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace vqgen {
 
-// Where codebooks may stand. global and shared are VQ-LLM's two baselines: all entries of all
-// codebooks there, all else as free as ever.
+// Where codebooks may be. global and shared are VQ-LLM's two baselines: all entries of all
+// codebooks there, all else unrestricted.
 enum class SpacePlacement { any, global, shared };
 template <>
 inline constexpr auto enum_names<SpacePlacement> = std::array{"any", "global", "shared"};
@@ -32,10 +32,9 @@ struct Space {
   std::size_t feasible = 0;  // how many there were before some were left out
 };
 
-// Distinct plans that check() accepts, in a fixed order; equal arguments give equal plans. Where
-// there are more than `most`, each kind of plan (kind_of) keeps as even a share as it can fill, of
-// plans spread evenly over its axes. Empty where check() refuses the problem, and where no plan
-// fits with the placement asked for.
+// Distinct plans that check() accepts, in a fixed order; equal arguments give equal plans. If there
+// are more than `most`, each kind of plan (kind_of) keeps an even share, spread over its axes.
+// Empty if check() refuses the problem or no plan fits the placement.
 Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& options = {});
 
 // A step that visits each of `size` once, and any few of them in a row far from each other: about
@@ -45,17 +44,17 @@ std::size_t golden_step(std::size_t size);
 // The plan with its splits merged by the last block, or as a cluster; nullopt where that cannot be.
 std::optional<Plan> merged_by_last_block(Plan plan, const Problem& problem, const GpuSpec& gpu);
 std::optional<Plan> merged_as_cluster(Plan plan, const Problem& problem, const GpuSpec& gpu);
-// Such plans beside `plan`, whose splits a kernel merges; those by the last block if asked.
+// Plans that differ from `plan` in what merges the splits: by a kernel; by the last block if asked.
 std::vector<Plan> merged_otherwise(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                    bool last_block);
 
 // The dataflow and the placement, which decide most: "fragments, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);
 
-// How often a number has to be doubled or halved to get from one plan to the other. Plans are of
-// one dataflow.
+// How often numbers must be doubled or halved to get from one plan to the other, of the same
+// dataflow.
 double doublings(const Plan& a, const Plan& b);
-// The same, and one for each placement and name that differs.
+// doublings(), plus one for each placement and name that differs.
 double distance(const Plan& a, const Plan& b);
 
 }  // namespace vqgen

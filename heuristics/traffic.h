@@ -1,5 +1,5 @@
-// What one call of a plan is expected to move, level by level, and what an SM can hold of it:
-// figures for `vqgen explain`, worked out and not measured.
+// Expected traffic of one call of a plan, level by level, and what an SM holds of it: computed
+// figures for `vqgen explain`.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ struct OperandTraffic {
   double codebook_bytes = 0;  // the whole tensor's, from device memory, once
   double fill_l2_bytes = 0;   // from L2 to what blocks keep near
   double lookups = 0;         // entries read
-  double in_registers = 0;    // shares of the lookups, by where the entry stands
+  double in_registers = 0;    // shares of the lookups, by level
   double replicated = 0;
   double shared = 0;
   double global = 0;
@@ -54,7 +54,7 @@ std::vector<OperandTraffic> expected_traffic(const Plan& plan, const Problem& pr
                                              std::span<const AccessCounts> profiles);
 
 struct Residency {
-  int registers = 0;  // a thread, of the kernel
+  int registers = 0;  // of the kernel, per thread
   std::int64_t shared_bytes = 0;
   int threads = 0;
   std::int64_t blocks = 0;  // of the grid

@@ -16,7 +16,7 @@ namespace {
 // The heat map of VQ-LLM fig. 9 needs no more, and profiles of large codebooks stay small.
 constexpr int kMostHot = 64;
 
-// Of the first n of both orders, n = 1, 2, 4..hot, how many they share.
+// For n = 1, 2, 4..hot: how many of the first n of both orders are equal.
 void append_common(const std::vector<std::uint32_t>& whole, const std::vector<std::uint32_t>& part,
                    std::size_t hot, std::vector<int>& common) {
   std::vector<int> seen(whole.size(), 0);
@@ -48,7 +48,7 @@ void append_codebook(const std::vector<std::vector<std::int64_t>>& counts, Acces
   profile.counts.insert(profile.counts.end(), whole.begin(), whole.end());
 }
 
-// Scalar codes are numbers, and what stands for their codebook is one entry.
+// Scalar codes are numbers, and their codebook is one entry.
 void require_entries(const AccessCounts& profile) {
   if (!profile.format.is_scalar()) return;
   throw Error(ErrorKind::infeasible,

@@ -20,14 +20,12 @@ inline constexpr int kAccessCountsParts = 8;
 AccessCounts count_accesses(const QuantizedTensor& tensor, const std::string& item, Operand operand,
                             int parts = kAccessCountsParts);
 
-// One profile for each quantized tensor, in the order of items; keys stand before values.
+// One profile per quantized tensor, in the order of items; keys before values.
 std::vector<AccessCounts> profile_bundle(const Bundle& bundle, int parts = kAccessCountsParts);
 
-// Entry r of every codebook becomes the r-th most read by `counts`, [unit][stage][entry], equal
-// ones in the order that they have. decode() gives the same bits as before, padding bits of the
-// codes become zero, and nothing else changes. Error(infeasible) where codes are no numbers of a
-// table's entries, Error(bad_input) where `counts` are of another size; then the tensor is as it
-// was.
+// Makes entry r of every codebook the r-th most read by `counts`, [unit][stage][entry], ties in
+// present order; decode() is unchanged, padding bits become zero. On error the tensor is unchanged:
+// Error(infeasible) if codes are no entry numbers, Error(bad_input) on a wrong size.
 void reorder(QuantizedTensor& tensor, std::span<const std::int64_t> counts);
 
 // Every tensor of the bundle, by the profile of its item and operand: one of its own codes, or of

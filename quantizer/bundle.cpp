@@ -133,12 +133,13 @@ class BundleReader {
     }
     if (format.scale_words(tensor.columns) > 0) {
       const float least = format.has_zeros() ? 0.0f : std::numeric_limits<float>::denorm_min();
-      for (const TokenScale& by : token_scales(tensor)) {
-        if (std::isfinite(by.scale) && by.scale >= least && std::isfinite(by.zero)) continue;
+      for (const TokenScale& scale : token_scales(tensor)) {
+        if (std::isfinite(scale.scale) && scale.scale >= least && std::isfinite(scale.zero))
+          continue;
         file_.fail(name + ".codes",
                    fmt::format("the scale of a token is {} and its zero {}; both are finite, and "
                                "the scale is {}",
-                               by.scale, by.zero, least == 0 ? "0 or above" : "above 0"));
+                               scale.scale, scale.zero, least == 0 ? "0 or above" : "above 0"));
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};

@@ -42,7 +42,7 @@ struct Bundle {
 
 // Deterministic: the same bundle gives the same bytes. Error(bad_input) on duplicate item names.
 std::vector<std::byte> serialize_bundle(const Bundle& bundle);
-// The same, published by rename.
+// write_bundle() to a file, published by rename.
 void write_bundle(const std::filesystem::path& path, const Bundle& bundle);
 
 // Checks every shape, size, unit count, length and number against the formats; what it returns can

@@ -12,7 +12,7 @@ namespace vqgen {
 inline constexpr const char* kBundleKey = "vqgen.bundle";
 inline constexpr int kBundleSchema = 1;
 
-// Of a tensor's codes, whose other sizes are set: a layout of groups is an array of them,
+// Shape of a tensor's codes, whose other sizes are set. A layout with groups is an array of them,
 // [batch, heads, groups, runs, rows of a group, words of a run].
 inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
   const CodeLayout& layout = tensor.format.layout;
@@ -25,7 +25,7 @@ inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
           layout.words};
 }
 
-// Of a tensor's codebooks: an array, or of keys in parts all elements, part after part.
+// Shape of a tensor's codebooks: an array; for keys in parts all elements, part after part.
 inline std::vector<std::int64_t> codebooks_shape(const QuantizedTensor& tensor) {
   const VqFormat& f = tensor.format;
   if (!f.in_parts()) return {tensor.units, f.num_codebooks, f.entries(), f.vector_size};

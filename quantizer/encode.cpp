@@ -37,7 +37,7 @@ class UnitEncoder {
     }
   }
 
-  // Takes one sub-vector, whose codes of all stages shall stand at `codes`.
+  // Takes one sub-vector, whose codes of all stages go to `codes`.
   void add(std::span<const float> vector, std::uint32_t* codes) {
     residuals_.insert(residuals_.end(), vector.begin(), vector.end());
     targets_.push_back(codes);
@@ -133,8 +133,8 @@ QuantizedTensor encode_numbers(const FloatTensor& values, const Codebooks& codeb
   return result;
 }
 
-// Of the numbers that a scale serves, as kv_append takes it: its largest magnitude becomes the
-// largest number, or with a zero its least 0 and its largest the largest.
+// The scale word for some numbers, as kv_append computes it: the largest magnitude becomes the
+// largest number; with a zero, the least becomes 0 and the largest the largest number.
 std::uint32_t scale_word(const Codebooks& codebooks, std::span<const float> values) {
   const VqFormat& format = codebooks.format;
   if (!format.has_zeros()) {
@@ -165,7 +165,7 @@ void for_each_scale(const VqFormat& format, const FloatTensor& values, Use use) 
   }
 }
 
-// Of codes whose scales stand behind them.
+// Encodes formats whose rows have scales after their codes.
 QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
   const VqFormat format = std::exchange(codebooks.format, without_layout(codebooks.format));
   if (format.group_tokens > 0 && values.rows % format.group_tokens != 0) {
@@ -180,14 +180,15 @@ QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
     group.resize(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < group.size(); ++i) group[i] = values.data[first + i * apart];
     words.push_back(scale_word(codebooks, group));
-    const TokenScale by = token_scale(format, codebooks.dtype, words.back());
-    if (!std::isfinite(by.scale) || !std::isfinite(by.zero)) {
+    const TokenScale scale = token_scale(format, codebooks.dtype, words.back());
+    if (!std::isfinite(scale.scale) || !std::isfinite(scale.zero)) {
       throw Error(ErrorKind::bad_input,
                   fmt::format("encode: scale {} and zero {} of a token are beyond {}; use bf16",
-                              by.scale, by.zero, enum_name(codebooks.dtype)));
+                              scale.scale, scale.zero, enum_name(codebooks.dtype)));
     }
     for (std::size_t i = 0; i < group.size(); ++i) {
-      values.data[first + i * apart] = by.scale == 0 ? 0.0f : (group[i] - by.zero) / by.scale;
+      values.data[first + i * apart] =
+          scale.scale == 0 ? 0.0f : (group[i] - scale.zero) / scale.scale;
     }
   });
   QuantizedTensor result = encode_numbers(values, codebooks);
@@ -328,12 +329,12 @@ FloatTensor decode(const QuantizedTensor& tensor) {
   }
   if (format.scale_words(tensor.columns) > 0) {
     const std::vector<TokenScale> scales = token_scales(tensor);
-    auto by = scales.begin();
+    auto scale = scales.begin();
     for_each_scale(format, result, [&](std::size_t first, std::size_t apart, std::int64_t count) {
       for (std::int64_t i = 0; i < count; ++i, first += apart) {
-        result.data[first] = by->zero + by->scale * result.data[first];
+        result.data[first] = scale->zero + scale->scale * result.data[first];
       }
-      ++by;
+      ++scale;
     });
   }
   return result;

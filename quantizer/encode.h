@@ -1,4 +1,4 @@
-// From floats to codes, given codebooks as training makes them, and back.
+// Encodes floats with given codebooks, and decodes.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct Codebooks {
   std::vector<std::uint16_t> entries;  // [units][residuals][entries][vector_size], bits of dtype
   std::vector<float> stage_scales;     // [units][residuals]; empty unless format.stage_scales
   // [residuals][vector_size][vector_size], row major, or empty: an entry q of stage s stands for
-  // W_s q (SimVQ, as VQKV eq. 1 uses it: one projection a stage).
+  // W_s q, with one projection per stage (SimVQ, as in VQKV eq. 1).
   std::vector<float> projections;
 };
 
@@ -29,34 +29,29 @@ void require_supported(const VqFormat& format, const std::string& where);
 // Error(bad_input) where a product overflows the element type, or entries are to be integers.
 void fold_projections(Codebooks& codebooks);
 
-// Codes of `values`, which must stand in the domain that is quantized: keys transformed, weights
-// divided by their output scales. Each sub-vector takes the nearest entry, or lattice point, of
-// stage 0, then what is left takes the nearest of stage 1, and so on (greedy residual quantization,
-// VQKV sec. 3); ties go to the lowest index. Codebooks and stage scales are copied into the result;
-// `smooth` and `output_scales` are left empty for the caller to fill. Values must be finite,
-// projections folded; keys in parts are encoded part by part (quantizer/parts.h). With group_tokens
-// Error(bad_input) where rows are no whole groups.
+// Encodes finite `values` in the quantized domain (keys transformed, weights divided by output
+// scales) by greedy residual quantization (VQKV sec. 3), ties to the lowest index. The caller fills
+// `smooth` and `output_scales`. Error(bad_input) if group_tokens does not divide the rows.
 QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks);
 
-// What a scale word of a row says: x = zero + scale * number, the zero being 0 where codes have
-// none.
+// A row's scale word: x = zero + scale * number, with zero 0 if codes have none.
 struct TokenScale {
   float scale, zero;
 };
 TokenScale token_scale(const VqFormat& format, DType dtype, std::uint32_t word);
 
-// Those behind the codes of rows: [batch][heads][rows][columns / scale_channels] with token scales,
-// [batch][heads][rows / group_tokens][columns] with group_tokens, which divide the rows.
+// Scale words of the rows: [batch][heads][rows][columns / scale_channels] with token scales,
+// [batch][heads][rows / group_tokens][columns] with group_tokens, which must divide the rows.
 std::vector<TokenScale> token_scales(const QuantizedTensor& tensor);
 
-// What the codes say, in the domain that was quantized: sums of scale * entry over the stages.
+// Decodes the codes in the quantized domain: sums of scale * entry over the stages.
 FloatTensor decode(const QuantizedTensor& tensor);
 
-// The same in the domain of the tensor before quantization: output scales multiplied in, rotation
-// and smoothing undone.
+// decode() in the domain before quantization: multiplies by output scales, undoes rotation and
+// smoothing.
 FloatTensor reconstruct(const QuantizedTensor& tensor);
 
-// What the codes of one unit stand for.
+// Decodes the codes of one unit.
 class UnitDecoder {
  public:
   // Copies what it needs.

@@ -59,7 +59,7 @@ std::vector<std::string> names_ending(const std::filesystem::path& folder, std::
   return names;
 }
 
-// Such names would break messages over lines.
+// A name with control characters would break messages over lines.
 bool has_control(std::string_view name) {
   return std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < ' '; });
 }

@@ -1,5 +1,5 @@
-// What stands at a path that is to hold tensors: a safetensors file, an index of shards, a folder
-// of either, or the file of another format, which is refused by its name.
+// Identifies the file at a path that should hold tensors: a safetensors file, an index of shards, a
+// folder of either, or another format, which is refused by name.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace vqgen {
 // Error(bad_input) that names files where there are none or several.
 std::filesystem::path tensors_at(const std::filesystem::path& path);
 
-// Whether the file is JSON, as an index is. Error(bad_input) where it cannot be read.
+// True if the file is JSON, as an index is. Throws Error(bad_input) if it cannot be read.
 bool is_shard_index(const std::filesystem::path& path);
 
 // The "weight_map" of an index: names of tensors, each with the name of its shard beside the index.
@@ -24,7 +24,7 @@ std::map<std::string, std::string> read_shard_index(const std::filesystem::path&
 // The most of a file's first bytes that refuse_foreign() looks at.
 inline constexpr std::uint64_t kForeignBytes = 64;
 
-// Error(bad_input) that says what the file is, and what to do, where its first bytes are those of a
+// Throws Error(bad_input) with the file's format and a remedy if its first bytes are those of a
 // known other format.
 void refuse_foreign(std::string_view begin, const std::string& source);
 

@@ -7,12 +7,9 @@
 
 namespace vqgen {
 
-// Rounds the entries of a tensor to integers with stage scales: the largest magnitude of a stage
-// becomes 127; of several stages of weights, which then have a common scale, the largest of all
-// 127 / residuals. Returns |x - x'| / |x| over all elements, 0 where all are zero.
-// Error(infeasible) that names `where`, and nothing written, for formats whose entries cannot be
-// integers: other decoders than table, keys in parts, vector sizes beside 4 and 8, and entries that
-// are integers.
+// Rounds a tensor's entries to integers with stage scales: a stage's largest magnitude becomes 127,
+// or 127 / residuals for weights with several stages, which share a scale. Returns |x - x'| / |x|.
+// Error(infeasible) naming `where`, nothing changed, for formats without integer entries.
 double round_to_integers(QuantizedTensor& tensor, bool weights, const std::string& where);
 
 }  // namespace vqgen

@@ -19,12 +19,12 @@ constexpr std::size_t kLanes = kNearestLanes;
 constexpr std::size_t kSize = kE8pVectorSize;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Of lattices, which are searched with what every x86 CPU has.
+// Lattices are searched with the instructions that every x86 CPU has.
 using Lanes = Best<4>;
 using Floats = Lanes::Floats;
 constexpr std::size_t kParts = Lanes::kParts;
 
-// Operations that are worth a thread.
+// Operations that justify a thread.
 constexpr std::size_t kLeastOfThread = 4'000'000;
 
 using Search = void (*)(const NearestJob&);
@@ -154,7 +154,7 @@ std::uint32_t NearestPoint::nearest(const float* vector) const {
     }
     const auto negative = static_cast<std::uint32_t>(std::popcount(signs) % 2);
     Nearest candidate = nearest_entry(blocks_, magnitudes, negative);
-    candidate.distance -= 2.0f * shift * sum;  // of |vector - shift|^2
+    candidate.distance -= 2.0f * shift * sum;  // |vector - shift|^2
     if (candidate.distance >= least) continue;
     least = candidate.distance;
     const Block& block = blocks_[candidate.index / kLanes];
@@ -205,7 +205,7 @@ float lattice_scale(std::span<const float> entries, std::span<const float> vecto
     least = error;
     best = scale;
   };
-  float step = std::sqrt(2.0f);  // by roots alone, which are the same on every machine
+  float step = std::sqrt(2.0f);  // square roots are equal on every machine
   float scale = rms / 4;
   for (int k = -4; k <= 8; ++k, scale *= step) attempt(scale);
   for (int halving = 0; halving < 4; ++halving) {

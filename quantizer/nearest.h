@@ -13,22 +13,20 @@ struct alignas(64) NearestLanes {
   float lane[16];
 };
 
-// One table of entries, transposed into blocks of 16 entries. Distances are sums of squared
-// differences in float, in order of the dimensions, without contraction: |x|^2 - 2xc + |c|^2 would
-// save a third of the work, but loses the small differences of large vectors, and with them ties
-// and repeatability.
+// One table of entries, transposed into blocks of 16. Distances are float sums of squared
+// differences in dimension order, without contraction: |x|^2 - 2xc + |c|^2 would lose the small
+// differences of large vectors, and with them ties and repeatability.
 class NearestEntry {
  public:
   // `entries` is [count][dimension]; requires count >= 1. Copies what it needs.
   NearestEntry(std::span<const float> entries, int dimension);
 
-  // Index of the entry nearest to each vector of `vectors` ([n][dimension]) in Euclidean distance
-  // (VecInfer eq. 2), the lowest of several; `distances` gets the squared distance, if not empty.
-  // On all cores where that is worth it, with the widest registers that the CPU has: the result
-  // does not depend on either.
+  // Index of the entry nearest to each of `vectors` ([n][dimension]) in Euclidean distance
+  // (VecInfer eq. 2), the lowest on ties; squared distances to `distances` if not empty. Uses
+  // several cores if worthwhile and the widest registers; the result depends on neither.
   void find(std::span<const float> vectors, std::span<std::uint32_t> indices,
             std::span<float> distances = {}) const;
-  // The same on this thread alone.
+  // find() on this thread alone.
   void find_alone(std::span<const float> vectors, std::span<std::uint32_t> indices,
                   std::span<float> distances = {}) const;
 
@@ -37,27 +35,25 @@ class NearestEntry {
   std::vector<NearestLanes> table_;  // [block][dimension]
 };
 
-// The elements that `code` stands for, from the entry that it reads; both have 8
+// The elements that `code` stands for, from the entry that it names; both have 8
 // (templates/vq/layout/format.h).
 void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<float> point);
 
-// For each shift c of 1/4 and each entry a, the best signs of z = x - c are z's own, at a squared
-// distance of |z|^2 - 2 sum a_i |z_i| + |a|^2; where their number does not fit the entry's parity,
-// turning the sign of element i costs 4 a_i |z_i|, so the least of these is added. 512 candidates
-// stand for all 65,536 points. |z|^2 is left out but for its part that depends on c, so that large
-// vectors lose no small differences.
+// Nearest point of the E8P lattice by 512 candidates (shift, entry): the best signs are z's own; if
+// their parity does not fit, flipping element i costs 4 a_i |z_i|, and the least is added. Of |z|^2
+// only the part that depends on the shift counts, so that large vectors keep small differences.
 class NearestPoint {
  public:
   // `entries` is [256][8] of half-integers (core/format/e8p.h). The points are `scale` times the
   // lattice's, scale >= 0; with 0 all codes are alike.
   NearestPoint(std::span<const float> entries, float scale);
 
-  // The code of the point nearest to each vector of `vectors` ([n][8], finite); of several that of
-  // the shift by +1/4, then of the lowest entry.
+  // The code of the point nearest to each of `vectors` ([n][8], finite); on ties the shift by +1/4,
+  // then the lowest entry.
   void find(std::span<const float> vectors, std::span<std::uint32_t> codes) const;
 
  private:
-  struct Block {  // of 16 entries
+  struct Block {  // 16 entries
     NearestLanes element[8];
     NearestLanes norm;
     NearestLanes penalty[2];  // [parity of the negative signs]: 4 where the entry's is another
@@ -68,11 +64,9 @@ class NearestPoint {
   std::vector<Block> blocks_;
 };
 
-// The scale by which the points of the lattice with these entries ([256][8]) miss `vectors`
-// ([n][8], n >= 1, finite) least in the sum of squares: of the vectors' RMS times 2^(k/2), k =
-// -4..8, the best, which is then moved by factors of 2^(1/4), 2^(1/8), .. 2^(1/32) where that is
-// better. Without chance, so the same vectors give the same bits. 0 where all vectors are zero,
-// since the lattice has no point there.
+// The scale that minimizes the squared error of `vectors` ([n][8], n >= 1, finite) against the
+// lattice of these entries ([256][8]): the best of RMS times 2^(k/2), k = -4..8, refined by factors
+// of 2^(1/4) .. 2^(1/32). Deterministic. 0 if all vectors are zero, which is no point.
 float lattice_scale(std::span<const float> entries, std::span<const float> vectors);
 
 }  // namespace vqgen

@@ -1,10 +1,10 @@
-// The search of NearestEntry, for vector registers of kWidth floats. Each width is compiled in a
-// file of its own, with the instructions that it needs, and nearest.cpp takes the widest that the
-// CPU has. No function of the standard library stands here: it would be compiled with these
-// instructions too, and might be linked for all. All widths give the same bits, since each lane
-// does the same operations.
+// The search of NearestEntry for vector registers of kWidth floats. Each width is compiled in a
+// file of its own with its instructions, and nearest.cpp takes the widest that the CPU has; all
+// give the same bits, as each lane does the same operations.
 //
-// GCC's vector extension keeps the running minima in registers, which its loop vectoriser does not.
+// No function of the standard library may be used here: compiled with these instructions, it might
+// be linked for all. GCC's vector extension keeps the running minima in registers, unlike its loop
+// vectorizer.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Keys in parts (core/format/vq_format.h), part by part: rows and codebooks of each follow those of
-// the part before, as templates/vq/layout/parts.h says.
+// Keys in parts (core/format/vq_format.h), part by part: rows and codebooks of the parts are
+// consecutive, as in templates/vq/layout/parts.h.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace vqgen {
 
-// Some channels of a tensor, in the order of their list; and back to where they stand in `to`.
+// take_channels() copies some channels in the order of their list; put_channels() copies them back.
 FloatTensor take_channels(const FloatTensor& tensor, std::span<const int> channels);
 void put_channels(const FloatTensor& part, std::span<const int> channels, FloatTensor& to);
 

@@ -20,7 +20,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little endian");
 
-// Not of TensorType::other.
+// Requires a type other than TensorType::other.
 std::int64_t type_bytes(TensorType type) {
   constexpr std::array kTypeBytes{2, 2, 4, 4, 4, 2};
   return kTypeBytes[static_cast<std::size_t>(type)];
@@ -44,8 +44,8 @@ TensorType type_of(const std::string& dtype) {
   return static_cast<TensorType>(std::find(names.begin(), names.end() - 1, dtype) - names.begin());
 }
 
-constexpr std::size_t kLengthBytes = 8;                 // of the header, before it
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own implementation
+constexpr std::size_t kLengthBytes = 8;                 // of the header's length, which precedes it
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // limit of the format's own implementation
 constexpr double kMaxSize = 9e15;                       // whole numbers that a double holds exactly
 
 TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
@@ -149,7 +149,7 @@ void SafetensorsFile::open_shards(const std::filesystem::path& index) {
     }
     tensors_.clear();
   }
-  metadata_.clear();  // of the shards, each its own
+  metadata_.clear();  // each shard has its own
   tensors_ = std::move(named);
   sort_by_name(tensors_);
   for (const auto& [name, shard] : shard_of) {
@@ -185,7 +185,7 @@ void SafetensorsFile::add_part(Part part, std::uint64_t size) {
   const JsonCursor root(header, part.source);
   if (!header.is_object()) root.fail("the header must be an object of tensors");
   for (const auto& [name, unused] : header.items()) {
-    // Such names would break messages over lines.
+    // A name with control characters would break messages over lines.
     if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < ' '; })) {
       fail_file("a tensor's name holds a control character");
     }

@@ -51,7 +51,7 @@ class SafetensorsFile {
   // A file; an index of shards (model.safetensors.index.json), whose tensors are those that it
   // names; or a folder with one index, or else with one file.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  // From bytes; `source` stands for the path in messages.
+  // Reads from bytes; `source` stands for the path in messages.
   SafetensorsFile(std::vector<std::byte> bytes, std::string source);
 
   const std::string& source() const { return source_; }
@@ -59,10 +59,10 @@ class SafetensorsFile {
   // Sorted by name.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
-  // As find, but a missing tensor is an Error that names some of those present.
+  // find(), but a missing tensor is an Error that names some of those present.
   const TensorInfo& at(std::string_view name) const;
 
-  // at() of a tensor that read_floats() reads; an Error that names another's type.
+  // at() for a tensor that read_floats() can read; else an Error that names its type.
   const TensorInfo& floats(std::string_view name) const;
 
   // The first few names and how many more, for messages.
@@ -70,7 +70,7 @@ class SafetensorsFile {
 
   // F16, BF16 and F32 tensors, widened without loss.
   std::vector<float> read_floats(std::string_view name) const;
-  // The same; Error(bad_input) with the index of the first NaN or infinity.
+  // read_floats(); Error(bad_input) with the index of the first NaN or infinity.
   std::vector<float> read_finite(std::string_view name) const;
   // The 16 raw bits of F16, BF16 and U16 tensors.
   std::vector<std::uint16_t> read_bits16(std::string_view name) const;
@@ -91,7 +91,7 @@ class SafetensorsFile {
   };
 
   void add_file(const std::filesystem::path& path);
-  // Of a name in two shards, that of the shard which the index says.
+  // If two shards have a name, the index decides.
   void open_shards(const std::filesystem::path& index);
   // Judges the header of a file and takes its tensors, beside none of another.
   void add_part(Part part, std::uint64_t size);
@@ -120,9 +120,9 @@ TensorView tensor_view(std::string name, TensorType type, std::vector<std::int64
   return {std::move(name), type, std::move(shape), std::as_bytes(std::span(values))};
 }
 
-// The file's bytes: names sorted, header padded so that data starts 8-byte aligned, data without
-// holes. The same tensors and metadata give the same bytes. Error(bad_input) where a name is twice
-// there or a view's size is not its shape's.
+// The file's bytes: names sorted, data 8-byte aligned by header padding, and without holes. Equal
+// tensors and metadata give equal bytes. Throws Error(bad_input) if a name occurs twice or a view's
+// size differs from its shape's.
 std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
                                              const std::map<std::string, std::string>& metadata);
 

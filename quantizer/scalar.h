@@ -35,8 +35,8 @@ class NearestScalars {
 // the peak is 0. Infinite where `dtype` has none so large.
 std::uint16_t scalar_scale(const VqFormat& format, DType dtype, float peak);
 
-// Rows of `values`, in the domain that is encoded, with an element that the scales clamp. Of scalar
-// codes with scales of their own, which clamp nothing, 0.
+// Rows of `values`, in the encoded domain, with an element that the scales clamp. 0 for scalar
+// codes with scales of their own, which clamp nothing.
 std::int64_t clamped_rows(const FloatTensor& values, const Codebooks& scales);
 
 }  // namespace vqgen

@@ -79,9 +79,9 @@ FloatTensor centered(FloatTensor tensor) {
 }
 
 double common_share(const FloatTensor& tensor) {
-  const auto squares = [](const FloatTensor& of) {
+  const auto squares = [](const FloatTensor& values) {
     double sum = 0;
-    for (const float value : of.data) sum += double{value} * value;
+    for (const float value : values.data) sum += double{value} * value;
     return sum;
   };
   const double all = squares(tensor);

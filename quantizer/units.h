@@ -62,8 +62,8 @@ struct UnitMap {
   UnitExtent extent(std::int64_t unit) const;
 };
 
-// Error(bad_input) that names `where` if vector_size does not divide a row and what a unit serves
-// of it, or where tiles have no size or stand in a tensor with heads.
+// Throws Error(bad_input) that names `where` if vector_size does not divide a row and a unit's part
+// of it, or tiles have no size or are in a tensor with heads.
 UnitMap unit_map(const VqFormat& format, std::int64_t heads, std::int64_t rows,
                  std::int64_t columns, const std::string& where);
 

@@ -40,7 +40,7 @@ class Validator {
     if (format.scope == Scope::tensor) agree("/units", profile_.units, 1);
     const auto entries = static_cast<std::size_t>(profile_.entries);
     const std::size_t codebooks = profile_.codebooks();
-    // By division, so that no product of numbers from outside overflows.
+    // Division avoids overflow with numbers from outside.
     const auto stages = static_cast<std::size_t>(profile_.num_codebooks);
     const bool fits = profile_.counts.size() % entries == 0 && codebooks % stages == 0 &&
                       codebooks / stages == static_cast<std::size_t>(profile_.units);
@@ -61,11 +61,11 @@ class Validator {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}{}: {}; profile the bundle again", where_, path, problem));
   }
-  void agree(const char* path, std::int64_t is, std::int64_t should) const {
-    if (is != should) fail(path, fmt::format("is {} where the format has {}", is, should));
+  void agree(const char* path, std::int64_t given, std::int64_t should) const {
+    if (given != should) fail(path, fmt::format("is {} where the format has {}", given, should));
   }
-  void size(const char* path, std::size_t is, std::size_t should) const {
-    if (is != should) fail(path, fmt::format("holds {} numbers where {} belong", is, should));
+  void size(const char* path, std::size_t given, std::size_t should) const {
+    if (given != should) fail(path, fmt::format("holds {} numbers where {} belong", given, should));
   }
 
   std::int64_t sum(const char* path, std::span<const std::int64_t> counts) const {
@@ -94,7 +94,7 @@ class Validator {
     size("/parts/common", parts_.common.size(), rows * levels());
   }
 
-  // What the parts of a codebook hold together.
+  // Sums over the parts of a codebook.
   void sums(std::size_t codebook) const {
     const auto number = static_cast<std::size_t>(parts_.number);
     const auto accesses = std::span(parts_.accesses).subspan(codebook * number, number);
@@ -124,7 +124,7 @@ class Validator {
     const std::vector<std::uint32_t> order = hot_first(profile_.codebook(codebook));
     const auto number = static_cast<std::size_t>(parts_.number);
     for (std::size_t rank = 0; rank < hot(); ++rank) {
-      std::int64_t total = 0;  // of numbers whose sum is checked
+      std::int64_t total = 0;  // sum of the checked numbers
       for (std::size_t part = 0; part < number; ++part) {
         total += parts_.counts[(codebook * number + part) * hot() + rank];
       }

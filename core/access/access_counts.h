@@ -16,7 +16,7 @@
 
 namespace vqgen {
 
-// Of a profile in all, so that a double holds every sum of it.
+// Most accesses of a profile: a double holds every sum of them exactly.
 inline constexpr std::int64_t kMostAccesses = 9'000'000'000'000'000;
 
 // The rows that a unit serves, cut into `number` parts of equal size, a row more or less; and in
@@ -92,15 +92,9 @@ std::vector<AccessCounts> read_access_counts(const Json& json, const std::string
 // The text of a profile file, a line a profile; the same profiles give the same bytes.
 std::string access_counts_text(const std::vector<AccessCounts>& profiles);
 
-// The profiles that a problem's operands have in a profile file. One profile for each operand of
-// the problem: the codebooks of all items of that operand one after another, since one kernel
-// serves all layers that have its problem. `parts` is left empty and `units` counts those of all
-// items, so that the result is for summarise() and share_below() and not for validate(). `item` is
-// the item's name, or "3 items".
-//
-// Error(bad_input) that begins with `source` where an operand has no profile, or one of another
-// format or another number of units than the problem's tensor has. Profiles of other operands are
-// ignored.
+// Selects one profile per operand of the problem, over the codebooks of all its items ("3 items")
+// with `parts` empty: for summarise() and share_below(), not validate(). Throws Error(bad_input)
+// from `source` if a profile is missing or of another format or number of units.
 std::vector<AccessCounts> match_access_counts(const std::vector<AccessCounts>& profiles,
                                               const Problem& problem, const std::string& source);
 

@@ -1,5 +1,5 @@
-// What a AccessCounts says, as numbers: VQ-LLM fig. 8 (how uneven the accesses are) and fig. 9
-// (how steady the hot entries are). Pure functions; their profiles must satisfy validate().
+// Statistics of a AccessCounts: how uneven the accesses are (VQ-LLM fig. 8) and how steady the
+// hot entries are (fig. 9). Pure functions; profiles must satisfy validate().
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct AccessCountsFigures {
 // is the mean over the codebooks.
 AccessCountsFigures summarise(const AccessCounts& profile);
 
-// How entries are numbered: as the profiled codes number them, or hot-first.
+// Numbering of entries: by the profiled codes, or hot-first.
 enum class Numbering { current, hot_first };
 
 // The share of the accesses that go to entries 0..boundary - 1 of their codebook, 0 <= boundary <=
 // entries; 0 where there are no accesses.
 double share_below(const AccessCounts& profile, int boundary, Numbering numbering);
 
-// Each index k stands for the 2^k hottest entries of the whole tensor, 2^k = 1..parts.hot.
+// Index k stands for the 2^k hottest entries of the whole tensor, 2^k = 1..parts.hot.
 struct AccessCountsSteadiness {
   // [k][part]: the share of the part's accesses that these entries take; 0 in an empty part.
   std::vector<std::vector<double>> share;

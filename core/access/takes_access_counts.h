@@ -7,8 +7,8 @@
 
 namespace vqgen {
 
-// Why no profile says where entries of the problem's codebooks should stand, with the remedy; empty
-// where one does.
+// Why no access counts can place entries of the problem's codebooks, with the remedy; "" if they
+// can.
 std::string why_no_access_counts(const Problem& problem);
 
 }  // namespace vqgen

@@ -1,7 +1,7 @@
 #include "core/files/digest.h"
 
-// The plain functions, deprecated in favour of EVP, whose first use in a process reads OpenSSL's
-// configuration and gathers its providers: 1 ms, a fifth of the first prepare of a cached kernel.
+// Uses OpenSSL's plain functions, deprecated in favour of EVP: the first use of EVP in a process
+// reads OpenSSL's configuration and gathers providers, which is slow.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -61,13 +61,12 @@ void publish_text(const std::filesystem::path& path, std::string_view text);
 
 struct FileContent {
   std::filesystem::path path;
-  std::span<const std::byte> bytes;  // of the caller
+  std::span<const std::byte> bytes;  // owned by the caller
 };
 
-// Files that belong together, each as by publish_file(): all are written before the first is
-// renamed, so that a place that cannot be written leaves none, and an interruption
-// (core/json/leftovers.h) leaves all or none. Only where renaming itself fails do those before it
-// stand.
+// Publishes files that belong together as publish_file() does: all are written before the first is
+// renamed, so that an unwritable place or an interruption (core/json/leftovers.h) leaves all or
+// none. Only a failing rename leaves those renamed before it.
 void publish_files(std::span<const FileContent> files);
 
 }  // namespace vqgen

@@ -11,14 +11,13 @@ namespace vqgen {
 inline constexpr int kE8pEntries = 256;
 inline constexpr int kE8pVectorSize = 8;
 
-// [256][8]: the 227 vectors of squared norm up to 10, and of squared norm 12 the 29
-// lexicographically smallest of those with five 3/2 and three 1/2 (our choice; any other 29 decode
-// alike). In order of the norm, then lexicographically: the nearer to zero, the likelier for
-// Gaussian data, so hot entries come first.
+// [256][8]: the 227 vectors of squared norm up to 10, and the 29 lexicographically smallest of
+// squared norm 12 with five 3/2 and three 1/2 (any 29 decode alike). The order is by norm, then
+// lexicographic: small norms are likelier for Gaussian data, so hot entries come first.
 std::vector<float> e8p_table();
 
-// May `value` stand in such a table? Half-integers from 1/2 to 7/2, whose points, up to 15/4 in
-// steps of 1/4, are exact in f16 and bf16.
+// True if `value` may be in such a table: half-integers from 1/2 to 7/2, whose points, up to 15/4
+// in steps of 1/4, are exact in f16 and bf16.
 bool is_e8p_element(float value);
 
 }  // namespace vqgen

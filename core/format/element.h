@@ -1,4 +1,5 @@
-// The 16-bit element types and their conversions on the host, by bits: those of the host machine.
+// 16-bit element types and their bitwise conversions on the host, shared with the host machine
+// layer.
 #pragma once
 
 #include <vq/host_element.h>

@@ -16,7 +16,7 @@ namespace vqgen {
 // templates/vq/layout/.
 struct QuantizedTensor {
   VqFormat format;
-  DType dtype = DType::f16;  // of the codebook entries
+  DType dtype = DType::f16;  // type of the codebook entries
   std::int64_t batch = 1;    // sequences stored (1 where all share one cache)
   std::int64_t heads = 1;
   std::int64_t rows = 0;                 // tokens or output features
@@ -34,7 +34,7 @@ struct QuantizedTensor {
   std::int64_t head_words() const { return stored_words(format.layout, rows, row_words); }
 };
 
-// Of the rows of a page, in a cache of pages. H: heads, N: tokens, D: words of a row.
+// Order of the rows in a page of a paged cache. H: heads, N: tokens, D: words of a row.
 enum class PageOrder {
   hnd,           // keys and values apart, [page][head][token][word]
   nhd,           // keys and values apart, [page][token][head][word]
@@ -52,8 +52,8 @@ struct AttentionData {
   // [batch + 1], from 0 on: rows query_start[b] .. query_start[b + 1] - 1 are the query tokens of
   // sequence b. Empty: row b.
   std::vector<std::int32_t> query_start;
-  // Their keys and values, [query_rows()][kv_heads][head_dim], which `lengths` does not count;
-  // empty: the cache has them.
+  // Keys and values of the query tokens, [query_rows()][kv_heads][head_dim], which `lengths` does
+  // not count; empty if the cache has them.
   std::vector<std::uint16_t> new_keys, new_values;
   std::vector<std::int32_t> lengths;               // [batch], each 0..keys.rows
   std::vector<std::int32_t> recent_counts, sinks;  // [batch] each; empty: none
@@ -62,7 +62,7 @@ struct AttentionData {
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
-  // Of a problem that has pages: draws where they stand, and their order too where none is given.
+  // For a paged problem: seed for the pages' places, and for their order if none is given.
   std::uint64_t paging_seed = 0;
   std::optional<PageOrder> page_order = {};
 
@@ -95,19 +95,19 @@ struct AppendData {
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
   std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
-  std::uint64_t paging_seed = 0;  // as of AttentionData
+  std::uint64_t paging_seed = 0;  // as in AttentionData
   std::optional<PageOrder> page_order = {};
 };
 
-// From the rows of each expert to where they begin, [experts + 1].
+// Row counts of the experts to their first rows, [experts + 1].
 inline std::vector<std::int32_t> offsets_of(const std::vector<std::int32_t>& rows) {
   std::vector<std::int32_t> offsets{0};
   for (const std::int32_t count : rows) offsets.push_back(offsets.back() + count);
   return offsets;
 }
 
-// Data of one gemv call. Of experts, whose weights are the heads of one tensor, expert_rows says
-// whose a row is: expert_rows[e] .. expert_rows[e + 1] - 1 are expert e's.
+// Data of one gemv call. With experts, whose weights are the heads of one tensor, rows
+// expert_rows[e] .. expert_rows[e + 1] - 1 are expert e's.
 struct LinearData {
   DType dtype = DType::f16;
   QuantizedTensor weights;
@@ -117,7 +117,7 @@ struct LinearData {
   std::vector<std::uint16_t> original_weights;  // [out_features][in_features]; empty if not kept
 };
 
-// Of experts, those that have rows.
+// Experts that have rows.
 inline std::vector<std::size_t> experts_with_rows(const LinearData& data) {
   std::vector<std::size_t> experts;
   for (std::size_t e = 0; e + 1 < data.expert_rows.size(); ++e) {

@@ -1,4 +1,4 @@
-// What a row of a format is as it is stored, in numbers and for people.
+// The stored form of a format's rows, in numbers and in words for people.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// VqFormat: how a tensor is vector-quantized. Pure description; no size of any tensor stands here.
+// VqFormat: how a tensor is vector-quantized, independent of any tensor's size.
 #pragma once
 
 #include <vq/layout/parts.h>
@@ -16,27 +16,28 @@
 
 namespace vqgen {
 
-// How the codes of a tensor are stored, in groups of rows and runs of words, by which kernels bring
-// words of several rows at once. A fact of the data, which ops of all row counts read; so it is
-// part of the format, and no plan's to choose. templates/vq/layout/codes.h has the order.
+// How a tensor's codes are stored: groups of rows and runs of words, so that kernels load words of
+// several rows at once (templates/vq/layout/codes.h). It is part of the format, not of a plan, as
+// ops of all row counts read the same data.
 using vq::CodeLayout;
 
-// Of rows times words: an access. And the one number of rows that is more, of wide sub-vectors.
+// Most rows times words, which one access loads; and the row count beyond it that wide sub-vectors
+// may have.
 inline constexpr int kMostRunWords = 4;
 inline constexpr int kWideRows = 32;
 
-// What is wrong with it and the remedy; empty where nothing is.
+// What is wrong with the layout and the remedy; empty if it is valid.
 std::string layout_problem(const CodeLayout& layout);
 
-// What one set of codebooks serves.
+// The part of a tensor that one set of codebooks serves.
 enum class Scope { tensor, head, channel_group, tile };
 template <>
 inline constexpr auto enum_names<Scope> = std::array{"tensor", "head", "channel_group", "tile"};
 
 using vq::Decoder;
 
-// What an entry's numbers are: the problem's 16-bit element type, or integers within -127..127,
-// which stage scales make numbers of. Both are stored as elements; kernels hold the second as
+// The type of an entry's numbers: the problem's 16-bit element type, or integers within -127..127
+// that stage scales turn into numbers. Both are stored as elements; kernels hold the second as
 // bytes.
 enum class EntryType { element, int8 };
 template <>
@@ -68,8 +69,8 @@ struct VqFormat {
   int group_tokens = 0;
   bool common_scale = false;
   CodeLayout layout = {};
-  // Of keys in parts: a format each, with the channels of a head that it is of, in their order. The
-  // fields above are then the first part's.
+  // Keys in parts have a format per part, each with its channels of a head in order. The fields
+  // above are then the first part's.
   std::vector<int> channels = {};
   std::vector<VqFormat> parts = {};
 
@@ -183,17 +184,16 @@ struct FormatFault {
 // The first that the codes and entries of the format have, whatever tensor it is of.
 std::optional<FormatFault> format_fault(const VqFormat& format);
 
-// "d4b8", "d8b12x2", "e8px2", "int8", "int8t", "affine4t32", "affine4g32", "e4m3", "d4b8i8",
-// "d8b8i8cx2", "d4b8_l4x1": what kernel names and reports call a format. The last three have int8
-// entries, such of a common scale, and a layout, which others leave out. Of parts
-// "d80b16x20_and_d48b14x16".
+// A format's name in kernel names and reports: "d4b8", "d8b12x2", "e8px2", "int8", "int8t",
+// "affine4t32", "affine4g32", "e4m3"; int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a
+// layout "d4b8_l4x1"; parts "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key
 // transforms are dropped, all else stays.
 VqFormat for_values(VqFormat format);
 
-// The same of rows of this format, or of all of its parts together.
+// layout_problem() for rows of this format, or of all of its parts.
 std::string layout_problem(const VqFormat& format, const CodeLayout& layout);
 
 // Keys or values with rows of codes stored so, in parts or not.
@@ -210,10 +210,10 @@ VqFormat part_alone(VqFormat part);
 // e4m3.
 float scalar_peak(const VqFormat& format);
 
-// May `value`, which is finite, stand among the entries of the format?
+// True if the finite `value` may be an entry of the format.
 bool fits_entries(const VqFormat& format, float value);
 
-// What may, as messages say it: "half-integers from 1/2 to 7/2".
+// Description of valid entries for messages: "half-integers from 1/2 to 7/2".
 std::string entry_numbers(const VqFormat& format);
 
 // May these be the stage scales, [units][residuals]? Those of a unit with a common scale are equal.

@@ -14,7 +14,7 @@
 namespace vqgen {
 namespace {
 
-// What every GPU of an architecture has as many of.
+// Facts that are equal for all GPUs of an architecture.
 constexpr std::array<std::pair<const char*, int GpuSpec::*>, 5> kFactsOfArch{{
     {"registers_per_sm", &GpuSpec::registers_per_sm},
     {"max_threads_per_sm", &GpuSpec::max_threads_per_sm},

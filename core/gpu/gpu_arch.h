@@ -1,5 +1,5 @@
-// What a GPU's architecture says of it, whatever the product: facts that a profile, often one of
-// the user's own, may get wrong, and that would otherwise show in a compiler or driver far from it.
+// Facts that follow from a GPU's architecture, whatever the product. A profile, often the user's
+// own, may contradict them, which would otherwise surface far away in a compiler or driver.
 #pragma once
 
 #include <algorithm>
@@ -30,16 +30,16 @@ inline bool has_bulk_copies(std::string_view arch) {
   return arch == "host" || arch_number(arch) >= 90;
 }
 
-// PTX ISA, griddepcontrol: requires sm_90. A kernel's blocks begin before those of the last one
-// end.
+// PTX ISA, griddepcontrol: requires sm_90. A kernel's blocks may begin before those of the previous
+// one end.
 inline bool has_dependent_launches(std::string_view arch) { return has_bulk_copies(arch); }
 
-// PTX ISA, barrier.cluster: requires sm_90. The same.
+// PTX ISA, barrier.cluster: requires sm_90.
 inline bool has_clusters(std::string_view arch) { return has_bulk_copies(arch); }
 
-// Multiprocessors that clusters of so many blocks use at once, a block each. A cluster lies within
-// a GPC, and these are not all as large. What the driver gives of an H100's 132 multiprocessors
-// (cudaOccupancyMaxActiveClusters) is taken in proportion, less one cluster, since cards differ.
+// SMs that clusters of `blocks` blocks use at once, one block each. A cluster lies within a GPC,
+// and GPCs differ in size: the driver's values for 132 SMs (cudaOccupancyMaxActiveClusters) are
+// scaled, less one cluster, as cards differ.
 inline int cluster_sms(const GpuSpec& gpu, int blocks) {
   constexpr std::array kAtOnce = {132, 66, 39, 30, 22, 17, 15, 15};
   if (blocks <= 2) return gpu.sms;
@@ -47,14 +47,14 @@ inline int cluster_sms(const GpuSpec& gpu, int blocks) {
   return std::max(1, known * gpu.sms / kAtOnce.front() - 1) * blocks;
 }
 
-// Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits are
-// those of the shipped profiles of that architecture; where none is, only products of tensor
-// cores and what contradicts itself are judged.
+// Throws Error(bad_input) at the field of `cursor` whose value no GPU of spec.arch has. The limits
+// come from the shipped profiles of that architecture; without one only tensor-core rates and
+// contradictions are checked.
 void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec);
 
-// Gives `spec`, read off a device, what the driver left 0 (virtual GPUs report no clocks): from the
-// shipped profile of that name, else from the one that is nearest by architecture and number of
-// multiprocessors. `sources` says so.
+// Completes `spec`, read from a device, where the driver left 0 (virtual GPUs report no clocks):
+// from the shipped profile of that name, else the nearest by architecture and number of SMs.
+// `sources` says so.
 void complete_unreported(GpuSpec& spec);
 
 }  // namespace vqgen

@@ -1,7 +1,6 @@
-// GpuSpec: the facts of one GPU that decisions rest on. From profiles/gpus/*.json, where each value
-// has its source, or read off the device. What an SM hands out in granules is optional: the
-// defaults are those of every architecture from sm_80 to sm_121, and the guess for what comes
-// after. What no GPU of an architecture has is refused: core/gpu/gpu_arch.h.
+// GpuSpec: the facts of one GPU that decisions rest on, from profiles/gpus/*.json, where each value
+// has its source, or read from the device. An SM's allocation granules are optional: their defaults
+// hold from sm_80 to sm_121. core/gpu/gpu_arch.h refuses what no GPU of an architecture has.
 #pragma once
 
 #include <cstdint>

@@ -21,9 +21,9 @@
 
 namespace vqgen {
 
-// How a field may appear in JSON. Bounds are inclusive and hold for numbers only. One that is
-// silent is not written where it has its default: what was written before there was such a field is
-// still what would be written, to the byte, as keys of tables and caches are compared.
+// How a field may appear in JSON; bounds are inclusive and for numbers only. A silent field is not
+// written if it has its default, so that texts from before the field existed stay equal to the
+// byte: keys of tables and caches are compared.
 struct Rule {
   bool required = false;
   double min = 0;
@@ -40,10 +40,10 @@ constexpr Rule required_of(std::span<const int> only) {
               only};
 }
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
-// For what can be compared.
+// Rule for an optional field with a comparable default.
 constexpr Rule silent() { return Rule{.silent = true}; }
-// Of what says all: written alone, where it has not its default. Once it is read the aggregate's
-// take_alone() is called.
+// Rule for a field that says all: it is written alone if it differs from its default. After it is
+// read the aggregate's take_alone() is called.
 constexpr Rule alone() { return Rule{.silent = true, .alone = true}; }
 constexpr Rule silent_in(double min, double max) { return Rule{false, min, max, true}; }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxDepth = 64;
 
-// What nlohmann says, less its "[json.exception...] ", and of a broken text no more than its start.
+// nlohmann's message without "[json.exception...] ", and only the beginning of a broken text.
 std::string plain_what(const nlohmann::detail::exception& error) {
   constexpr std::size_t kLongest = 240;
   std::string what = error.what();
@@ -64,7 +64,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   std::string problem;
 
  private:
-  // An object or array that is open. Of an object the member that is being read and "/its name".
+  // An open object or array, with the member being read and "/its name" if it is an object.
   struct Level {
     Json* container;
     Json* member = nullptr;

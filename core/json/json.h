@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 Json parse_json(std::string_view text, const std::string& source);
 Json parse_json_file(const std::filesystem::path& path);
 
-// A value and where it stands, for messages: "config.json: /shape/batch: ...".
+// A value and its position for messages: "config.json: /shape/batch: ...".
 class JsonCursor {
  public:
   JsonCursor(const Json& value, std::string source, std::string path = "")
@@ -37,7 +37,7 @@ class JsonCursor {
   bool has(const std::string& key) const { return value_->is_object() && value_->contains(key); }
   // The member `key`, which must exist.
   JsonCursor at(const std::string& key) const;
-  // The same of one that may not exist: then Error(bad_input) that names it, and ends with `hint`.
+  // Member `key`; if it does not exist, throws Error(bad_input) that names it and ends with `hint`.
   JsonCursor member(const std::string& key, const std::string& hint = "") const;
   // Element `index` of an array.
   JsonCursor at(std::size_t index) const;
@@ -49,7 +49,7 @@ class JsonCursor {
 
   bool boolean() const;
   std::int64_t integer(double min, double max) const;
-  // One of `only`, in rising order.
+  // An integer out of `only`, which ascends.
   int integer_of(std::span<const int> only) const;
   double number(double min, double max) const;
   std::string string() const;

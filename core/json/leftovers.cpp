@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{800};
 
-// With the process that named it: one that is forked is not to end what its parent has.
+// Names and the process that made them: a forked child must not remove its parent's.
 struct Named {
   std::mutex mutex;
   std::map<std::filesystem::path, pid_t> paths;
@@ -27,7 +27,7 @@ Named& named() {
   return *all;
 }
 
-// Whether `done` came true before the patience was over.
+// True if `done` came true before the patience was over.
 template <class Done>
 bool comes_true(const Done& done) {
   const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -38,7 +38,7 @@ bool comes_true(const Done& done) {
   return true;
 }
 
-// Also where somebody else has reaped it.
+// True also if somebody else has reaped it.
 bool has_ended(pid_t child) {
   siginfo_t info{};
   const auto id = static_cast<id_t>(child);
@@ -59,7 +59,7 @@ void end_children(const std::map<pid_t, Farewell>& children) {
   comes_true(all_ended);
 }
 
-// What a child started may still be writing there, until its own SIGKILL is delivered.
+// A grandchild may still be writing there, until its own SIGKILL is delivered.
 void remove_whole(const std::filesystem::path& path) {
   comes_true([&] {
     std::error_code code;

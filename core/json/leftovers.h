@@ -1,6 +1,6 @@
-// What an interrupted process must not leave behind: temporary files and folders, files of locks,
-// child processes. Whoever makes one names it here in the same breath; a program that is about to
-// end removes all that is named: the tool where it is interrupted, the library as a process exits.
+// What an interrupted process must not leave behind: temporary files and folders, lock files, child
+// processes. Whoever makes one registers it here at once; a program that is about to end removes
+// all that is registered: the tool when it is interrupted, the library when its process exits.
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +10,8 @@
 
 namespace vqgen {
 
-// How a child process is asked to end: by SIGKILL, or by SIGTERM where it has leftovers of its own,
-// and by SIGKILL where it does not end soon.
+// How a child process is ended: by SIGKILL; or by SIGTERM if it has leftovers of its own, then by
+// SIGKILL if it does not end soon.
 enum class Farewell { kill, terminate };
 
 // While one lives, end_leftovers() waits: making a thing and naming it, or removing and forgetting

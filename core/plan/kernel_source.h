@@ -7,7 +7,7 @@
 
 namespace vqgen {
 
-// Which machine layer the text is amalgamated with.
+// The machine layer that the text is amalgamated with.
 enum class Machine { cuda, host };
 
 struct Dim3 {
@@ -19,8 +19,8 @@ struct Dim3 {
 struct KernelEntry {
   std::string name;               // extern "C" name, shows the plan
   Dim3 grid;                      // blocks
-  unsigned threads = 0;           // a block, one-dimensional
-  std::int64_t shared_bytes = 0;  // dynamic shared memory a block
+  unsigned threads = 0;           // per block, one-dimensional
+  std::int64_t shared_bytes = 0;  // dynamic shared memory per block
 };
 
 // Entries are launched in order on one stream; each sees the writes of those before it.

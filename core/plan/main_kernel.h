@@ -1,12 +1,12 @@
-// Which kernel of a call is the plan's own: others prepare its input or merge its results.
+// The main kernel of a call: others prepare its input or merge its results.
 #pragma once
 
 #include "core/plan/plan.h"
 
 namespace vqgen {
 
-// Its number in the call, and so in KernelSource::entries and Artifact::kernels: of the first that
-// looks entries up; 0 where none does. Requires is_plan_of().
+// Number of the main kernel in the call, and so in KernelSource::entries and Artifact::kernels: the
+// first that looks up entries, or 0 if none does. Requires is_plan_of().
 std::size_t main_kernel(const Plan& plan, const Problem& problem);
 
 }  // namespace vqgen

@@ -40,7 +40,7 @@
 
 namespace vqgen {
 
-// Which entries of each codebook stand at which level, hot entries first (VQ-LLM V).
+// The entries of each codebook at each level, hot entries first (VQ-LLM V).
 using vq::Placement;
 
 inline Placement all_global() { return {}; }
@@ -120,7 +120,7 @@ using ArgsOf = std::conditional_t<
                                std::conditional_t<std::is_same_v<Op, AttentionMerge>,
                                                   vq::AttentionMergeArgs, vq::ScalarMatrixArgs>>>>>;
 
-// Whether the plan's dataflow does the problem's op.
+// True if the plan's dataflow implements the problem's op.
 inline bool is_plan_of(const Plan& plan, const Problem& problem) {
   return std::visit([&]<class P>(const P&) { return op_of<P>(problem) != nullptr; }, plan);
 }
@@ -164,8 +164,8 @@ auto configured(const P& plan, const OpOf<P>& op) {
   return vq::configure(facts(op), plan);
 }
 
-// What a call takes of the GPU: grids, threads, shared memory, workspace, alignment. Requires a
-// plan whose fields are in their ranges.
+// GPU resources of a call: grids, threads, shared memory, workspace, alignment. Requires a plan
+// whose fields are in range.
 template <class P>
 vq::CallShape call_shape(const P& plan, const AttentionDecode& op) {
   return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);

@@ -1,12 +1,10 @@
-// Plans as text.
-//
-// A plan's name is stable, readable, and the plan again: what journals, tuned tables and reports
-// call a candidate, since an index into a space changes with the space.
+// Plans as text. A plan's name is stable and readable, and it can be parsed back to the plan;
+// journals, tuned tables and reports use it, as an index into a space changes with the space.
 //
 //   attention_mma/splits=16,key_codebook.copies=4
 //
-// Fields that have their default are left out, the others stand in the order of visit(); those of a
-// placement are dotted. As JSON a plan is an object of all its fields and "dataflow".
+// Fields with their default are omitted, the others are in the order of visit(); a placement's
+// fields are dotted. As JSON a plan is an object of all its fields and "dataflow".
 #pragma once
 
 #include <optional>

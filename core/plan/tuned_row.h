@@ -13,8 +13,8 @@
 
 namespace vqgen {
 
-// MeasurePolicy::l2: what calls take turns on, in copies that exceed the second-level cache. Rows
-// from before kL2Cold are kL2CodesCold, which flatters large codebooks.
+// MeasurePolicy::l2: what timed calls rotate through, in copies that exceed L2. kL2CodesCold
+// flatters large codebooks.
 inline constexpr const char* kL2Cold = "all_cold";   // codes and codebooks
 inline constexpr const char* kL2CodesCold = "cold";  // codes; all read the same codebooks
 inline constexpr const char* kL2Warm = "warm";       // nothing
@@ -23,20 +23,20 @@ inline constexpr const char* kL2Warm = "warm";       // nothing
 // the first; nullopt of all other texts.
 inline constexpr double kMostSkew = 10;
 std::optional<double> zipf_skew(std::string_view codes);
-// Whether the text can stand as MeasurePolicy::codes: a distribution as vqgen writes it.
+// True if the text is valid for MeasurePolicy::codes: a distribution as vqgen writes it.
 bool names_codes(std::string_view codes);
 
-// How times were taken. Times of a VQ kernel depend on how its codes are distributed, so `codes` is
-// part of a row's key: rows with other codes are other rows.
+// How times were taken. A VQ kernel's time depends on the distribution of its codes, so `codes` is
+// part of a row's key.
 struct MeasurePolicy {
   std::string codes = "uniform";  // uniform, zipf:S (weight of the r-th: r^-S), profile:DIGEST of
                                   // 12 hex digits
   std::string l2 = kL2Cold;
   std::string timer = "graph";  // graph: replays of a CUDA graph; cpu: the host backend's clock
-  int rounds = 0;               // of the finals, each of all finalists in turn
-  std::uint64_t seed = 1;       // of the input
+  int rounds = 0;               // rounds of the finals, each with all finalists in turn
+  std::uint64_t seed = 1;       // seed of the input
 
-  // Whether the times are a GPU's.
+  // True for times taken on a GPU.
   bool of_gpu() const { return timer == "graph"; }
   // Times of a lower grade take the place of none of a higher one: 2 for a GPU's with all cold, 1
   // for its others, 0 for a CPU's.
@@ -55,9 +55,10 @@ struct MeasurePolicy {
   bool operator==(const MeasurePolicy&) const = default;
 };
 
-// What a time may depend on beside the device class. For people and lint; no part of any key.
+// What else a time may depend on besides the device class. It is for people and lint and part of no
+// key.
 struct TuneEnvironment {
-  std::string device;    // as the driver names it
+  std::string device;    // the driver's name of the device
   std::string driver;    // its version
   std::string compiler;  // CompilerIdentity::name
   std::string vqgen;     // version
@@ -87,7 +88,7 @@ struct TunedRow {
   Plan runner_up = {};  // the winner again where nothing else was timed
   double runner_up_us = 0;
   double noise = 0;    // relative: differences below it are none
-  double rel_err = 0;  // of the winner, against the double-precision reference
+  double rel_err = 0;  // error of the winner against the double-precision reference
   int candidates = 0;  // that were timed
 };
 
@@ -97,7 +98,7 @@ Json to_json(const TunedRow& row);
 // quartiles out of order, a plan of another op, a problem that validate() refuses.
 TunedRow read_tuned_row(const JsonCursor& cursor);
 
-// What rows are looked up and merged by: device class, problem and codes, as canonical text.
+// Key by which rows are looked up and merged: device class, problem and codes, as canonical text.
 std::string tuned_key(const TunedRow& row);
 std::string tuned_key(const Problem& problem, const std::string& gpu, const std::string& codes);
 

@@ -49,7 +49,7 @@ std::string head_dim_fault(std::span<const int> built, int head_dim) {
                      fmt::join(built.first(built.size() - 1), ", "), built.back());
 }
 
-// Of an op that writes or reads rows of a cache as they are.
+// Rules of ops that write or read cache rows unchanged.
 template <class Op>
 void judge_cache(Judge& judge, const Op& op) {
   judge_format(judge, op.keys, "keys");

@@ -1,4 +1,4 @@
-// Whether vqgen has a kernel for a problem at all; heuristics/check.h says it of plans.
+// Decides if vqgen has a kernel for a problem at all; heuristics/check.h decides about plans.
 #pragma once
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ class Judge {
 
 Verdict check(const Problem& problem);
 
-// The same of one op.
+// judge_problem() by op.
 void judge_problem(Judge& judge, const AttentionDecode& op);
 void judge_problem(Judge& judge, const KvAppend& op);
 void judge_problem(Judge& judge, const KvDequantize& op);

@@ -21,7 +21,7 @@ struct Config {
   std::optional<std::string> access_counts;
   std::string source;  // file name, for messages
 
-  // `plan` and where it stands.
+  // `plan` and its position.
   JsonCursor plan_cursor() const;
 };
 
@@ -33,8 +33,8 @@ Config read_config(const Json& json, const std::string& source);
 // plan's dataflow lacks or a value out of range.
 Plan with_overrides(Plan plan, const Config& config);
 
-// Whether the plan has all fields that the config fixes, as they are there. Error(bad_input) for a
-// field that no dataflow of the op has.
+// True if the plan has all fields that the config fixes, with the same values. Throws
+// Error(bad_input) for a field that no dataflow of the op has.
 bool has_fixed_fields(const Plan& plan, const Config& config);
 
 // The config that gives this problem back, canonical: sorted keys, defaults spelt out.

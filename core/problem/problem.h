@@ -113,7 +113,7 @@ struct AppendShape {
   bool operator==(const AppendShape&) const = default;
 };
 
-// What attention_decode reads, written: the same formats, the same rows, the same raw slots.
+// Writes what attention_decode reads: the same formats, rows and raw slots.
 struct KvAppend {
   static constexpr const char* kOp = "kv_append";
   DType dtype = DType::f16;
@@ -152,7 +152,7 @@ struct DequantizeShape {
   bool operator==(const DequantizeShape&) const = default;
 };
 
-// What attention_decode reads, as keys and values that any attention takes.
+// Turns what attention_decode reads into dense keys and values for any attention.
 struct KvDequantize {
   static constexpr const char* kOp = "kv_dequantize";
   DType dtype = DType::f16;
@@ -181,7 +181,7 @@ struct MergeShape {
   bool operator==(const MergeShape&) const = default;
 };
 
-// By their log-sum-exp. Nothing is quantized: an op without operands.
+// Merges results by their log-sum-exp. Nothing is quantized: an op without operands.
 struct AttentionMerge {
   static constexpr const char* kOp = "attention_merge";
   DType dtype = DType::f16;
@@ -194,7 +194,7 @@ struct AttentionMerge {
   bool operator==(const AttentionMerge&) const = default;
 };
 
-// Whether a matrix's scales are an argument or made of its elements.
+// A matrix's scales: an argument, or computed from its elements.
 enum class Scales { given, computed };
 template <>
 inline constexpr auto enum_names<Scales> = std::array{"given", "computed"};
@@ -224,7 +224,7 @@ struct ScalarMatrix {
   bool decodes = false;
   int element_bytes() const { return dtype == vq::Real::f32 ? 4 : 2; }
   double elements() const { return static_cast<double>(shape.tokens) * shape.channels; }
-  // That a call moves: the elements once more where scales are made of them.
+  // Bytes that a call moves; computing scales reads the elements once more.
   double bytes() const {
     const int reads = shape.scales == Scales::computed ? 2 : 1;
     return elements() * (1.0 + reads * element_bytes()) + 4.0 * shape.channels;
@@ -245,12 +245,12 @@ struct ScalarDequantize : ScalarMatrix {
   bool operator==(const ScalarDequantize&) const = default;
 };
 
-// Of grouped products.
+// Limits of MoE (grouped) GEMMs.
 inline constexpr int kMostExperts = 128;
 inline constexpr int kMostExpertRows = 64;
 
-// y = x W^T, of one matrix; or of some experts' each with the rows of x that are its own, which
-// stand sorted by expert (grouped products).
+// y = x W^T with one matrix; or with a matrix per expert, each for its own rows of x, which are
+// sorted by expert (MoE).
 struct LinearShape {
   int rows = 0;
   std::int64_t out_features = 0;
@@ -281,7 +281,7 @@ struct LinearShape {
   bool operator==(const LinearShape&) const = default;
 };
 
-// What the two products have in common; all but their row counts.
+// The common part of gemv and gemm: all but their row counts.
 struct Linear {
   DType dtype = DType::f16;
   LinearShape shape;
@@ -325,23 +325,23 @@ void for_each_operand(Op& op, Visit&& visit) {
 
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);
-// The matrix of int8_quantize and scalar_dequantize, likewise.
+// The matrix of int8_quantize or scalar_dequantize; null for other ops.
 const ScalarMatrix* as_scalar(const Problem& problem);
 
-// Whether a table-decoded format is whole in itself and fits the tensor that it is to describe.
-// Throws Error(bad_input) that names `where` ("config.json: /keys") and the remedy.
+// Checks that table-decoded formats are complete and fit the tensors that they describe. Throws
+// Error(bad_input) that names `where` ("config.json: /keys") and the remedy.
 void validate(const Problem& problem, const std::string& where);
 
 std::string op_name(const Problem& problem);
 
-// Codebook sets that serve one tensor: see templates/vq/layout/format.h for their order. Of keys in
-// parts, those of all parts.
+// Codebook sets that serve one tensor, in the order of templates/vq/layout/format.h; keys in parts
+// count all parts'.
 std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim);
 // 16-bit elements of the codebooks of keys or values.
 std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim);
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
                           std::int64_t in_features);
-// Of all experts.
+// Codebook sets of all experts.
 std::int64_t weight_units(const Linear& op);
 
 }  // namespace vqgen

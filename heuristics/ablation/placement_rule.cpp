@@ -13,7 +13,7 @@ namespace {
 struct Book {
   Operand operand;
   int entries;
-  int lanes;  // of a phase of lookups
+  int lanes;  // lanes per phase of lookups
 };
 
 std::vector<Book> books(const Problem& problem) {
@@ -46,56 +46,57 @@ Placement whole(const Book& book, Near near) {
   }
 }
 
-// Where the entries stand; in global memory where the dataflow places none.
+// The placement of the book's entries; all in global memory if the dataflow places none.
 Placement placement_in(const Plan& plan, const Book& book) {
   const Placement* placement = placement_of(plan, book.operand);
   return placement == nullptr ? all_global() : *placement;
 }
 
-// False where the dataflow places none of the operand's entries, and they should stand elsewhere.
+// Returns false if the dataflow cannot place the operand's entries as wanted.
 bool put(Plan& plan, const Book& book, const Placement& wanted) {
   Placement* const placement = placement_of(plan, book.operand);
   if (placement != nullptr) *placement = wanted;
   return placement_in(plan, book) == wanted;
 }
 
-Plan share_first(Plan plan, const std::vector<Book>& of, int entries) {
-  for (const Book& book : of) put(plan, book, all_shared(std::min(entries, book.entries)));
+Plan share_first(Plan plan, const std::vector<Book>& codebooks, int entries) {
+  for (const Book& book : codebooks) put(plan, book, all_shared(std::min(entries, book.entries)));
   return plan;
 }
 
 // The largest boundary that check() accepts, by halving: a block's bytes grow with it.
-Plan share_most(const Plan& plan, const std::vector<Book>& of, const Problem& problem,
+Plan share_most(const Plan& plan, const std::vector<Book>& codebooks, const Problem& problem,
                 const GpuSpec& gpu) {
   int most = 0;
-  for (const Book& book : of) most = std::max(most, book.entries);
+  for (const Book& book : codebooks) most = std::max(most, book.entries);
   int fits = 1;                                    // or nothing does, as check() then says
   for (int step = 1 << 16; step > 0; step /= 2) {  // no codebook is larger
     if (fits + step > most) continue;
-    if (check(share_first(plan, of, fits + step), problem, gpu).ok) fits += step;
+    if (check(share_first(plan, codebooks, fits + step), problem, gpu).ok) fits += step;
   }
-  return share_first(plan, of, fits);
+  return share_first(plan, codebooks, fits);
 }
 
-bool all_of(const Plan& plan, const std::vector<Book>& of, Near near) {
-  return std::all_of(of.begin(), of.end(), [&](const Book& book) {
+bool all_of(const Plan& plan, const std::vector<Book>& codebooks, Near near) {
+  return std::all_of(codebooks.begin(), codebooks.end(), [&](const Book& book) {
     return placement_in(plan, book) == whole(book, near);
   });
 }
 
-bool any_copies(const Plan& plan, const std::vector<Book>& of) {
-  return std::any_of(of.begin(), of.end(),
+bool any_copies(const Plan& plan, const std::vector<Book>& codebooks) {
+  return std::any_of(codebooks.begin(), codebooks.end(),
                      [&](const Book& book) { return placement_in(plan, book).replicated > 0; });
 }
 
 }  // namespace
 
 bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem) {
-  const std::vector<Book> of = books(problem);
+  const std::vector<Book> codebooks = books(problem);
   const Near near = rule.near;
   const bool copies = near == Near::lane_copies || near == Near::half_copies ||
                       near == Near::value_copies || near == Near::weighed;
-  return any_copies(plan, of) == copies && std::all_of(of.begin(), of.end(), [&](const Book& book) {
+  return any_copies(plan, codebooks) == copies &&
+         std::all_of(codebooks.begin(), codebooks.end(), [&](const Book& book) {
            return placement_in(plan, book).registers == rule.registers;
          });
 }
@@ -111,39 +112,40 @@ Plan without_cache(Plan plan, const Problem& problem) {
 
 Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, const GpuSpec& gpu,
          std::span<const AccessCounts> profiles) {
-  const std::vector<Book> of = books(problem);
+  const std::vector<Book> codebooks = books(problem);
   Laid laid{without_cache(shape, problem), {}};
   bool fine = true;
   switch (rule.near) {
     case Near::most:
-      laid.plan = share_most(laid.plan, of, problem, gpu);
-      fine = std::all_of(of.begin(), of.end(), [&](const Book& book) {
+      laid.plan = share_most(laid.plan, codebooks, problem, gpu);
+      fine = std::all_of(codebooks.begin(), codebooks.end(), [&](const Book& book) {
         return placement_of(laid.plan, book.operand) != nullptr;
       });
       break;
     case Near::slack:
       laid.plan = place(laid.plan, problem, gpu, profiles, {.strategy = Strategy::paper}).plan;
-      if (all_of(laid.plan, of, Near::none)) {
+      if (all_of(laid.plan, codebooks, Near::none)) {
         laid.verdict = {false, "the slack of shared memory holds too few entries to be worth it"};
-      } else if (all_of(laid.plan, of, Near::all)) {
+      } else if (all_of(laid.plan, codebooks, Near::all)) {
         laid.verdict = {false, "the slack of shared memory holds whole codebooks"};
       }
       break;
     case Near::weighed:
       laid.plan = place(laid.plan, problem, gpu, profiles).plan;
-      if (!any_copies(laid.plan, of)) {
+      if (!any_copies(laid.plan, codebooks)) {
         laid.verdict = {false, "the model of bank conflicts sees no gain in copies"};
       }
       break;
     case Near::keys:
     case Near::values:
     case Near::value_copies:
-      if (of.size() == 1) laid.verdict = {false, "there is one operand"};
+      if (codebooks.size() == 1) laid.verdict = {false, "there is one operand"};
       [[fallthrough]];
     default:
-      for (const Book& book : of) fine = put(laid.plan, book, whole(book, rule.near)) && fine;
+      for (const Book& book : codebooks)
+        fine = put(laid.plan, book, whole(book, rule.near)) && fine;
   }
-  for (const Book& book : of) {
+  for (const Book& book : codebooks) {
     Placement placement = placement_in(laid.plan, book);
     placement.registers = rule.registers;
     fine = put(laid.plan, book, placement) && fine;

@@ -1,5 +1,5 @@
-// Where an ablation puts codebooks, said before a plan's shape is known, and what that comes to for
-// one: so that rows which differ in placement alone can be given the same shapes.
+// Where an ablation puts codebooks, as a rule that applies to any plan shape: rows of an ablation
+// that differ in placement alone can then have the same shapes.
 #pragma once
 
 #include <span>
@@ -9,12 +9,11 @@
 
 namespace vqgen {
 
-// none: all entries in global memory. all: all in shared memory. most: as many as a block can hold
-// there, as many of each operand. half: of each operand. slack: as many as cost no resident block
-// (place(), the paper's strategy), but neither none nor all. keys, values: all of one operand.
-// lane_copies: all, with a copy for each lane of a phase; half_copies: for half of them.
-// value_copies: a copy a lane of the values' alone. weighed: what place() copies by its own
-// measure.
+// none: all entries in global memory; all: in shared memory; most: as many as fit there, equally
+// many per operand; half: half of each operand; slack: as many as cost no resident block (place(),
+// strategy paper), but some and not all; keys, values: all of one operand.
+// lane_copies: all, with a copy per lane of a phase; half_copies: half as many copies;
+// value_copies: copies of the values alone; weighed: the copies that place() chooses.
 enum class Near {
   none,
   all,
@@ -31,7 +30,7 @@ enum class Near {
 
 struct PlacementRule {
   Near near = Near::none;
-  int registers = 0;  // hottest entries of each codebook that stand in registers instead
+  int registers = 0;  // hottest entries of each codebook held in registers
   bool operator==(const PlacementRule&) const = default;
 };
 
@@ -44,10 +43,10 @@ struct Laid {
 Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, const GpuSpec& gpu,
          std::span<const AccessCounts> profiles);
 
-// Whether boundaries of the plan can come of the rule for some shape: false is certain, and quick.
+// A quick test: false if the rule gives these boundaries for no shape, true if it may.
 bool may_follow(const Plan& plan, const PlacementRule& rule, const Problem& problem);
 
-// Whether laying a shape by it takes so long that only some shapes should be.
+// True if laying out a shape takes so long that only some shapes should be.
 bool takes_long(const PlacementRule& rule);
 
 // The plan with all entries in global memory.

@@ -33,10 +33,10 @@ Plan with_fusion(Plan plan, LinearFusion fusion) {
   return plan;
 }
 
-// Where placing a shape takes long, so many of them say whether a rule can be had.
+// Shapes tried to decide if a rule applies at all, when placing takes long.
 constexpr std::size_t kFewShapes = 64;
 
-// What is spread over: the shapes of one dataflow, completed in one way.
+// A stratum of the sample: the shapes of one dataflow, completed in one way.
 struct Kind {
   Variant variant;
   std::vector<std::size_t> shapes = {};
@@ -159,15 +159,15 @@ void AblationSpace::add_row(AblationRow row) {
 
 bool AblationSpace::fits(const AblationRow& row, const PlacementRule& rule,
                          std::string& why) const {
-  std::vector<const Plan*> of;
+  std::vector<const Plan*> obeying;
   for (const Plan& shape : shapes_) {
-    if (obeys_dataflow(row, shape)) of.push_back(&shape);
+    if (obeys_dataflow(row, shape)) obeying.push_back(&shape);
   }
-  const std::size_t step = takes_long(rule) ? of.size() / kFewShapes + 1 : 1;
-  for (std::size_t i = 0; i < of.size(); i += step) {
-    // Without a fusion named, permute: the row asks for a dataflow alone.
+  const std::size_t step = takes_long(rule) ? obeying.size() / kFewShapes + 1 : 1;
+  for (std::size_t i = 0; i < obeying.size(); i += step) {
+    // A row without fusions asks for a dataflow alone: permute.
     const LinearFusion fusion = row.fusions.empty() ? LinearFusion::permute : row.fusions.front();
-    const Laid laid = complete(*of[i], {rule, fusion});
+    const Laid laid = complete(*obeying[i], {rule, fusion});
     if (laid.verdict.ok) return true;
     if (why.empty()) why = laid.verdict.reason;
   }
@@ -301,11 +301,11 @@ void AblationSpace::nearest(const AblationRow& row, const Plan& plan, std::size_
 
 std::string in_short(const Plan& plan, const Problem& problem) {
   return std::visit(
-      [&]<class P>(const P& of) {
+      [&]<class P>(const P& each) {
         std::string text(dataflow_name(plan));
         std::string near;
         for_each_field<P>([&]<class Member>(const Field<P, Member>& field) {
-          const Member& value = of.*field.member;
+          const Member& value = each.*field.member;
           if constexpr (std::is_same_v<Member, Placement>) {
             const std::string name = field.name;
             const auto* op = std::get_if<AttentionDecode>(&problem);

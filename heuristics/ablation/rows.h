@@ -15,7 +15,7 @@
 
 namespace vqgen {
 
-// placed: any whose entries stand where the plan's placement says, all but slices.
+// placed: dataflows whose entries follow the plan's placement, all but slices.
 enum class Dataflows { any, placed, lanes, others, fragments };
 
 struct AblationRow {
@@ -23,8 +23,8 @@ struct AblationRow {
   std::string what;
   Dataflows dataflows = Dataflows::any;
   std::vector<PlacementRule> rules = {};   // that some shape can have
-  std::vector<LinearFusion> fusions = {};  // of products in dataflow fragments
-  std::string note = {};                   // where the row stands in for what does not fit
+  std::vector<LinearFusion> fusions = {};  // of GEMMs on tensor cores
+  std::string note = {};                   // what the row replaces if it does not fit
   std::string refused = "";                // why there is no plan; empty where there is
   bool spread = true;                      // whether it searches before any plan is known
   bool adds = true;  // a part to the rows above, so that it is to be compared with them
@@ -49,20 +49,19 @@ class AblationSpace {
   // share.
   const std::vector<Plan>& shapes() const { return shapes_; }
 
-  // How the row comes to the plan; nullopt where the plan does not obey it.
+  // The variant by which the plan obeys the row; nullopt if it does not.
   std::optional<Variant> variant_of(const AblationRow& row, const Plan& plan) const;
 
-  // Offers plans of the row until `count` were taken or there are no more.
-  // Those that the cost model expects to be the fastest, with the first of the row's fusions; it
-  // counts each as if its fusion were permute, and placements that take long are left out. Where
-  // it knows no plan of the problem, those with the shape that the rules take.
+  // Offers up to `count` plans of the row, the fastest by the cost model first, with the row's
+  // first fusion (costed as permute) and without placements that take long. Without a model for the
+  // problem it offers plans with the rules' shape.
   void expected(const AblationRow& row, std::size_t count, const TakePlan& take) const;
   // Spread evenly over its dataflows, fusions and rules, and over the shapes of each.
   void spread(const AblationRow& row, std::size_t count, const TakePlan& take) const;
   // The shape of `plan`, of any row, under each variant of this one.
   void relay(const AblationRow& row, const Plan& plan, std::size_t count,
              const TakePlan& take) const;
-  // The shapes most like that of `plan`, which obeys the row, under its own variant.
+  // Offers the shapes most like that of `plan`, which obeys the row, under its variant.
   void nearest(const AblationRow& row, const Plan& plan, std::size_t count,
                const TakePlan& take) const;
 
@@ -81,8 +80,8 @@ class AblationSpace {
   std::vector<AblationRow> rows_;
 };
 
-// "fragments, threads 256, splits 8; weights r256x8": the dataflow, the fields that are not their
-// defaults, and where codebooks stand.
+// "fragments, threads 256, splits 8; weights r256x8": the dataflow, fields other than their
+// defaults, and the placement of codebooks.
 std::string in_short(const Plan& plan, const Problem& problem);
 
 }  // namespace vqgen

@@ -1,4 +1,4 @@
-// What a plan is expected to take, by its parts, and what other plans and entries would.
+// Explains a plan's expected time: its parts, and what other plans and entries would take.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -36,7 +36,7 @@ std::string differences_text(const Plan& plan, const Plan& usual) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
-// What blocks that share all sequences would take of equal ones, beside a plan that has others.
+// Expected time of a balanced schedule with equal lengths, beside a plan that has another schedule.
 std::optional<std::string> by_length_line(const Plan& plan, const Problem& problem,
                                           const GpuSpec& gpu,
                                           std::span<const AccessCounts> profiles) {

@@ -11,13 +11,13 @@
 namespace vqgen {
 namespace {
 
-constexpr double kPassBytes = 128;  // of shared memory a clock, and of a cache line
+constexpr double kPassBytes = 128;  // per clock of shared memory, and per cache line
 
 BlockWork begun(const PlanUse& use) {
   return {.threads = use.threads, .shared_bytes = use.shared_bytes, .blocks = use.blocks};
 }
 
-// The same with the codes and codebooks of all operands.
+// begun() with the codes and codebooks of all operands.
 BlockWork begun_with_operands(const PlanUse& use) {
   BlockWork work = begun(use);
   for (const OperandUse& each : use.operands) {
@@ -41,7 +41,7 @@ BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
     const int channels = plan.heads_per_block * op.shape.head_dim;
     work.merge_turns = 1 + static_cast<double>(ceil_div(channels, plan.threads) * groups);
   } else {
-    // By fits to what 1100 plans near the best of 350 problems take; teams exchange their parts.
+    // Fitted constants of merging; teams exchange their parts.
     constexpr double kLaunch = 0.7;
     constexpr double kExchange = 3;
     const std::int64_t teams = vq::merging_teams(config);
@@ -56,8 +56,7 @@ BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
   work.first_bytes = 7;
   work.fills = use.operands.front().fills / static_cast<double>(use.blocks);
-  // Few warps wait longer for lookups in global memory than what these wait for in turn: of 320
-  // plans near the best of 250 products (H100 and H200).
+  // A block of few warps waits longer for lookups in global memory than this count says; fitted.
   constexpr int kFewThreads = 128;
   constexpr double kFewTake = 1.1;
   if (plan.threads <= kFewThreads && use.operands.front().format.placement == all_global()) {
@@ -75,7 +74,8 @@ BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
       static_cast<double>(op.shape.call_rows()) * static_cast<double>(op.shape.out_features);
   work.partial_bytes = 2 * 4 * sums * splits;
   if (plan.combine == Combine::last_block) {
-    // The stores of a block, its addition to the counter, and what tells its threads of it.
+    // A block's stores, its addition to the counter, and the broadcast of the result to its
+    // threads.
     constexpr int kToTheLast = 3;
     const int results = vq::outputs_per_block(config) * vq::block_rows(config);
     work.merge_turns =
@@ -181,7 +181,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const int sms = cluster_sms(gpu, work.cluster);
   const double even = static_cast<double>(work.blocks) / sms;
   const double most_blocks = std::ceil(even);
-  // The compiler keeps to what lets a block run, or as many as it was told.
+  // The compiler keeps to the registers that let a block run, or as many blocks as requested.
   const int most = std::min(255, gpu.registers_per_sm / (work.threads * work.resident) / 8 * 8);
   const int registers = std::min(work.registers, most);
   const int held = std::max(1, occupancy(gpu, work.threads, registers, work.shared_bytes).blocks);
@@ -193,8 +193,8 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   constexpr double kProductCycles = 2;  // m16n8k16 at 1024 multiply-adds a clock
   CostParts us;
   us[CostPart::launch] = 1;
-  // Partial sums are read once all are there, from device memory where they fill the second-level
-  // cache. Twice the time of their bytes, by fits.
+  // Partial sums are read once all are there, from DRAM if they exceed L2. They take twice the time
+  // of their bytes; fitted.
   constexpr double kReads = 2;
   const double partial_reads = work.partial_bytes / 2;
   const double l2_rate = gpu.sms * kL2Bytes * clock;  // bytes a us
@@ -210,8 +210,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::prologue] = (waves * work.prologue + start) * kLatencyCycles / clock;
   const double hidden_fill = dependent ? work.hidden_fill : 0;
   us[CostPart::fill] = (waves * work.fill - hidden_fill) * kLatencyCycles / clock;
-  // Lookups in global memory overlap; what a warp waits for them is a tenth of the latency, by
-  // fits.
+  // Lookups in global memory overlap: a warp waits for a tenth of their latency; fitted.
   constexpr double kWaited = 0.1;
   const double warps = work.threads / 32.0;
   const double waits = work.chain + kWaited * work.global_lookups / warps;
@@ -220,7 +219,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   const double first = dependent ? std::min(1.0, on_one) : 0;  // block, which hides some
   us[CostPart::l2] = (on_one * work.l2_bytes - first * work.hidden_l2_bytes) / kL2Bytes / clock +
                      work.partial_bytes / 2 / l2_rate;
-  // A register that is spilled goes through the L1, whose passes are those of shared memory.
+  // A spilled register goes through L1, which shares its wavefronts with shared memory.
   double spills = 2.0 * std::max(0, work.registers - most) * work.turns;
   // The more there are, the more often each, and warps wait for them. The estimate of registers is
   // not sharp, so those near the limit count too (fitted to attention).
@@ -230,19 +229,18 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   spills += 1.5 * excess * excess / 32 * warps * work.warp_turns;
   us[CostPart::chain] += waves * work.warp_turns * excess * kTurnsOfOne * kLatencyCycles / clock;
   us[CostPart::shared] = (on_one * (work.passes + spills) - first * work.hidden_passes) / clock;
-  // A line that comes from the second-level cache takes longer: 1.75 times, by fits to 8,300 plans
-  // of 40 products and 57 pairs of plans of others (H200).
+  // A line from L2 takes longer than one from L1; fitted.
   constexpr double kMissed = 1.75;
   // Blocks side by side gather from as many codebooks as they are of.
   const std::int64_t beside = std::min<std::int64_t>(held, static_cast<std::int64_t>(most_blocks));
   const std::int64_t books = std::min(work.books, ceil_div(beside, work.gathering));
   const double gathered = work.gathered_bytes * static_cast<double>(books);
-  // What blocks keep in shared memory is taken from the first-level cache.
+  // Shared memory of resident blocks is taken from L1.
   const double kept = static_cast<double>(beside) * static_cast<double>(work.shared_bytes);
   const double cache = std::max(0.0, gpu.shared_bytes_per_sm - kept);
   const double missed = std::max(0.0, 1 - cache / std::max(1.0, gathered));
   us[CostPart::lines] = on_one * (work.lines + kMissed * missed * work.first_lines) / clock;
-  // What the cache holds of them comes once, before lookups can hit.
+  // The part of them that L1 holds is loaded once before lookups can hit.
   if (gathered > 0 && work.first_bytes > 0) {
     const double touched = gathered * (1 - std::exp(-on_one * work.looked_up_bytes / gathered));
     us[CostPart::fill] += (1 - missed) * touched / work.first_bytes / clock;
@@ -250,8 +248,7 @@ CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu) {
   us[CostPart::lookups] = on_one * work.lookups / kSchedulers / clock;
   us[CostPart::arithmetic] = on_one * work.arithmetic / kSchedulers / clock;
   us[CostPart::tensor] = on_one * work.products * kProductCycles / clock;
-  // What a block waits for to fill again passes behind what those beside it do. 57 pairs of plans
-  // of products, of which gptvq-2 fills most often: 1.046 of the faster became 1.039.
+  // A refill of a block overlaps with the work of the blocks beside it.
   const double busy =
       *std::max_element(us.of.begin() + static_cast<int>(CostPart::memory), us.of.end());
   const double others = busy * static_cast<double>(beside - 1) / static_cast<double>(beside);

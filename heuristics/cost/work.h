@@ -1,10 +1,9 @@
-// What a call of a plan does, counted and weighed by nothing but the ceilings of the GPU: the terms
-// of the cost model (heuristics/cost.h). Each dataflow counts what one of its blocks does; from
-// blocks to time is the same for all.
+// The terms of the cost model (heuristics/cost.h): the work of a call, weighed by the GPU's
+// ceilings alone. Each dataflow counts the work of one of its blocks; the step from blocks to time
+// is common.
 //
-// Times are of the busiest multiprocessor, which has ceil(blocks / SMs) of them, less a part of
-// what others have not: they leave it more of what all share. `waves` are the turns in which its
-// blocks run, as many as are resident at a time.
+// Times are of the busiest SM, which has ceil(blocks / SMs) of them, less a part for the share of
+// common resources that others leave it. A wave is as many blocks as are resident at a time.
 #pragma once
 
 #include <array>
@@ -23,12 +22,12 @@ inline constexpr double kL2Bytes = 64;         // that an SM reads of L2 a clock
 // The first six follow each other, the others overlap.
 enum class CostPart {
   launch,    // one kernel
-  combine,   // of splits: the second kernel's launch, and its loads one after the other; or what
+  combine,   // merging splits: the second kernel's launch and its chained loads; or what
              // the last block does: barriers, its counter, and its loads; all partial sums
-  cluster,   // of one: its barriers, and what a block loads from the others
+  cluster,   // a cluster: its barriers, and what a block loads from the others
   prologue,  // the start; waves x chunks: barriers, and the first loads behind each
   fill,      // waves x loads that a thread waits for to fill codebooks, tables and staged x; the
-             // first-level cache, with what products look up in global memory
+             // L1, with the lookups of GEMMs in global memory
   chain,     // waves x loads of codes that a warp waits for, one after the other; and what it waits
              // for of lookups in global memory
   memory,    // codes and codebooks from device memory
@@ -52,55 +51,55 @@ struct CostParts {
   double operator[](CostPart part) const { return of[static_cast<std::size_t>(part)]; }
 };
 
-// What one block does from its first to its last instruction, on average; what the call does
-// beside.
+// Work of one block from its first to its last instruction, on average, and what the call does
+// besides.
 struct BlockWork {
   int threads = 0;
-  int registers = 0;  // a thread, as far as can be told before compiling
+  int registers = 0;  // per thread, as estimated before compiling
   int resident = 1;   // blocks that the compiler leaves registers to
   std::int64_t shared_bytes = 0;
   std::int64_t blocks = 0;
-  int cluster = 1;             // blocks that run at once
-  double prologue = 0;         // in turn: chunks or tiles of the block,
-  double start = 0;            // before the first, unless the last call's merging hides it,
-  double fill = 0;             // loads that a thread does to fill, so many times,
-  double fills = 1;            // all of them alike:
-  double hidden_fill = 0;      // of `fill`, in the first wave, these pass while the last call ends,
-  double hidden_passes = 0;    // as do these of `passes`
+  int cluster = 1;           // blocks that run at once
+  double prologue = 0;       // in turn: chunks or tiles of the block,
+  double start = 0;          // before the first, unless the last call's merging hides it,
+  double fill = 0;           // loads that a thread does to fill, so many times,
+  double fills = 1;          // all of them alike:
+  double hidden_fill = 0;    // part of `fill` that the first wave overlaps with the previous call,
+  double hidden_passes = 0;  // part of `passes` that it overlaps
   double hidden_l2_bytes = 0;  // and of `l2_bytes`,
   double chain = 0;            // loads of codes that a warp does
   double l2_bytes = 0;         // of the whole block, as all below
   double passes = 0;
   double lines = 0;
-  double first_lines = 0;      // of these, those that no lookup just before has touched
-  double global_lookups = 0;   // of `lookups`, those in global memory
-  double looked_up_bytes = 0;  // by these
-  // That an SM loads a clock of entries which its cache has not yet; 0: no such wait is counted.
-  // Of products, as fitted (H200); attention's first lookups are a term of its own.
+  double first_lines = 0;      // lines that no recent lookup has touched
+  double global_lookups = 0;   // lookups in global memory
+  double looked_up_bytes = 0;  // bytes of those lookups
+  // Bytes of codebook entries not yet in L1 that an SM can load per clock. 0 leaves the term out:
+  // attention counts its first lookups separately.
   double first_bytes = 0;
-  double gathered_bytes = 0;   // of the codebooks that lookups in global memory touch
+  double gathered_bytes = 0;   // bytes of the codebooks that lookups in global memory touch
   std::int64_t gathering = 1;  // blocks that follow each other and touch the same of these,
-  std::int64_t books = 1;      // of which there are so many
+  std::int64_t books = 1;      // number of these codebooks
   double lookups = 0;
   double arithmetic = 0;
-  double products = 0;      // of m16n8k16
-  double turns = 0;         // of loops whose registers, past the limit, go to memory and back
-  double warp_turns = 0;    // of loops of each warp, which waits for them besides
+  double products = 0;      // MMAs of m16n8k16
+  double turns = 0;         // iterations of loops that spill registers
+  double warp_turns = 0;    // per-warp iterations of spilling loops
   double memory_bytes = 0;  // of the whole call, as all below
   double partial_bytes = 0;
-  // Of merging splits: a second kernel's launch, 1 us each, and loads that a thread waits for, one
-  // after the other.
+  // Merging splits: kernel launches of 1 us each, and loads that a thread waits for one after the
+  // other.
   double merge_launches = 0;
   double merge_turns = 0;
   double exchanged_bytes = 0;  // that a block of a cluster loads from all of its blocks
-  double cluster_us = 1.5;     // of two barriers of a cluster; fits found 1.05 to 1.09 of both
+  double cluster_us = 1.5;     // two barriers of a cluster
   double peer_bytes = 100;     // that an SM loads of others a clock
-  // Share of a block that the busiest multiprocessor is spared where others have one less, in one
-  // wave and in several: by fits to 20,000 plans of 136 products and 11,000 of attention (H200).
+  // Share of a block that the busiest SM is spared if others have one less, in one wave and in
+  // several; fitted.
   double spared = 0.3;
   double spared_of_several = 0.1;
   double times = 1;             // that all of it takes, by fits to what else is counted
-  double times_of_several = 1;  // likewise, where a multiprocessor has several blocks
+  double times_of_several = 1;  // as above, if an SM has several blocks
 };
 
 // Passes of a phase of lanes, remembered: plans of one problem differ in few placements.
@@ -108,12 +107,12 @@ class ConflictTable {
  public:
   explicit ConflictTable(std::span<const AccessCounts> profiles) : profiles_(profiles) {}
 
-  // How lookups of an operand fall on the levels.
+  // How an operand's lookups are distributed over the levels.
   struct Levels {
     double passes = 0;       // a phase, at both shared levels
-    double global = 0;       // share of lookups that stand in global memory
+    double global = 0;       // share of lookups in global memory
     double lines = 0;        // that such a lookup touches,
-    double first_lines = 0;  // those of which no lookup just before has touched
+    double first_lines = 0;  // first touches of a line
   };
   Levels of(const OperandUse& use);
 
@@ -127,14 +126,14 @@ class ConflictTable {
 // The plan must be one that check() accepts.
 BlockWork block_work(const Plan& plan, const Problem& problem, ConflictTable& conflicts);
 
-// In us, each part at the GPU's own ceiling; parts that count turns at one L2 latency each.
+// Parts in us, each at the GPU's own ceiling; parts that count turns take one L2 latency each.
 CostParts ideal_us(const BlockWork& work, const GpuSpec& gpu);
 
-// What the counts of all dataflows share: filling what the block keeps near, and looking up.
-// `a_warp` lookups of one warp instruction each, all blocks alike.
+// Counts that all dataflows share: filling the near levels, and looking up. `a_block` lookups are
+// those of one block, in warp instructions, all blocks alike.
 void add_fill(BlockWork& to, const OperandUse& use);
 void add_lookups(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts);
-// What lookups take of memory: of the latter, what depends on the placement.
+// The memory part of lookups that depends on the placement.
 void add_levels(BlockWork& to, const OperandUse& use, double a_block, ConflictTable& conflicts);
 
 }  // namespace vqgen

@@ -109,7 +109,7 @@ Exchange exchange_of(LinearFusion fusion, int vector_size, int rows) {
     int lane;
     int number;
   };
-  std::map<std::pair<int, int>, Place> places;  // by output and column
+  std::map<std::pair<int, int>, Place> places;  // keyed by output and column
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int number = 0; number < rows; ++number) {
       const Word word = looked_up(fusion, vector_size, lane, number);
@@ -121,7 +121,7 @@ Exchange exchange_of(LinearFusion fusion, int vector_size, int rows) {
   for (int mask = 0; mask < kLanes; ++mask) {
     const std::size_t first = exchange.shuffles.size();
     for (int lane = 0; lane < kLanes; ++lane) {
-      std::size_t next = first;  // of the shuffles that bring the lane a word
+      std::size_t next = first;  // next shuffle that brings the lane a word
       for (int number = 0; number < rows; ++number) {
         const Word word = multiplied(fusion, rows, lane, number);
         const Place from = places[{word.output, word.column}];

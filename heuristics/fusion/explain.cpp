@@ -1,4 +1,4 @@
-// How entries come from where they are looked up to where they are multiplied, for people.
+// Explains how entries move from the lanes that look them up to those that multiply them.
 #include <fmt/format.h>
 
 #include "heuristics/explain.h"

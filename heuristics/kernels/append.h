@@ -1,4 +1,4 @@
-// What the dataflows of kv_append have in common on the host.
+// The common part of kv_append's dataflows on the host.
 #pragma once
 
 #include "heuristics/kernels/slice.h"
@@ -8,7 +8,7 @@ namespace vqgen {
 inline int visited_tokens(const KvAppend& op) { return vq::visited_tokens(facts(op)); }
 inline bool takes_slots(const KvAppend& op) { return vq::takes_slots(facts(op)); }
 
-// How rows are shared by blocks.
+// How blocks share the rows.
 template <class P>
 void judge_rows(Judge& judge, const P& plan, const KvAppend& op) {
   judge.require(plan.tokens_per_block <= visited_tokens(op),
@@ -44,15 +44,16 @@ void take_splits(P& plan, const KvAppend& op, std::int64_t wanted) {
 // their first.
 template <class Config>
 OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& format,
-                      const Config& config, const vq::FormatConfig& of) {
+                      const Config& config, const vq::FormatConfig& kernel_format) {
   const AppendShape& shape = op.shape;
-  OperandUse use{.operand = operand, .format = of};
+  OperandUse use{.operand = operand, .format = kernel_format};
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   if (format.in_parts()) {
     use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
   }
   const std::int64_t rows = std::int64_t{shape.batch} * visited_tokens(op) * shape.kv_heads;
-  const std::int64_t runs = vq::sub_vectors(config, of) / vq::run_sub_vectors(config, of);
+  const std::int64_t runs =
+      vq::sub_vectors(config, kernel_format) / vq::run_sub_vectors(config, kernel_format);
   use.lookups = static_cast<double>(rows * runs) * format.num_codebooks * format.entries();
   use.code_bytes = stored_code_bytes(rows, shape.head_dim, format);
   return use;

@@ -1,6 +1,5 @@
-// Appending wide sub-vectors by products, on tensor cores: a block reads each codebook once for all
-// of its rows, so it has as many as its registers hold, fewer where the GPU would have idle
-// multiprocessors.
+// Plans of kv_append by GEMM, for wide sub-vectors. A block reads each codebook once for all its
+// rows, so it has as many rows as its registers hold, or fewer if SMs would be idle.
 #include <algorithm>
 #include <bit>
 
@@ -9,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-// Of a block, whose operands of products its registers hold.
+// Most rows per block: registers hold their MMA operands.
 constexpr int kMostRows = 256;
 
 void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand) {
@@ -43,7 +42,7 @@ int most_rows(const KvAppend& op, const AppendGemm& plan) {
   return rows;
 }
 
-// Of a thread: operands of its sub-vectors, and sums, entries, norms and what is kept of sets.
+// Registers per thread: operands of its sub-vectors, sums, entries, norms and kept estimates.
 int registers_of(const KvAppend& op, const AppendGemm& plan) {
   const vq::ProductsConfig config = configured(plan, op);
   const int others = plan.warpgroups == 1 ? 92 : 100;
@@ -54,7 +53,7 @@ int registers_of(const KvAppend& op, const AppendGemm& plan) {
   return others + widest * vq::product_vectors(config) / 64;
 }
 
-// Of one tensor's blocks, added to `to` by their share of all.
+// Work of one tensor's blocks, added to `to` by their share of all blocks.
 void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
                          const vq::FormatConfig& format, double share_of_blocks) {
   const double turns = static_cast<double>(vq::share_units(config, format)) *
@@ -63,12 +62,12 @@ void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
   const double steps = format.vector_size / 16.0;
   const double groups = entries / vq::kProductEntries;
   const double rows = turns * vq::run_vectors(config);
-  // Of 32 rows and 32 entries: each lane's maxima of its sets, most of three numbers at once, sets
-  // that are put in their place, 4 loads of norms and 2 of entries each step.
+  // Instructions for 32 rows and 32 entries: each lane's set maxima, mostly of three numbers at
+  // once, insertions of sets, 4 loads of norms, and 2 loads of entries per step.
   const double tiles = rows / 32 * groups;
   const double sets = 32.0 / vq::set_entries(format);
   to.products += share_of_blocks * tiles * 8 * steps;
-  // And norms of all entries; then each row's set, and what is left.
+  // Further: norms of all entries; then each row's sets, and the residual.
   const double norms = turns * groups * format.vector_size * 1.5;
   const double compare = vq::set_entries(format) * (3.5 * format.vector_size + 30) / 32;
   to.arithmetic += share_of_blocks * (tiles * (0.6 * (32 - sets) + 5 * sets + 12) + norms +
@@ -103,9 +102,8 @@ void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const 
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
-// Half of the GPU's multiprocessors have a block, where there are tokens enough for blocks of 128
-// and more: warps without sub-vectors of their own would share the copies and norms of a tile all
-// the same, but more blocks make these anew.
+// Half of the SMs get a block if there are tokens for blocks of 128 and more: further blocks would
+// repeat the copies and norms of tiles.
 AppendGemm choose_plan(AppendGemm plan, const KvAppend& op, const GpuSpec& gpu) {
   constexpr int kLeastTokens = 128;
   constexpr int kLeastThreads = 128;
@@ -134,7 +132,7 @@ AppendGemm choose_plan(AppendGemm plan, const KvAppend& op, const GpuSpec& gpu) 
   return plan;
 }
 
-// Codebooks are read from global memory as they stand.
+// Codebooks are read from global memory in their stored form.
 void add_candidates(Candidates& to, AppendGemm plan, const KvAppend& op, SpacePlacement allowed) {
   using P = AppendGemm;
   if (allowed == SpacePlacement::shared) return;

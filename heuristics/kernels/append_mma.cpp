@@ -1,5 +1,4 @@
-// Appending by fragments, on tensor cores: for many new tokens, of which a block has enough rows
-// for each of its warps.
+// Plans of mma kv_append: many new tokens, so that a block has enough rows for each of its warps.
 #include <algorithm>
 #include <bit>
 
@@ -9,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-// Of a block of several sequences, at most: enough for a warp each to load and transform one.
+// Most rows of a block of several sequences: one warp loads and transforms each.
 constexpr int kRowsOfSequences = 8;
 constexpr int kItemsAnSm = 8;  // warps, where items can be made smaller instead
 
@@ -33,7 +32,7 @@ void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
                 operand, format.entries(), vq::kAppendTile);
 }
 
-// Of one tensor's blocks, added to `to` by their share of all.
+// Work of one tensor's blocks, added to `to` by their share of all blocks.
 template <class Config>
 void count_products(BlockWork& to, const Config& config, const vq::FormatConfig& format,
                     double share_of_blocks) {
@@ -44,8 +43,7 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
   const double groups = tiles / vq::group_tiles(format);
   const double products = items * stages * tiles * config.row_tiles;
   to.products += share_of_blocks * products;
-  // Four minima a product, and of each group's slots 3 more; then half of a lane's row tiles, of a
-  // set.
+  // Four minima per MMA, and 3 more per slot of a group; then half of a lane's row tiles per set.
   const double compare =
       config.row_tiles * vq::group_tiles(format) * (3.0 * format.vector_size + 4);
   const double slots = groups * 2 * config.row_tiles * 3;
@@ -73,7 +71,8 @@ void judge_plan(Judge& judge, const AppendMma& plan, const KvAppend& op, const G
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
-// Few tokens of each of several sequences: as many sequences as leave half of the SMs a block.
+// With few tokens in each of several sequences: as many sequences per block as leave half of the
+// SMs a block.
 void take_sequences(AppendMma& plan, const KvAppend& op, const GpuSpec& gpu) {
   const int most = std::min(kRowsOfSequences / visited_tokens(op), op.shape.batch);
   if (most < 2) return;
@@ -86,12 +85,13 @@ void take_sequences(AppendMma& plan, const KvAppend& op, const GpuSpec& gpu) {
   if (items < std::int64_t{kItemsAnSm} * gpu.sms) plan.row_tiles = 2;
 }
 
-// As many tokens as leave the GPU enough blocks, and a warp for each item of few.
+// Chooses as many tokens per block as leave the GPU enough blocks, and a warp per item if items are
+// few.
 AppendMma choose_plan(AppendMma plan, const KvAppend& op, const GpuSpec& gpu) {
   const std::int64_t wanted = std::int64_t{kAppendBlocks} * gpu.sms;
   const auto tokens = static_cast<unsigned>(visited_tokens(op));
-  const auto fits = [&](const AppendMma& of) {
-    return call_shape(of, op).shared_bytes() <= gpu.shared_bytes_per_block;
+  const auto fits = [&](const AppendMma& candidate) {
+    return call_shape(candidate, op).shared_bytes() <= gpu.shared_bytes_per_block;
   };
   plan.tokens_per_block =
       static_cast<int>(std::min(std::bit_floor(tokens), unsigned(plan.tokens_per_block)));
@@ -104,7 +104,7 @@ AppendMma choose_plan(AppendMma plan, const KvAppend& op, const GpuSpec& gpu) {
   return plan;
 }
 
-// Codebooks are read from global memory as they stand.
+// Codebooks are read from global memory in their stored form.
 void add_candidates(Candidates& to, AppendMma plan, const KvAppend& op, SpacePlacement allowed) {
   using P = AppendMma;
   if (allowed == SpacePlacement::shared) return;

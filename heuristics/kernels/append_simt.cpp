@@ -1,5 +1,5 @@
-// Appending by lanes: a decode step has few rows, so that each is shared by as many blocks as the
-// GPU has room for, and the entries of a codebook by the warps that a block has to spare.
+// Plans of simt kv_append. A decode step has few rows: as many blocks as the GPU has room for share
+// a row, and the spare warps of a block share a codebook's entries.
 #include <algorithm>
 #include <bit>
 
@@ -9,7 +9,7 @@
 namespace vqgen {
 namespace {
 
-constexpr int kMostTokens = 8;  // of a block: enough to read a codebook for
+constexpr int kMostTokens = 8;  // per block: enough to amortize reading a codebook
 constexpr int kWarpsAnSm = 16;  // that hide the latency of loads of entries
 constexpr int kMostAppendThreads = 512;
 constexpr int kEntriesALane = 4;  // at least: as many loads are begun before the first is used
@@ -42,7 +42,7 @@ AppendSimt with_threads(const KvAppend& op, AppendSimt plan, int threads) {
 template <class Config>
 void judge_operand(Judge& judge, const Config& config, const vq::FormatConfig& format,
                    const char* operand) {
-  // Of a thread, beside what the distances to them take.
+  // Numbers per thread, besides the registers of distances.
   constexpr int kMostNumbers = 64;
   const int numbers = vq::run_sub_vectors(config, format) * vq::piece_elements(format);
   judge.require(
@@ -56,7 +56,7 @@ void judge_operand(Judge& judge, const Config& config, const vq::FormatConfig& f
 constexpr double kLoadsAnInstruction = 2.0 / 300;
 constexpr int kLoadsAhead = 4;  // ops/append_rows.cuh
 
-// Of one tensor's blocks, added to `to` by their share of all; the longest chain of either counts.
+// Work of one tensor's blocks, added to `to` by their share of all; the longer chain counts.
 template <class Config>
 void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& format,
                   double share_of_blocks) {
@@ -66,8 +66,8 @@ void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& f
   const std::int64_t items = std::int64_t{config.tokens_per_block} * vq::ceil_div(share, run);
   const bool lattice = format.decoder == Decoder::e8p;
   const std::int64_t loads = ceil_div(vq::entries(format), 32 * config.warps_along_entries);
-  // To make numbers of an entry, and to compare: a subtraction and a multiply-add a number, and
-  // three to keep the nearest; of the lattice signs and the cheapest besides, for two shifts.
+  // Decoding an entry and comparing: a subtraction and an FMA per number, and three to keep the
+  // nearest; for the lattice also signs and the cheapest flip, for two shifts.
   const double compare =
       run * (lattice ? 2.0 * (7 * format.vector_size + 8) : 2.0 * format.vector_size + 3);
   const double a_load = format.vector_size + compare;
@@ -137,7 +137,7 @@ AppendSimt choose_plan(AppendSimt plan, const KvAppend& op, const GpuSpec& gpu) 
   return plan;
 }
 
-// Codebooks are read from global memory as they stand.
+// Codebooks are read from global memory in their stored form.
 void add_candidates(Candidates& to, AppendSimt plan, const KvAppend& op, SpacePlacement allowed) {
   using P = AppendSimt;
   if (allowed == SpacePlacement::shared) return;

@@ -1,5 +1,5 @@
-// What the dataflows of attention_decode share: a grid of splits over tokens that fills the GPU,
-// heads of one KV head together so that a code is decoded once for all of them.
+// The common part of attention_decode's dataflows: split-KV over a grid that fills the GPU, with
+// the heads of a KV head in one block so that a code is decoded once for all of them.
 #pragma once
 
 #include <algorithm>
@@ -26,10 +26,10 @@ std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
   return op.shape.tokens * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
 }
 
-// Blocks by length of such a plan that stand on a multiprocessor at once: by shared memory, and by
-// the registers that they are compiled for, 128 a thread, or up to 255 of more heads and channels.
+// Blocks per SM with a balanced schedule: limited by shared memory, and by the registers requested
+// for them, 128 per thread, or up to 255 with more heads and channels.
 int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSpec& gpu);
-// As many splits as blocks stand on the GPU at once, so that each loads its codebooks once and all
+// The number of blocks that the GPU holds at once, as splits: each loads its codebooks once and all
 // end together.
 int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu);
 
@@ -37,7 +37,7 @@ inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format)
   return format.row_words(op.shape.head_dim);
 }
 
-// Heads a block: at most `most`, so that accumulators stay in registers, and as even as the group
+// Heads per block: at most `most`, so that accumulators stay in registers, and as even as the group
 // allows (9 heads make blocks of 5 and 4).
 inline int even_heads(const AttentionDecode& op, std::int64_t most = 8) {
   const std::int64_t group = op.group();
@@ -75,8 +75,8 @@ bool place_codebooks(P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   return false;
 }
 
-// Places the codebooks. Wide rows of codes may not fit in flight, whatever stands in global memory:
-// shorter tiles, then one at a time.
+// Places the codebooks. If wide code rows do not fit in flight with everything in global memory,
+// tiles get shorter, then one at a time.
 template <class P>
 void fit_tile(P& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShortestTile = 8;
@@ -110,7 +110,7 @@ void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
                 plan.heads_per_block, op.values.piece());
 }
 
-// What holds for all dataflows. A block of `several` may have heads of more than one query token.
+// Rules of all dataflows. With `several` a block may have heads of more than one query token.
 template <class P>
 void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, const GpuSpec& gpu,
                      bool several = false) {
@@ -185,7 +185,7 @@ void add_splits(Candidates& to, const AttentionDecode& op, P plan, int tokens,
   }
 }
 
-// Of an op that reads a cache. `channels` of a head are each block's.
+// Codebook use of an op that reads a cache. Each block has `channels` of a head.
 template <class Op>
 OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& config, int channels,
                      double head_blocks, double blocks) {
@@ -193,7 +193,7 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
   OperandUse use{.operand = operand, .format = config};
   use.units = vq::units_of(config, channels);
-  use.lane_units = static_cast<int>(use.units);  // lanes stand side by side along a row
+  use.lane_units = static_cast<int>(use.units);  // lanes are adjacent along a row
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   if (format.in_parts()) {
     use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
@@ -229,13 +229,9 @@ PlanUse use_of(const AttentionLut&, const AttentionDecode&);
 PlanUse use_of(const AttentionMma&, const AttentionDecode&);
 PlanUse use_of(const AttentionHistogram&, const AttentionDecode&);
 
-// What blocks of fragments and bytes wait for, in turns of one load of the second-level cache:
-// fitted on an H100 but for what says otherwise.
-//
-// Loads that a thread waits for, one after the other, to fetch `books` codebooks a block. Copies of
-// whole codebooks, which are under way together, take a load for 16 KiB (fitted to cq-4c8b on an
-// H200); entries that a thread fetches 64 bytes at a time three for each time, no more than one by
-// one (vecinfer-d8b12i8, H200).
+// Chained loads that a thread waits for, in L2 latencies, to fetch `books` codebooks per block; the
+// constants of this and the following functions are fitted. Bulk copies of whole codebooks overlap;
+// a thread fetches up to 64 bytes of entries at a time.
 inline double fetch_turns(const vq::FormatConfig& format, double books, int threads) {
   constexpr double kCopiedOfTurn = 16384;
   constexpr double kTogether = 3;
@@ -252,8 +248,7 @@ inline double fetch_turns(const vq::FormatConfig& format, double books, int thre
   return std::min(one_by_one, 1 + kTogether * times);
 }
 
-// The same to fill shared memory with entries, and a thread's stores of them in as many copies: 240
-// passes take as long as a load (fitted).
+// fetch_turns() plus the thread's stores to shared memory, in as many copies.
 inline double fill_turns(const OperandUse& use, std::int64_t blocks, int threads) {
   constexpr double kPassesOfTurn = 240;
   if (vq::is_scalar(use.format.decoder)) return 0;
@@ -268,8 +263,8 @@ inline double fill_turns(const PlanUse& use, int threads) {
   return turns;
 }
 
-// Copies of whole codebooks are under way while the last launch ends; what threads fetch and store
-// themselves was not seen to be: by fits to 6,900 plans of 97 problems (H200).
+// Bulk copies of whole codebooks overlap with the end of the previous launch; entries that threads
+// fetch and store themselves do not. Fitted.
 inline void fill_by_copies(BlockWork& to, const PlanUse& use) {
   constexpr double kHidden = 0.85;
   to.fill = fill_turns(use, to.threads);
@@ -283,7 +278,7 @@ inline void fill_by_copies(BlockWork& to, const PlanUse& use) {
   to.hidden_l2_bytes = kHidden * copied.l2_bytes;
 }
 
-// Before and after the tokens: the query, a channel a thread; the parts of warps.
+// Work before and after the tokens: the query, one channel per thread; merging the warps' parts.
 template <class P>
 double around_turns(const P& plan, const AttentionDecode& op) {
   const double quads = std::ceil(plan.heads_per_block / 4.0);
@@ -292,20 +287,20 @@ double around_turns(const P& plan, const AttentionDecode& op) {
          plan.threads / 32.0 * quads * dims / 1024;
 }
 
-// A step of a warp, of so many tiles of 8 tokens.
+// L2 latencies of a warp's step of `tiles` tiles of 8 tokens.
 inline double step_turns(double tiles, double quads, const AttentionDecode& op) {
   return 1.25 + tiles * (0.11 * quads + 0.16 * op.shape.head_dim / 128);
 }
 
-// Tiles that a block of lanes, tables or channels takes.
+// Tiles per block in dataflows simt, lut and channels.
 template <class P>
 double block_tiles(const P& plan, const AttentionDecode& op) {
   const std::int64_t tiles = ceil_div(op.shape.tokens, std::int64_t{plan.tile_tokens});
   return static_cast<double>(ceil_div(tiles, std::int64_t{plan.splits}));
 }
 
-// A token's key is decoded by lanes_per_token threads, its value by a thread a sub-vector; four
-// barriers a tile.
+// lanes_per_token threads decode a token's key, and a thread per sub-vector its value; a tile has
+// four barriers.
 template <class P>
 void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const PlanUse& use,
                  ConflictTable& conflicts) {
@@ -316,7 +311,7 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   const auto config = configured(plan, op);
   const double key_subs = vq::key_channels(config) / op.keys.piece();
   const double value_subs = vq::value_channels(config) / op.values.piece();
-  // Turns of a warp in one tile: tokens at a time, sub-vectors of a lane.
+  // Turns per warp and tile: tokens at a time, sub-vectors per lane.
   const double key_turns = std::ceil(tile * plan.lanes_per_token / plan.threads) *
                            std::ceil(key_subs / plan.lanes_per_token);
   const double slices = std::floor(plan.threads / value_subs);

@@ -110,7 +110,7 @@ AttentionChannels choose_plan(AttentionChannels plan, const AttentionDecode& op,
   return plan;
 }
 
-// Channel splits: none, those of s* (channel_splits.h), and twice and half as many.
+// Channel splits: none, s* (channel_splits.h), and twice and half s*.
 void add_candidates(Candidates& to, AttentionChannels plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
   const std::vector<PlacementPair> placements = placement_pairs(op, allowed);

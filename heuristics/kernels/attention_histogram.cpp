@@ -1,4 +1,4 @@
-// Attention by bins: as few passes over the tokens as shared memory allows.
+// Plans of histogram attention: as few passes over the tokens as shared memory allows.
 #include "heuristics/kernels/attention.h"
 
 namespace vqgen {
@@ -23,7 +23,7 @@ void judge_columns(Judge& judge, const VqFormat& format, const char* operand) {
       operand, format.entries(), kLeastWidth);
 }
 
-// Of a thread of the scores: sums of a token's heads, and a word of its codes.
+// Registers of a score thread: sums of a token's heads, and a word of its codes.
 int registers_of(const vq::BinsConfig& c) {
   return c.tokens_per_thread * (vq::padded_heads(c) + 1) + 24;
 }
@@ -35,8 +35,8 @@ std::int64_t fill_blocks(const AttentionHistogram& plan, const AttentionDecode& 
          plan.bin_slices;
 }
 
-// Two tables in flight where they fit, of those codebooks of which one fits. Lookups of the others
-// go to global memory: the second-level cache gives a sector for each.
+// Two tables in flight if they fit, for codebooks one of whose tables fits. Lookups of larger ones
+// go to global memory: L2 serves a sector each.
 void choose_tables(AttentionHistogram& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const auto fits = [&](int entries, int in_flight) {
     plan.shared_entries = entries;
@@ -54,8 +54,8 @@ void choose_tables(AttentionHistogram& plan, const AttentionDecode& op, const Gp
 // fewest slices of the entries with which they fit. Columns are shared evenly: 3, 3 and 2 of them
 // take longer than 2 each.
 void choose_bins(AttentionHistogram& plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  const auto fits = [&](const AttentionHistogram& of) {
-    return vq::bins_shared(configured(of, op)).total <= gpu.shared_bytes_per_block;
+  const auto fits = [&](const AttentionHistogram& candidate) {
+    return vq::bins_shared(configured(candidate, op)).total <= gpu.shared_bytes_per_block;
   };
   plan.bin_heads = 1;
   while (plan.bin_slices < op.values.entries() / kLeastWidth && !fits(plan)) plan.bin_slices *= 2;
@@ -74,12 +74,12 @@ void choose_bins(AttentionHistogram& plan, const AttentionDecode& op, const GpuS
     if (!fits(more)) break;
     plan = more;
   }
-  // By registers: powers of four tokens of each head, twice.
+  // Registers limit it: powers of four tokens of each head, twice.
   if (plan.bin_heads > 2) plan.bin_threads = 512;
 }
 
-// The fewest splits of a sequence's tokens with which blocks of bins, one a multiprocessor, fill
-// nine tenths of their waves.
+// The fewest splits of a sequence's tokens with which histogram blocks, one per SM, fill nine
+// tenths of their waves.
 int even_waves(std::int64_t blocks, const AttentionDecode& op, int threads, const GpuSpec& gpu) {
   const std::int64_t most = std::clamp<std::int64_t>(op.shape.tokens / (16 * threads), 1, 64);
   for (int splits = 1; splits < most; ++splits) {
@@ -102,8 +102,8 @@ std::int64_t product_blocks(const AttentionHistogram& plan, const AttentionDecod
          vq::columns_of(config.values) * (config.values.per_head ? op.shape.kv_heads : 1);
 }
 
-// So many rows that a block of products has no half without one, `most` at most, as far as shared
-// memory has room for so many blocks.
+// Sets the rows of a GEMM block, at most `most`, so that no block is half empty and shared memory
+// has room for `blocks` blocks.
 void choose_rows(AttentionHistogram& plan, int most, int blocks, const AttentionDecode& op,
                  const GpuSpec& gpu) {
   const std::int64_t rows = product_rows(plan, op);
@@ -116,9 +116,8 @@ void choose_rows(AttentionHistogram& plan, int most, int blocks, const Attention
   }
 }
 
-// Where blocks of 128 rows have 4096 entries each, two a multiprocessor. Else blocks of 64 rows,
-// one: partials of more splits of the entries take longer to merge than they spare. Nine tenths of
-// the places are enough.
+// Two blocks of 128 rows per SM if there are 4096 entries for each; else one of 64 rows: partials
+// of more entry splits cost more to merge than they save. Nine tenths of a wave are enough.
 void choose_products(AttentionHistogram& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kMostSplits = 16;
   constexpr int kManyEntries = 4096;
@@ -235,8 +234,8 @@ PlanUse use_of(const AttentionHistogram& plan, const AttentionDecode& op) {
 
 void count_work(BlockWork& to, const AttentionHistogram& plan, const AttentionDecode& op,
                 const PlanUse&, ConflictTable&) {
-  // Of the blocks of scores and of bins, per SM's share of the tokens: a number for each column
-  // and head, by about 3.5 passes of 32.
+  // Work of score and histogram blocks, per SM's share of the tokens: one number per column and
+  // head, at the fitted wavefronts per 32.
   const auto c = configured(plan, op);
   double columns = vq::columns_of(c.values) * 3.5 * op.group();
   for (int i = 0; i < vq::key_parts(c); ++i) columns += vq::columns_of(vq::key_format(c, i)) * 6.2;

@@ -1,4 +1,4 @@
-// Attention by bytes: keys and values of int8 entries, all products of integers.
+// Plans of int8_mma attention: keys and values with int8 entries, all MMAs in integers.
 #include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/attention.h"
 
@@ -33,9 +33,8 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
       operand, format.layout.rows);
 }
 
-// As many splits as one wave of `resident` blocks a multiprocessor has room for, each with two
-// rounds at least, but for up to four (H200: 1 x 4096 tokens took 5.74 us by 8 splits and 5.96 by
-// 16, 1 x 1024 5.27 by 2 and 4.62 by 4); and as many as let a warp sum up its tokens.
+// Sets the splits to one wave of `resident` blocks per SM, each with at least two rounds unless
+// there are up to four splits, and enough of them that a warp's sums fit its integers.
 int one_wave(const AttentionDecode& op, const AttentionInt8Mma& plan, const GpuSpec& gpu,
              int resident) {
   constexpr std::int64_t kMost = 256;
@@ -48,8 +47,8 @@ int one_wave(const AttentionDecode& op, const AttentionInt8Mma& plan, const GpuS
   return static_cast<int>(std::clamp(wave, std::min(least, kMost), kMost));
 }
 
-// Blocks of so many threads, less where shared memory has less room, with three rounds of codes on
-// their way: a fourth was 1 to 4 % slower wherever it was timed, two were up to 6 % (H200).
+// A block of `threads` threads, or fewer if shared memory is small, with three rounds of codes in
+// flight, the fastest number measured.
 AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu,
                          int threads, int resident = 1) {
   plan.threads = std::min(threads, most_threads(plan));
@@ -63,29 +62,22 @@ AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const
   return plan;
 }
 
-constexpr std::int64_t kFewTokens = 4096;  // of a sequence that one block of a quad takes
+constexpr std::int64_t kFewTokens = 4096;  // per sequence that one block of a quad takes
 
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionInt8Mma& plan) {
   return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
 }
 
-// Us on an H200 by 8, 12 and 16 warps, of 128 channels: 16 x 16384 tokens 41.7, 40.2 and 39.3, 1 x
-// 196608 34.4, 33.2 and 33.1, in pages of 64 46.0, 42.8 and 42.0, 37.8, 34.9 and 35.6; shorter
-// blocks begin sooner with smaller rounds: 1 x 32768 10.1, 10.4 and 11.0, 28 heads of 4 9.9, 10.5
-// and 10.9. Where blocks stand in line, two that share a multiprocessor fill each other's gaps:
-// 64 x 8192 took 82.3 by 6 warps each, 86.0 by 12.
-// So they do where one each leaves many multiprocessors without: 21 x 11251, 84 heads and sequences
-// of 64 channels, 15.6 as 252 blocks of 6 warps, 18.5 as 84 of 12; but 3 x 50000, 15 of them, 26.3
-// as 255 blocks of 6 warps, 25.5 as 120 of 12 (H200).
+// Choice of warps per block: long shares amortize 16 warps, and short blocks start sooner with
+// smaller rounds. With more than one wave of blocks, or many SMs idle at one block each, two
+// smaller blocks per SM fill each other's gaps.
 constexpr std::int64_t kShortShare = 2048;  // tokens
 constexpr std::int64_t kLongShare = 16384;
-constexpr double kFullEnough = 0.75;  // of the multiprocessors
+constexpr double kFullEnough = 0.75;  // share of the SMs
 constexpr int kThreadsOfTwo = 192;    // where two blocks share one
 
-// Where blocks stand in line. Two quads of heads of 128 channels and no splits take 207 registers,
-// by which blocks of 6 warps do not share a multiprocessor. Us by 6 and by 4 warps, of 64 heads of
-// 8: 32 x 6080 60.1 and 45.7, 64 x 8192 151 and 114 (H200); of 35 problems of 1024 to 16384 tokens
-// 4 warps took 0.67 to 0.78 times as long (H100). With splits they take 168.
+// With more than one wave and two quads of heads of 128 channels, registers let blocks of 4 warps,
+// but not of 6, share an SM. With splits fewer registers are needed.
 AttentionInt8Mma in_line(const AttentionInt8Mma& plan, const AttentionDecode& op,
                          const GpuSpec& gpu) {
   constexpr int kThreadsOfTwoQuadsInLine = 128;
@@ -138,10 +130,8 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   judge_attention(judge, plan, op, gpu);
 }
 
-// All heads of a KV head that there are registers for share what is looked up. Where blocks are
-// short even so, a quad each makes for fewer splits: 28 heads of 4 KV heads, 1 x 32768 tokens, took
-// 11.9 us so, 12.5 with 7 heads a block (H100); or for none: 32 heads of 4, 9 x 933, 64 channels,
-// 4.64 us so, 5.67 by fragments, which are taken where blocks of more heads share a sequence.
+// All heads of a KV head that registers allow share each lookup. If blocks are short even so, one
+// quad per block needs fewer splits, or none, and is faster.
 AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const AttentionInt8Mma together = of_heads(plan, op, gpu, even_heads(op));
   if (together.heads_per_block <= 4) return together;
@@ -151,7 +141,7 @@ AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, c
   return side_by_side && share_of_block(op, quads) <= most ? quads : together;
 }
 
-// All entries stand in shared memory in copies, whatever else may be allowed. It was timed on
+// All entries are in shared memory in copies, whatever other placements are allowed. It is tuned on
 // Hopper alone.
 void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
@@ -176,22 +166,22 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
               });
 }
 
-// As fragments count, but for products of bytes, and for values that are turned by permutes. By
-// fits to 50 plans of 19 problems (H200): what warps past the eighth take at start and end, and how
-// much longer the schedulers with most warps work where a block is alone on its multiprocessor.
+// The count of mma, with byte MMAs and values permuted to operands. Fitted: the cost of warps
+// beyond the eighth at start and end, and of unevenly loaded schedulers if a block is alone on its
+// SM.
 void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
   const double steps = std::ceil(tokens / plan.threads);
   const double raw_turns = std::ceil(std::ceil(op.raw_slots() / double{vq::kRawTile}) /
-                                     (warps * plan.splits));  // of a warp, a tile each
+                                     (warps * plan.splits));  // tiles per warp
   const double tiles = warps * (steps * vq::kBytesStep / 8 + raw_turns);
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double lookups = tiles * op.shape.head_dim / 16;
   for (const OperandUse& each : use.operands) add_lookups(to, each, lookups, conflicts);
   const double octets = op.shape.head_dim / 32.0;
-  to.products += tiles * octets * quads;  // of keys a half of a product, of values as much
+  to.products += tiles * octets * quads;  // keys take half an MMA, values as much
   to.arithmetic += tiles * (op.shape.head_dim / 8.0 + quads * 12);
   to.passes += 2 * warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
   constexpr double kOfWarp = 0.8;

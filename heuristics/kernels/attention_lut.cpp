@@ -1,5 +1,5 @@
-// Attention by tables: score tables stand in shared memory whole, made of entries that each block
-// reads but once.
+// Attention by lookup tables: whole score tables in shared memory, made of entries that each block
+// reads only once.
 #include "heuristics/kernels/attention.h"
 
 namespace vqgen {
@@ -16,7 +16,7 @@ void judge_plan(Judge& judge, const AttentionLut& plan, const AttentionDecode& o
                 "keys: a score table holds no 65536 points of the E8P lattice; use dataflow simt");
   judge.require(plan.table_bits == 16 || plan.table_bits == 32,
                 "table_bits {} is neither 16 nor 32", plan.table_bits);
-  constexpr int kMostHeads = 16;  // whose sums a lane keeps in registers
+  constexpr int kMostHeads = 16;  // per lane: their sums stay in registers
   judge.require(plan.heads_per_block <= kMostHeads,
                 "heads_per_block {} are more than the {} whose scores dataflow lut sums at once",
                 plan.heads_per_block, kMostHeads);
@@ -37,8 +37,8 @@ void judge_plan(Judge& judge, const AttentionLut& plan, const AttentionDecode& o
   judge_attention(judge, plan, op, gpu);
 }
 
-// As many heads side by side as their score tables fit, in fp32. In f16, which rounds scores by
-// more than a result in f16 may show, only where one head's do not fit and the result is bf16.
+// Sets as many adjacent heads as score tables fit in fp32. f16, which may round scores visibly for
+// an f16 result, is used only if one head does not fit and the result is bf16.
 AttentionLut choose_plan(AttentionLut plan, const AttentionDecode& op, const GpuSpec& gpu) {
   plan.heads_per_block = even_heads(op);
   while (plan.heads_per_block > 1 && !place_codebooks(plan, op, gpu)) {
@@ -56,8 +56,8 @@ AttentionLut choose_plan(AttentionLut plan, const AttentionDecode& op, const Gpu
   return plan;
 }
 
-// Key entries are read once a block, from global memory, so that none of these plans has all
-// shared.
+// A block reads key entries once, from global memory, so that none of these plans has all entries
+// in shared memory.
 void add_candidates(Candidates& to, AttentionLut plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
   if (allowed == SpacePlacement::shared) return;

@@ -1,4 +1,4 @@
-// Attention by fragments, on tensor cores.
+// Plans of mma attention, on tensor cores with 16-bit operands.
 #include <array>
 #include <limits>
 
@@ -35,8 +35,7 @@ int widest_load(const AttentionDecode& op) {
 }
 
 // Blocks that share a sequence: as many as one wave holds, so that no block waits for another to
-// end, with a step for each warp at least. On an H200, 16 blocks for each of 8 heads took 16.9 us
-// where 24 and 32 took 20 and more (d4b8, 32768 tokens).
+// end, with at least a step per warp. More than one wave is slower.
 std::int64_t wave(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
   constexpr std::int64_t kMost = 256;
   return std::clamp<std::int64_t>(gpu.sms / head_blocks(op, plan), 1, kMost);
@@ -53,8 +52,8 @@ std::int64_t share_of_block(const AttentionDecode& op, const AttentionMma& plan,
   return ceil_div(op.shape.tokens, wave(op, plan, gpu));
 }
 
-// Whether each group of channels has a codebook of its own, and blocks look up no more entries than
-// they load.
+// True if each group of channels has its own codebook, and blocks look up no more entries than they
+// would load.
 bool reads_entries_once(const AttentionDecode& op, const AttentionMma& plan) {
   if (op.keys.scope != Scope::channel_group || op.values.scope != Scope::channel_group) {
     return false;
@@ -66,14 +65,9 @@ bool reads_entries_once(const AttentionDecode& op, const AttentionMma& plan) {
   });
 }
 
-// Where one wave leaves a block few tokens, more warps would take them from other blocks, and to
-// fill shared memory with entries takes longer than what they are read for: CQ-2, 8 KV heads, took
-// 7.7 us for 1024 tokens so, 8.5 with half the warps, and 12.2 as longer ones do (H200). From 128
-// tokens on a codebook a head is worth copying: 1 x 2048 of d4b8 took 6.6 us so, 7.2 without. Of a
-// codebook a channel group, 256 tokens read an entry once on average: CQ-4 and CQ-2 with 32 KV
-// heads, 1 x 1024, took 10.1 and 8.1 us so, 14.9 and 10.2 with entries in shared memory. Lookups
-// that wait for global memory take registers, which more heads a block need themselves (8 KV heads,
-// 4096 tokens: no gain).
+// If one wave leaves a block few tokens, more warps per block would leave fewer blocks, and filling
+// shared memory may cost more than it saves. Codebooks per channel group are then read from global
+// memory, unless more heads per block need the registers of those lookups.
 std::optional<AttentionMma> for_short_shares(const AttentionDecode& op, AttentionMma plan,
                                              const GpuSpec& gpu) {
   constexpr std::int64_t kShort = 64;  // tokens
@@ -86,10 +80,9 @@ std::optional<AttentionMma> for_short_shares(const AttentionDecode& op, Attentio
   return plan;
 }
 
-// 8 warps in place of 16: where those would take a step or two each, fewer parts are merged at the
-// end (d4b8, 1 x 8192: 8.9 us against 9.7), and where blocks stand in line, two that share a
-// multiprocessor fill each other's gaps (64 x 8192: 106 us against 110). Where codebooks leave no
-// room for two, nothing but warps fills them (CQ-4, 8 x 1024: 45 us against 38; H200).
+// True if 8 warps per block beat 16: with only a step or two per warp fewer parts are merged, and
+// with several waves two blocks per SM fill each other's gaps. If codebooks leave no room for two
+// blocks, 16 warps are better.
 bool wants_few_warps(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
   constexpr std::int64_t kFew = 512;  // tokens
   if (share_of_block(op, plan, gpu) <= kFew) return true;
@@ -100,22 +93,19 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionMma& plan, const 
          occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
-// Heads that a block has registers for: of at most 256 threads, and of more.
+// Heads per block that registers allow: with at most 256 threads, and with more.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
 
-// Whether sums of so many heads and channels, beside what keys in groups take, have registers in
-// blocks of at most 256 threads alone: 8 heads of 128 channels spill 272 bytes in blocks of 512.
+// True if this many heads and channels, with grouped keys, have registers in blocks of at most 256
+// threads only; larger blocks spill.
 bool wants_registers(const AttentionDecode& op, const AttentionMma& plan) {
   return op.keys.group_tokens > 0 && plan.heads_per_block * op.shape.head_dim > 512;
 }
 
-// Tokens that a warp works on at once. 32 took 55.6 us where 16 took 63.0 (d4b8, 16 x 16384 tokens,
-// H200) and need nearly all registers of a block of 512; more heads or channels, or longer rows of
-// codes in flight, would spill. Where entries are too many for a copy a lane, and lookups wait for
-// each other, 16 are enough: 116 us where 32 took 123 (d8b12, 16 x 16384). Blocks of more than 8
-// heads have so few warps that only a step's own tokens hide what they wait for: four query tokens
-// of 4 heads took 44 us where 16 took 52 (d4b8, 131072 tokens).
+// Tokens per step of a warp. 32 are fastest but need nearly all registers of a block of 512: more
+// heads, channels or longer code rows spill, and serialized lookups need no more than 16. Blocks of
+// more than 8 heads have so few warps that they need 32 to hide latency.
 int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
   constexpr std::int64_t kShortRow = 8;  // words
   constexpr int kFewEntries = 256;
@@ -125,8 +115,8 @@ int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
   return heads && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
 
-// As many query tokens as a block has registers for, evenly, so that a code is looked up once for
-// all of them; else heads of one.
+// Heads per block: of as many query tokens as registers allow, evenly, so that a code is looked up
+// once for all of them; else of one.
 int heads_of_block(const AttentionDecode& op) {
   const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
   const int wanted = op.shape.query_tokens > 1 ? 2 * most : most;
@@ -136,14 +126,14 @@ int heads_of_block(const AttentionDecode& op) {
   return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
 }
 
-// Whether sequences may be long, and of different lengths.
+// True if sequences may be long and of different lengths.
 bool may_be_mixed(const AttentionDecode& op) {
   constexpr std::int64_t kLong = 131072;  // tokens
   return op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.batch_invariant;
 }
 
-// Blocks that share all sequences. Two of 8 warps on a multiprocessor fill the gaps where one goes
-// from a sequence to the next.
+// A balanced schedule with two blocks of 8 warps per SM, which fill each other's gaps between
+// sequences.
 std::optional<AttentionMma> for_mixed_lengths(const AttentionDecode& op, AttentionMma plan,
                                               const GpuSpec& gpu) {
   plan.schedule = Schedule::balanced;
@@ -164,7 +154,7 @@ std::optional<AttentionMma> for_mixed_lengths(const AttentionDecode& op, Attenti
   return std::nullopt;
 }
 
-// Adds the plan with each of the placements, with as many splits as blocks of it stand on the GPU.
+// Adds the plan with each placement, and as many splits as the GPU holds blocks.
 void add_by_length(Candidates& to, const AttentionDecode& op, AttentionMma plan,
                    const std::vector<PlacementPair>& placements) {
   for (const auto& [keys, values] : placements) {
@@ -175,7 +165,7 @@ void add_by_length(Candidates& to, const AttentionDecode& op, AttentionMma plan,
   }
 }
 
-// As the rules take it, by length where the plan is; nullopt where check() accepts none.
+// The plan as the rules complete it, balanced if `plan` is; nullopt if check() accepts none.
 std::optional<AttentionMma> feasible(AttentionMma plan, const AttentionDecode& op,
                                      const GpuSpec& gpu) {
   plan.heads_per_block = heads_of_block(op);
@@ -198,9 +188,8 @@ std::optional<AttentionMma> feasible(AttentionMma plan, const AttentionDecode& o
   return std::nullopt;
 }
 
-// Scales of keys: of channels, of a token, or with a zero of channels and groups of tokens. Of
-// values: of channels, of a token, or with a zero of a token and groups of channels, one for each
-// lane.
+// Supported scales. Keys: per channel, per token, or with a zero per channel and token group.
+// Values: per channel, per token, or with a zero per token and channel group, one per lane.
 void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode& op) {
   const int head_dim = op.shape.head_dim;
   const auto plain = [head_dim](const VqFormat& format) {
@@ -285,8 +274,8 @@ AttentionMma choose_plan(AttentionMma plan, const AttentionDecode& op, const Gpu
   return feasible(plan, op, gpu).value_or(plan);
 }
 
-// A warp takes steps of tokens of its own, so that blocks may be as large as one wave holds. Of a
-// plan with schedule balanced, those that have as many blocks as stand on the GPU at once.
+// Warps take their own steps of tokens, so a block may be as large as one wave holds. Balanced
+// plans have as many blocks as the GPU holds at once.
 void add_candidates(Candidates& to, AttentionMma plan, const AttentionDecode& op,
                     SpacePlacement allowed) {
   using P = AttentionMma;
@@ -318,9 +307,9 @@ void add_candidates(Candidates& to, AttentionMma plan, const AttentionDecode& op
               });
 }
 
-// Of scalar codes a block reads the one entry of each unit once: it is the scales. Of keys the
-// tiles of a step look up an octet of channels one after the other; of values a lane does two
-// tokens, and a tile all of its channels before the next tile's.
+// For scalar codes a block reads each unit's one entry, the scales, once. A step's key tiles look
+// up one octet of channels after another; for values a lane decodes two tokens, and all channels of
+// a tile before the next tile.
 PlanUse use_of(const AttentionMma& plan, const AttentionDecode& op) {
   PlanUse use = use_of<AttentionMma>(plan, op);
   const std::array<int, 2> lanes{4, vq::value_lanes(configured(plan, op))};
@@ -348,7 +337,7 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   const double tiles = warps * steps * step_tiles;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double dims = op.shape.head_dim;
-  // As if all lanes had channels of values, where some have none.
+  // Counts as if all lanes had value channels, which some may lack.
   const double value_dims = dims * 8 / vq::value_lanes(config);
   const auto lookups = [&](const VqFormat& format, double channels) {
     if (format.is_scalar()) return warps * channels / 32.0;
@@ -367,7 +356,7 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   to.products += tiles * quads *
                  (octets * op.keys.num_codebooks * parts +
                   value_dims / 32.0 * op.values.num_codebooks * paired);
-  to.arithmetic += tiles * quads * 24;  // softmax of a score a lane, and its way to the values
+  to.arithmetic += tiles * quads * 24;  // softmax of a score per lane, and its way to the values
   const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
   const bool balanced = vq::balanced(config);
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
@@ -375,13 +364,14 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   to.prologue += pieces * around_turns(plan, op);
   fill_by_copies(to, use);
   to.chain += steps * step_turns(step_tiles, quads * paired, op);
-  // Entries in shared memory come while the last launch ends, those in global memory after codes.
+  // Entries in shared memory load while the previous launch ends, those in global memory after
+  // codes.
   constexpr double kFirstLookup = 1.5;
   if (looks_up_in_global(plan, op)) to.chain += kFirstLookup;
   to.registers = registers_of(plan, op);
   to.resident = std::max(1, vq::resident(config));
   to.warp_turns = steps;
-  // By fits: turns that blocks of 16 warps take besides; times that several blocks take.
+  // Fitted: extra turns of blocks of 16 warps, and the times that several blocks take.
   constexpr double kOf16Warps = 1.8;
   if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
   to.times_of_several = 1.035;

@@ -1,4 +1,4 @@
-// Attention by lanes: the general form.
+// Plans of simt attention, the general form on CUDA cores.
 #include "heuristics/kernels/attention.h"
 
 namespace vqgen {

@@ -22,12 +22,11 @@ struct SplitTraffic {
   int units = 1;  // codebooks of a head, among which the channels can be split
 };
 
-// Of the splits in `feasible`, one at least, the one that moves least; the smaller of two that move
-// the same.
+// The split of `feasible`, which is not empty, that moves least; the smaller on ties.
 int round_split(const SplitTraffic& traffic, std::span<const int> feasible);
 
-// Of the keys, and of the values, whose blocks each read the partial scores of `key_splits` shares;
-// for `blocks` blocks of a kernel.
+// Traffic of the key splits, and of the value splits, whose blocks each read the partial scores of
+// `key_splits` shares; for `blocks` blocks of a kernel.
 SplitTraffic key_split_traffic(const AttentionDecode& op, std::int64_t blocks);
 SplitTraffic value_split_traffic(const AttentionDecode& op, std::int64_t blocks, int key_splits);
 

@@ -1,16 +1,15 @@
-// Decoding by lanes: memory bounds it, by what it writes. So the grid is as many blocks as are
-// resident at a time, or some times as many, and codebooks stand near where a block fetches little
-// beside what it writes.
+// Plans of cache dequantization, which is bound by the bytes it writes: the grid is one or a few
+// waves, and codebooks are in shared memory if a block loads little compared with what it writes.
 #include "heuristics/kernels/attention.h"
 #include "heuristics/occupancy.h"
 
 namespace vqgen {
 namespace {
 
-constexpr int kLeastDecoded = 16;      // tokens of a block
+constexpr int kLeastDecoded = 16;      // per block
 constexpr int kUsuallyDecoded = 1024;  // at most
-constexpr int kMostDecoded = 4096;     // of a block that has large codebooks to fetch
-constexpr int kBeginning = 64;         // that could be decoded while a block waits for its first
+constexpr int kMostDecoded = 4096;     // per block with large codebooks to load
+constexpr int kBeginning = 64;         // tokens' worth of a block's start
 constexpr double kWorthFilling = 1;    // bytes fetched to shared memory for one that is written
 constexpr double kWorthCopies = 0.25;  // bytes stored to shared memory for one that is written
 
@@ -20,7 +19,7 @@ double tokens_of_codebooks(const vq::FormatConfig& format, int head_dim) {
          static_cast<double>(vq::unit_codebook_elements(format)) / head_dim;
 }
 
-// Of a thread.
+// Registers per thread.
 int registers_of(const KvDequantize& op) {
   return op.keys.hadamard && op.shape.head_dim == 256 ? 128 : 80;
 }
@@ -32,8 +31,8 @@ std::int64_t resident_blocks(const DequantizeSimt& plan, const KvDequantize& op,
          gpu.sms;
 }
 
-// With so many tokens of a block that the waves of the grid end soonest. A block's beginning counts
-// as `beginning` tokens.
+// Sets the tokens per block with which the grid's waves end soonest; a block's start counts as
+// `beginning` tokens.
 DequantizeSimt share_tokens(DequantizeSimt plan, const KvDequantize& op, const GpuSpec& gpu,
                             double beginning) {
   const int most = beginning > 2 * kBeginning ? kMostDecoded : kUsuallyDecoded;
@@ -76,8 +75,8 @@ DequantizeSimt choose_plan(DequantizeSimt plan, const KvDequantize& op, const Gp
   const std::array operands{std::pair(&DequantizeSimt::key_codebook, &config.keys),
                             std::pair(&DequantizeSimt::value_codebook, &config.values)};
   plan.tokens_per_block = kLeastDecoded;
-  // Near where it fits, for a block is of keys or of values and neither takes room of the other;
-  // then where a block writes as much as it fetches.
+  // In shared memory if they fit, as a block is of keys or of values alone, and then if a block
+  // writes at least what it loads.
   for (const auto& [placement, format] : operands) {
     plan.*placement = all_shared(vq::entries(*format));
     if (!check(plan, op, gpu).ok) plan.*placement = all_global();

@@ -1,4 +1,4 @@
-// What a thread of attention by fragments takes.
+// Register estimates of mma attention.
 #include "heuristics/kernels/fragments_registers.h"
 
 #include <algorithm>
@@ -8,23 +8,23 @@
 namespace vqgen {
 namespace {
 
-// Whether entries have two elements, of which a lane looks up most.
+// True for entries of two elements, which need the most lookups.
 bool is_narrow(const VqFormat& format) { return !format.is_scalar() && format.vector_size == 2; }
 
-// Whether words hold parts of codes.
+// True if words hold parts of codes.
 bool shares_words(const VqFormat& format) {
   return !format.is_scalar() && !std::has_single_bit(static_cast<unsigned>(format.index_bits));
 }
 
-// Whether lookups wait for global memory.
+// True if lookups wait for global memory.
 bool reads_global(const VqFormat& format, const Placement& placement) {
   return !format.is_scalar() && placement == all_global();
 }
 
 bool has_byte_codes(const VqFormat& format) { return format.index_bits / format.vector_size == 8; }
 
-// That codes of 8 bits take beside others, each tile, and those of minifloats: more words, and more
-// instructions that make operands of them.
+// Extra registers per tile of 8-bit codes: more words, and for minifloats more instructions to make
+// operands.
 double scalar_registers(const VqFormat& format) {
   constexpr double kBytes = 10, kMinifloats = 33;
   if (!format.is_scalar()) return 0;
@@ -38,7 +38,7 @@ bool looks_up_in_global(const AttentionMma& plan, const AttentionDecode& op) {
   return reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
 }
 
-// H200, 16 x 16384 tokens, a window of 128: 79.8 us where 16-bit values take 48.5.
+// Slowdown factor of values with int8 entries.
 double times_of_byte_values(const AttentionDecode& op) {
   constexpr double kBeside = 1.5;
   const bool beside = op.raw_slots() > 0 || op.shape.query_tokens > 1;
@@ -49,11 +49,10 @@ int registers_of(const AttentionMma& plan, const AttentionDecode& op) {
   const double tiles = plan.step_tokens / 8.0;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const int dims = op.shape.head_dim;
-  const double octets = dims / 32.0;  // of a quarter of the channels
+  const double octets = dims / 32.0;  // octets of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries
-  // Words that lanes share; else codes that words share, of keys whose entries have 16 bits (codes
-  // of 10 and 12 bits, 1,287 kernels of an H200).
+  // Words that lanes share; else codes that words share, for keys with 16-bit entries. Fitted.
   if (!std::has_single_bit(static_cast<unsigned>(dims))) {
     of_tile += bytes ? 4.5 : 9.8;
   } else if (!bytes && shares_words(op.keys)) {
@@ -66,12 +65,10 @@ int registers_of(const AttentionMma& plan, const AttentionDecode& op) {
   if (dims > 128 && !bytes) own += 33.7;
   // Quads past the second keep less at once, the more channels there are.
   own -= 4 * std::max(0.0, octets - 3) * std::max(0.0, quads - 2);
-  // The fourth keeps less, the fewer channels there are (560 kernels of an H200).
+  // The fourth quad keeps less, the fewer channels there are. Fitted.
   if (quads > 3) own -= 5.5 * std::max(0.0, 5 - octets);
-  // What codes of 8 bits take in blocks by length, whose pieces begin anew with queries and scales:
-  // with 128 registers a thread 64 to 1,888 bytes are spilled. INT8 of 8 heads took 1.27 times the
-  // best of 256 threads by steps of 16, 1.08 by steps of 8 (27 problems of an H200, 3 of them
-  // INT8).
+  // Extra registers of 8-bit codes with a balanced schedule, whose pieces start anew with queries
+  // and scales: at 128 registers per thread they spill.
   const auto bytes_of = [](const VqFormat& format) {
     return format.decoder == Decoder::scalar && has_byte_codes(format);
   };

@@ -7,8 +7,8 @@
 
 namespace vqgen {
 
-// A ring of stages holds rows as they stand in the cache; of keys in groups a stage is one of them.
-// Where a block goes from piece to piece, what it merges stands where the ring does.
+// A pipeline stage holds rows in the cache's layout; with grouped keys, one group. In a block with
+// several pieces the merge buffer overlays the pipeline.
 void judge_ring(Judge& judge, const AttentionMma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   if (plan.code_stages == 0) return;
@@ -31,11 +31,9 @@ void judge_ring(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
                 plan.code_stages, plan.step_tokens, rows, group, group / 2);
 }
 
-// Of rows of many bytes in pages registers hold too little of the next step, and addresses and
-// prefetches of rows take instructions. 16 x 16,384 tokens in pages of 64 on an H100: INT8 272 us
-// so and 198 by a ring, KIVI 155 and 134; in pages of 16 FP8 275 and 201, d2b8 154 and 115. Not
-// INT4, 108 and 116, nor shorter rows: d4b8 55 and 68. Rows that follow each other come as fast to
-// registers (INT8 180 and 195). Where shared memory is small, it is left to copies of entries.
+// Long rows in pages go through a pipeline in shared memory: registers hold too few of the next
+// steps, and addresses and prefetches cost instructions. Short rows and contiguous rows load as
+// fast to registers, and small shared memory is better used for copies of entries.
 void take_ring(AttentionMma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const bool scalar = op.keys.is_scalar() && op.values.is_scalar();
   const std::int64_t long_row = scalar ? 20 : 16;  // words

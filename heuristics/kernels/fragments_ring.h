@@ -1,5 +1,6 @@
-// The ring of codes of attention by fragments (templates/vq/kernels/attention_mma/ring_codes.cuh):
-// where it may be, and where the rules take it.
+// The shared-memory code pipeline of mma attention
+// (templates/vq/kernels/attention_mma/ring_codes.cuh): which plans may have it, and which the rules
+// give it.
 #pragma once
 
 #include "heuristics/check.h"

@@ -1,4 +1,4 @@
-// What the dataflows of gemv and gemm share.
+// The common part of the dataflows of gemv and gemm.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::int64_t blocks_of_split(const Linear& op, const P& plan) {
          blocks_of_rows(op, plan);
 }
 
-// The rows of x that a block of 4 or 8 is tried for.
+// Rows of x for which blocks of 4 or 8 are tried.
 inline std::vector<int> few_rows(const Linear& op) {
   return planned_rows(op) > 4 ? std::vector{4, 8} : std::vector{4};
 }
@@ -50,7 +50,7 @@ void fit_tile_rows(const Linear& op, P& plan) {
   while (plan.threads > 32 && !divides()) plan.threads /= 2;
 }
 
-// Rows of a block so that no codes are read twice: the least power of two from 8 up to `most`.
+// Rows per block so that no codes are read twice: the least power of two from 8 up to `most`.
 inline int rows_of_block(int rows, int most) {
   return static_cast<int>(std::bit_ceil(static_cast<unsigned>(std::clamp(rows, 8, most))));
 }
@@ -62,8 +62,8 @@ int splits_in_chunks(const P& plan, const Linear& op, std::int64_t wanted) {
                                       std::max<std::int64_t>(1, wanted)));
 }
 
-// The plan with its splits as a cluster, where they may be one and all clusters run at once with a
-// multiprocessor for each block.
+// The plan with its splits as a cluster, if they may be one and all clusters run at once with an SM
+// per block.
 template <class P>
 P clustered(const P& plan, const Linear& op, const GpuSpec& gpu) {
   P as_cluster = plan;
@@ -96,7 +96,8 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
                 row);
 }
 
-// Of dataflows that multiply bytes: the format, the GPU, and whole codebooks in shared memory.
+// Rules of dataflows that multiply bytes: the format, the GPU, and whole codebooks in shared
+// memory.
 template <class P>
 void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
   const VqFormat& format = op.weights;
@@ -115,14 +116,14 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
                 "so",
                 dataflow_name(plan), entries);
 }
-// Where they may stand.
+// Placements that the space allows.
 inline std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed) {
   std::vector<Placement> placements = whole_placements(op.weights, allowed);
   std::erase(placements, all_global());
   return placements;
 }
 
-// Whole products of outputs a warp.
+// Outputs per warp must be whole MMAs.
 template <class P>
 void judge_outputs_per_warp(Judge& judge, const P& plan, const Linear& op) {
   const int outputs = vq::fragment_outputs(configured(plan, op));
@@ -131,7 +132,7 @@ void judge_outputs_per_warp(Judge& judge, const P& plan, const Linear& op) {
                 plan.outputs_per_warp, outputs);
 }
 
-// Of dataflows that multiply by warp groups: the GPU, else to use `instead`, and whole groups.
+// Rules of dataflows that use wgmma: the GPU, or else to use `instead`, and whole warpgroups.
 template <class P>
 void judge_warp_groups(Judge& judge, const P& plan, const GpuSpec& gpu, const char* instead) {
   judge.require(gpu.warpgroup_products,
@@ -143,7 +144,7 @@ void judge_warp_groups(Judge& judge, const P& plan, const GpuSpec& gpu, const ch
                 "threads {} are no whole warp groups of {}, as dataflow {} takes", plan.threads,
                 kGroupThreads, dataflow_name(plan));
 }
-// Those of 16-bit elements have as many outputs and rows as an instruction.
+// Rules of wgmma with 16-bit elements: as many outputs and rows as an instruction has.
 template <class P>
 void judge_group_products(Judge& judge, const P& plan, const Linear& op) {
   judge_outputs_per_warp(judge, plan, op);
@@ -153,7 +154,7 @@ void judge_group_products(Judge& judge, const P& plan, const Linear& op) {
       dataflow_name(plan));
 }
 
-// The warps of a block that multiply fall into whole teams that share the columns.
+// The multiplying warps of a block must form whole teams that share the columns.
 template <class P>
 void judge_warps_along_columns(Judge& judge, const P& plan, int warps) {
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.warps_along_columns)),
@@ -181,7 +182,7 @@ void judge_runs(Judge& judge, const P& plan, const Linear& op) {
                 vq::run_columns(config));
 }
 
-// A codebook or scales that a block keeps near serve all its outputs.
+// A block's codebook or scales in shared memory must serve all its outputs.
 template <class Config>
 void judge_tile_rows(Judge& judge, const Config& config, const char* what) {
   judge.require(config.unit_rows >= config.out_features ||
@@ -210,7 +211,7 @@ void judge_cluster(Judge& judge, const Config& config, const GpuSpec& gpu) {
       gpu.shared_bytes_per_block);
 }
 
-// What holds for all dataflows.
+// Rules of all dataflows.
 template <class P>
 void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
   judge.require(plan.rows_per_block % 4 == 0, "rows_per_block {} is not a multiple of 4",
@@ -265,13 +266,13 @@ std::int64_t fills_a_block(const Config& config) {
   return ceil_div(columns, std::max<std::int64_t>(chunk, config.unit_columns));
 }
 
-// The lanes of a warp look up codes of `lane_columns` columns at the same time: each a
-// sub-vector's, or those of a run.
+// The lanes of a warp look up codes of `lane_columns` columns at the same time: a sub-vector each,
+// or those of a run.
 template <class P>
 PlanUse use_of(const P& plan, const Linear& op) {
   const auto config = configured(plan, op);
   std::int64_t lane_columns = std::int64_t{32} * op.weights.vector_size;
-  if constexpr (requires { plan.fragment_rows; }) {  // of a run of columns per lane
+  if constexpr (requires { plan.fragment_rows; }) {  // columns of a run per lane
     lane_columns = vq::run_columns(config);
   }
   const vq::CallShape shape = call_shape(plan, op);
@@ -298,15 +299,15 @@ PlanUse use_of(const P& plan, const Linear& op) {
 
 PlanUse use_of(const LinearSlicedCodebook&, const Linear&);
 
-// Of a block: chunks one after the other.
+// Chunks per block, one after the other.
 template <class Config>
 double block_chunks(const Config& config) {
   return static_cast<double>(
       ceil_div(vq::chunks(config), static_cast<std::int64_t>(vq::splits(config))));
 }
 
-// Instructions that turn the entry of a code into numbers, a warp: nothing for a table of elements;
-// five for four bytes; for the lattice a parity, and three a word of two elements
+// Instructions per warp that turn a code's entry into numbers: none for a table of elements, five
+// for four bytes; for the lattice a parity and three per word of two elements
 // (docs/internals/dataflows/README.md).
 inline double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
@@ -314,8 +315,8 @@ inline double rebuild_instructions(const VqFormat& format) {
   return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
 }
 
-// Instructions that make a 16-bit operand of an entry, a warp: it is rebuilt, and stages are added
-// up in pairs of elements or, where they have scales, in fp32.
+// Instructions per warp that make a 16-bit operand of an entry: rebuilding it, and adding up stages
+// in pairs of elements, or in fp32 if they have scales.
 inline double operand_instructions(const VqFormat& format) {
   const double summed = format.stage_scales        ? 2.0 * format.vector_size
                         : format.num_codebooks > 1 ? format.vector_size / 2.0
@@ -323,10 +324,9 @@ inline double operand_instructions(const VqFormat& format) {
   return rebuild_instructions(format) + summed;
 }
 
-// Codes that all warps load by `runs` runs, and x, of which a block stages `chunks` chunks. Passes
-// of loads from global memory: a line of 128 bytes each, for 8 lanes that are served at once. Lanes
-// load codes of 8 outputs, each row a line of its own, whatever a load's width; x is fetched by
-// steps of a row side by side, and stored.
+// Loads of codes by all warps in `runs` runs, and of x, staged in `chunks` chunks. A wavefront is a
+// 128-byte line for 8 lanes: lanes load codes of 8 outputs, each row in its own line whatever a
+// load's width; x is loaded and stored by adjacent steps of a row.
 template <class Config>
 void add_loads(BlockWork& to, const Config& c, double chunks, double runs, double sides) {
   constexpr double kRows = 8;
@@ -339,8 +339,8 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
   to.prologue += chunks + 1;
 }
 
-// What products of elements take besides, as fitted on an H200 (docs/lab/cost-model.md):
-// each further chunk, and the start where no kernel merges splits, during which it would pass.
+// Extra costs of 16-bit MMAs, fitted (docs/lab/cost-model.md): per further chunk, and the
+// start if no merge kernel hides it.
 template <class Config>
 void add_waits(BlockWork& to, const Config& c, double chunks) {
   constexpr double kOfChunk = 2, kOfStart = 6;
@@ -360,20 +360,19 @@ void add_partials(BlockWork& to, const Config& c, bool prepack_x) {
   if (prepack_x) to.merge_launches += 1.5;
 }
 
-// Whether a kernel merges the splits behind which the next call's blocks begin, for no other kernel
-// stands before them: they fill their tables meanwhile.
+// True if the next call's blocks fill their tables while this call's merge kernel runs: no other
+// kernel precedes them.
 template <class Config>
 bool fills_behind_merging(const Config& c) {
   return vq::stores_partials(c) && c.combine == Combine::kernel && c.prepack_x == 0;
 }
 
-// What a multiprocessor is spared of sums of bytes, by which their coefficients were fitted.
+// What an SM is spared in byte GEMMs, with which their coefficients are fitted.
 inline void share_as_bytes(BlockWork& to) { to.spared = to.spared_of_several = 0.4; }
 
-// What the dataflows whose operands are bytes take otherwise, as fitted to some 1200 plans of them
-// on an H100 (docs/lab/cost-model.md), and kept since: a table is filled by stores, which
-// take as long by any number of threads; barriers of a cluster take less, and what its blocks load
-// from each other more.
+// Constants of dataflows with byte operands, fitted apart (docs/lab/cost-model.md):
+// filling a table takes as long with any number of threads; cluster barriers take less, and cluster
+// loads more.
 inline void count_bytes(BlockWork& to) {
   constexpr double kThreads = 512;
   to.fill *= to.threads / kThreads;

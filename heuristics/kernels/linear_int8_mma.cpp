@@ -1,6 +1,6 @@
-// A product of bytes. Candidates are the outputs of a warp and how many warps share the columns,
-// with as many warps across the outputs as give each multiprocessor the same work in one or two
-// blocks; the length of a load, and whether a kernel before turns x to bytes.
+// Plans of the int8_mma GEMM. Candidates vary the outputs per warp, the warps along the columns,
+// the length of a load and the maker of x's bytes; warps across the outputs give each SM the same
+// work in one or two blocks.
 #include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/linear.h"
 
@@ -8,7 +8,8 @@ namespace vqgen {
 namespace {
 
 constexpr int kMostWarps = 16;
-// Of a block that is alone and has two or four warps along the columns: more of these were slower.
+// For a block alone on its SM, with two or four warps along the columns; others are slower with
+// more.
 constexpr int kManyWarps = 20;
 constexpr bool may_have_many(int along) { return along == 2 || along == 4; }
 
@@ -17,7 +18,7 @@ struct RowForm {
   int rows_per_block;
 };
 
-// Rows of a block: all, or those whose sums fit the registers.
+// Rows per block: all, or those whose sums fit the registers.
 std::vector<RowForm> row_forms(int rows) {
   if (rows <= 4) return {{4, 4}};
   const int all = static_cast<int>(ceil_div(rows, 8)) * 8;
@@ -29,9 +30,9 @@ std::vector<RowForm> row_forms(int rows) {
   return result;
 }
 
-// Sets as many warps across the outputs as share them evenly among `waves` blocks of each
-// multiprocessor, where the columns are shared by `along` and all blocks there have up to `warps`;
-// and splits where outputs are too few.
+// Sets the warps across the outputs so that `waves` blocks per SM share them evenly, with `along`
+// warps along the columns and up to `warps` in all blocks of an SM; and splits if outputs are too
+// few.
 void fit_block(LinearInt8Mma& plan, const Linear& op, const GpuSpec& gpu, int along, int waves,
                int warps = kMostWarps) {
   const std::int64_t row_blocks = blocks_of_rows(op, plan);
@@ -60,10 +61,11 @@ bool fit_chunk(LinearInt8Mma& plan, const Linear& op, std::int64_t runs) {
   return true;
 }
 
-// Who turns x to bytes, as prepack_x and producer_warps: all warps, a kernel before, or some warps.
+// Who converts x to bytes, as prepack_x and producer_warps: all warps, a pre-pass, or producer
+// warps.
 constexpr std::array kMakers{std::pair{0, 0}, std::pair{1, 0}, std::pair{0, 2}};
 
-// Of these ptxas spills registers, so as to leave room for a second block.
+// ptxas spills registers of these to make room for a second block.
 bool makers_spill(const LinearInt8Mma& plan) {
   return plan.producer_warps > 0 && plan.product_rows == 8 && plan.outputs_per_warp == 16;
 }
@@ -123,8 +125,7 @@ void judge_plan(Judge& judge, const LinearInt8Mma& plan, const Linear& op, const
   judge_linear(judge, plan, op, gpu);
 }
 
-// Two tiles of outputs a warp, one where that leaves multiprocessors with less; as many warps as
-// there may be.
+// Two tiles of outputs per warp, or one if SMs would have too little; as many warps as possible.
 LinearInt8Mma choose_plan(LinearInt8Mma plan, const Linear& op, const GpuSpec& gpu) {
   const int lanes = phase_lanes(op.weights.held_bytes());
   for (const RowForm& form : row_forms(planned_rows(op))) {
@@ -215,7 +216,7 @@ void count_work(BlockWork& to, const LinearInt8Mma& plan, const Linear& op, cons
     to.passes += staged / 128;
     to.l2_bytes += staged;
     to.prologue += 1;
-    to.merge_launches += 1;  // of the kernel before
+    to.merge_launches += 1;  // the pre-pass
   } else {
     add_loads(to, c, chunks, runs, 2);
     // x to bytes, before all multiply: of all chunks, or the first where others are made meanwhile,
@@ -234,10 +235,10 @@ void count_work(BlockWork& to, const LinearInt8Mma& plan, const Linear& op, cons
   // The sums of groups to numbers.
   to.arithmetic += runs / vq::group_runs(c) * vq::lane_sums(c) * 4;
   add_partials(to, c, plan.prepack_x == 1);
-  if (fills_behind_merging(c)) to.hidden_fill = to.fill;  // as fitted, like the terms below
+  if (fills_behind_merging(c)) to.hidden_fill = to.fill;  // fitted, like the terms below
   to.chain += turns * tiles;
-  if (!pairs) to.prologue += 2;  // as fitted, of products of 8 rows
-  // Sums are handed over in turns, each with two barriers, and stored and loaded.
+  if (!pairs) to.prologue += 2;  // fitted for 8 rows per MMA
+  // Tree reduction across warps: each level has two barriers, stores and loads.
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) {
     to.prologue += 0.5 + vq::lane_sums(c) / 16.0;
   }

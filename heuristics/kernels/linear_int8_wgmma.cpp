@@ -1,5 +1,5 @@
-// A product of bytes by warp groups. Candidates are the warp groups of a block, its rows, the
-// length of a load and of a chunk, and splits.
+// Plans of the int8_wgmma GEMM. Candidates vary a block's warpgroups and rows, the length of a load
+// and of a chunk, and the splits.
 #include <set>
 
 #include "heuristics/kernels/linear.h"
@@ -7,7 +7,7 @@
 namespace vqgen {
 namespace {
 
-constexpr int kBytegroupRows = 64;  // of a block, by default
+constexpr int kBytegroupRows = 64;  // rows per block, by default
 
 // The most splits whose clusters all run at once, where there are `blocks` of each split.
 int most_clustered(const GpuSpec& gpu, std::int64_t blocks) {
@@ -48,7 +48,7 @@ void judge_plan(Judge& judge, const LinearInt8Wgmma& plan, const Linear& op, con
   judge.require(op.shape.in_features <= kMostColumns,
                 "sums of integers over {} columns pass 32 bits; use dataflow int8_mma",
                 op.shape.in_features);
-  constexpr int kMostOctets = 16;  // of a lane: 4 registers each, before sums and codes take them
+  constexpr int kMostOctets = 16;  // per lane: 4 registers each, before sums and codes take them
   judge.require(plan.prepack_x == 1 || vq::share_octets(config) <= kMostOctets,
                 "a block turns {} columns to bytes at once, more than {}; use more splits or "
                 "prepack_x 1",
@@ -128,19 +128,19 @@ void count_work(BlockWork& to, const LinearInt8Wgmma& plan, const Linear& op, co
   // (docs/lab/hardware-rates.md).
   constexpr double kRate = 0.5;
   to.products += steps * std::max(vq::product_columns(c), 64) / 8 * kRate;
-  // Codes; a warp group reads x once a product, and it is copied once.
+  // Codes; a warpgroup reads x once per MMA, and it is copied once.
   constexpr double kRows = 8;
   to.passes += runs * warps * 2 * vq::run_words(c) / c.code_words * kRows;
   to.passes += steps / vq::kGroupWarps * vq::step_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   to.l2_bytes += chunks * vq::chunk_bytes(c);
   if (plan.prepack_x == 1) {
-    to.prologue += chunks / 2 + 2;  // and the kernel before
-    // As fitted, clusters take longer to add up beside the kernel that makes the next call's x.
+    to.prologue += chunks / 2 + 2;  // includes the pre-pass
+    // Fitted: clusters merge more slowly beside the pre-pass of the next call.
     to.exchanged_bytes *= 2;
   } else {
-    // Octets that a lane turns to bytes, by about 60 instructions, and the loads before; and, as
-    // fitted, what each row takes besides. Warps beyond the rows have none.
+    // Octets that a lane converts to bytes, at about 60 instructions, and their loads; and a fitted
+    // cost per row. Warps beyond the rows have none.
     constexpr double kOctetCycles = 60, kRowCycles = 25;
     const double octets = std::ceil(c.rows_per_block / warps) * vq::share_octets(c);
     const double making = std::min(warps, 1.0 * c.rows_per_block);
@@ -154,7 +154,7 @@ void count_work(BlockWork& to, const LinearInt8Wgmma& plan, const Linear& op, co
   const double first = plan.prepack_x == 1 ? vq::chunk_columns(c) : kFirstColumns;
   to.prologue += to.passes * first / columns / kLatencyCycles;
   add_partials(to, c, plan.prepack_x == 1);
-  if (fills_behind_merging(c)) to.hidden_fill = 0.25 * to.fill;  // as fitted
+  if (fills_behind_merging(c)) to.hidden_fill = 0.25 * to.fill;  // fitted
   to.chain += runs;
   to.registers = vq::bytegroup_registers(c);
 }

@@ -1,5 +1,5 @@
-// A product by tables of inner products: some sub-vectors a lane, whose codes are a share of one
-// word, or one whose codes may lie across two.
+// Plans of the lut GEMM: some sub-vectors per lane whose codes share one word, or one whose codes
+// may span two.
 #include <set>
 
 #include "heuristics/kernels/linear.h"
@@ -8,10 +8,10 @@
 namespace vqgen {
 namespace {
 
-// Outputs a warp: powers of two, and what fills one, two and three waves of blocks evenly.
+// Outputs per warp: powers of two, and counts that fill one, two and three waves of blocks evenly.
 std::set<int> table_outputs(const Candidates& to, const LinearLut& plan, const Linear& op) {
   std::set<int> outputs{16, 32, 64, 128, 256, 512};
-  constexpr int kThreadRegisters = 64;  // a thread, at most: what the largest block leaves it
+  constexpr int kThreadRegisters = 64;  // most per thread: what the largest block leaves
   const int blocks =
       occupancy(to.gpu, plan.threads, kThreadRegisters, call_shape(plan, op).shared_bytes()).blocks;
   const std::int64_t of_one = blocks_of_rows(op, plan) * vq::splits(configured(plan, op));
@@ -72,8 +72,8 @@ void add_candidates(Candidates& to, LinearLut plan, const Linear& op, SpacePlace
                {&P::sub_vectors_per_lane, {1, 2, 4}},
                {&P::threads, {128, 256, 512, 1024}}},
               [&] {
-                // Across codebooks tables are made without the tensor core, which takes longer than
-                // wider loads save (1.3 to 1.7 times as long, gptvq-2 on an H200).
+                // Tables across codebooks are made without tensor cores, which costs more than
+                // wider loads save.
                 const bool wide = plan.sub_vectors_per_lane > 1;
                 if (wide && !vq::chunk_in_one_unit(configured(plan, op))) return;
                 for (const int outputs : table_outputs(to, plan, op)) {
@@ -90,7 +90,7 @@ void count_work(BlockWork& to, const LinearLut& plan, const Linear& op, const Pl
   const double rows = vq::block_rows(c);
   const double entries = vq::entries(c.weights);
   const double tables = rows * vq::row_tables(c);
-  // A warp 16 entries a turn: 4 products, 8 stores of 2 passes.
+  // A warp makes 16 entries per turn: 4 MMAs, 8 stores of 2 wavefronts.
   to.products += tables * entries / 16 * 4;
   to.passes += tables * entries;
   to.arithmetic += tables * entries / 16 * 40;
@@ -100,12 +100,11 @@ void count_work(BlockWork& to, const LinearLut& plan, const Linear& op, const Pl
   to.passes += lookups;
   // A transposing sum: a shuffle, a select and an addition for each output but one of a group.
   to.arithmetic += warps * c.outputs_per_warp * rows * 4;
-  // As fitted; of one row to 52 plans of entries of bytes on an H200.
+  // Fitted.
   if (rows > 1 || !op.weights.sums_are_bytes()) to.prologue += 2;
-  // The compiler takes 86 registers where there are as many; with 64 it takes more instructions, as
-  // fitted to 17 problems with plans of both, and spills sums of several sub-vectors and 16
-  // outputs, as fitted to 19 more. 64 are counted of all: of blocks of 512 threads two are then
-  // held resident where one is, and the fit has that in it.
+  // With few registers the compiler emits more instructions, and spills sums of several sub-vectors
+  // and 16 outputs; both factors are fitted. All plans count as 64 registers: the fit includes that
+  // blocks of 512 threads then seem to be resident in pairs.
   constexpr int kThreadsOfMany = 512;
   constexpr double kOfFew = 1.25, kOfSpills = 1.3;
   if (c.threads > kThreadsOfMany) {

@@ -1,6 +1,5 @@
-// A product by fragments of the tensor core. Candidates are the forms of a product, the warps of a
-// block and how many of them share the columns, the length of a load, and the splits that fill the
-// GPU with so many warps.
+// Plans of the mma GEMM. Candidates vary the form of the MMA, the warps of a block and along the
+// columns, the length of a load, and the splits that fill the GPU.
 #include "heuristics/kernels/linear.h"
 
 namespace vqgen {
@@ -8,7 +7,7 @@ namespace {
 
 constexpr int kWarpsPerSm = 16;  // resident at once: enough loads in flight
 
-// How many warps should share the columns of one output tile, for the whole GPU to be busy.
+// Warps that should share the columns of an output tile to keep the whole GPU busy.
 std::int64_t column_shares(const Linear& op, const LinearMma& plan, const GpuSpec& gpu) {
   const std::int64_t tiles =
       ceil_div(op.shape.out_features, plan.outputs_per_warp) * blocks_of_rows(op, plan);
@@ -150,15 +149,15 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   const bool halves = c.fragment_rows == 4;
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double row_tiles = c.rows_per_block / c.fragment_rows;
-  const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up for one product
+  const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up per MMA
   const double octets = turns * warps * vq::run_steps(c);  // of all warps
   const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
   const bool scaled_entries = format.stage_scales && !vq::scaled_sums(c);
   const double passes = scaled_entries ? 1 : format.num_codebooks;
   add_lookups(to, use.operands.front(), entries, conflicts);
-  // Else stages with scales are summed in fp32 and rounded again.
+  // Otherwise scaled stages are summed in fp32 and rounded again.
   const double scaled = scaled_entries ? 2.0 * format.vector_size : 0;
-  constexpr double kOfWhole = 1.15;  // of products of 8 rows, as fitted
+  constexpr double kOfWhole = 1.15;  // fitted for 8 rows per MMA
   to.arithmetic += entries * (rebuild_instructions(format) + scaled) * (halves ? 1 : kOfWhole);
   to.products += octets * tiles * passes * row_tiles * sides;
   to.arithmetic += octets * row_tiles;  // x as operands
@@ -168,11 +167,10 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   to.fill += chunks * vq::chunk_columns(c) * c.rows_per_block / (halves ? 4 : 8) / c.threads;
   to.chain += turns * tiles;
   add_waits(to, c, chunks);
-  // A barrier and sums through shared memory: by 8 rather than splits few rows of small matrices
-  // took 1.2 times as long (136 products, H200).
+  // A barrier and sums through shared memory, per level of the tree reduction.
   for (int half = c.warps_along_columns / 2; half > 0; half /= 2) to.prologue += 1;
-  // Sums (two chains where there are few), codes of this run and the next, x; and what ptxas took
-  // beside on sm_90: within a fifth of seven kernels compiled.
+  // Registers: sums (two chains if there are few), codes of this run and the next, x, and what
+  // ptxas takes besides on sm_90; fitted.
   const double sums = vq::scaled_sums(c) ? format.num_codebooks : 1;
   const double chains = sums * (sums * tiles * row_tiles < 4 && vq::run_octets(c) % 2 == 0 ? 2 : 1);
   constexpr double kBeside = 48;

@@ -1,4 +1,4 @@
-// A product by lanes: a few outputs per warp, x staged in chunks that hold whole codebook units.
+// Plans of the simt GEMM: a few outputs per warp, x staged in chunks of whole codebook units.
 #include "heuristics/kernels/linear.h"
 
 namespace vqgen {
@@ -61,8 +61,8 @@ LinearSimt choose_plan(LinearSimt plan, const Linear& op, const GpuSpec& gpu) {
   return plan;
 }
 
-// What choose() takes, and shorter and longer chunks: the fallback, so few of them. No copies: a
-// lane is bound by instructions here.
+// The plan that choose() takes, and shorter and longer chunks: few, as this is the fallback. No
+// copies, as instructions bound it.
 void add_candidates(Candidates& to, LinearSimt plan, const Linear& op, SpacePlacement allowed) {
   const std::vector<Placement> placements = single_placements(op.weights, allowed);
   plan = choose_plan(plan, op, to.gpu);

@@ -1,5 +1,5 @@
-// A product by slices of entries: the fewest slices such that one fits a block, and outputs for one
-// wave of blocks. A block has whole loads of codes of one chunk, one stage and one slice.
+// Plans of the sliced_codebook GEMM: the fewest slices such that one fits a block, and outputs for
+// one wave. A block has whole loads of codes of one chunk, stage and slice.
 #include <array>
 #include <limits>
 
@@ -8,8 +8,8 @@
 namespace vqgen {
 namespace {
 
-// Whether the codebooks of a unit are large enough to hold slices of their entries alone: a block
-// has no room for them four times.
+// True if a block's shared memory has no room for kTimes the codebooks of a unit: only then are
+// slices worthwhile.
 bool wants_slices(const Linear& op, const GpuSpec& gpu) {
   constexpr std::int64_t kTimes = 4;
   const std::int64_t codebooks =
@@ -23,7 +23,7 @@ int widest_load(const Linear& op) {
   const VqFormat& format = op.weights;
   const std::int64_t row = vq::row_words(op.shape.in_features, format.vector_size,
                                          format.num_codebooks, format.index_bits);
-  // Of a part of a word each load brings whole sub-vectors, however short it is.
+  // Each load must bring whole sub-vectors, also if it is shorter than a word.
   if (32 % (format.num_codebooks * format.index_bits) != 0) return 0;
   return row % 4 == 0 ? 4 : row % 2 == 0 ? 2 : 1;
 }
@@ -36,7 +36,7 @@ int whole_columns(const Linear& op, const LinearSlicedCodebook& plan) {
   return static_cast<int>(std::min(ceil_div(columns, step), (1 << 24) / step) * step);
 }
 
-// Outputs a warp, in whole groups, with which blocks fill the GPU once.
+// Outputs per warp, in whole groups, with which blocks fill the GPU once.
 int one_wave_outputs(const Linear& op, const LinearSlicedCodebook& plan, const GpuSpec& gpu) {
   const std::int64_t of_one = blocks_of_rows(op, plan) * vq::splits(configured(plan, op));
   const std::int64_t warps = std::max<std::int64_t>(1, gpu.sms / of_one) * (plan.threads / 32);
@@ -112,8 +112,8 @@ LinearSlicedCodebook choose_plan(LinearSlicedCodebook plan, const Linear& op, co
   return plan;
 }
 
-// How many slices, chunks, warps and rows; outputs then fill one or two waves of blocks. No
-// placement says where the entries stand.
+// Varies slices, chunks, warps and rows; outputs then fill one or two waves of blocks. No placement
+// applies.
 void add_candidates(Candidates& to, LinearSlicedCodebook plan, const Linear& op,
                     SpacePlacement allowed) {
   if (allowed != SpacePlacement::any || !wants_slices(op, to.gpu)) return;
@@ -166,14 +166,12 @@ void count_work(BlockWork& to, const LinearSlicedCodebook& plan, const Linear& o
   const double x_words = vq::slice_run(c) * vq::slice_x_words(c);
   to.passes += steps * (rows * x_words + vq::slice_group(c) * c.code_words) + groups * rows * 4;
   constexpr double kAddress = 2;
-  // A product of integers (DP2A) takes the time of three: by 89 plans of six problems of 1 to 6
-  // rows four, by pairs of plans of 14 others, of 2 to 8 rows, two to three (H200).
+  // An integer dot product (DP2A) takes the time of kDot FMAs; fitted.
   constexpr double kDot = 3;
   const double multiply =
       c.weights.int8_entries ? kDot * vq::slice_x_words(c) : 2.0 * vq::slice_elements(c);
   to.arithmetic += lookups * (kAddress + rows * multiply) + groups * rows * 12;
-  // In place of add_fill()'s loads one by one: 8 are in flight, so that entries come as fast as the
-  // second-level cache gives them, 64 bytes each of a latency's 300 cycles.
+  // Replaces add_fill()'s chained loads: 8 are in flight, so that entries arrive at L2 bandwidth.
   to.fill = vq::entries(c.weights) * c.weights.vector_size * 2.0 / (kLatencyCycles * kL2Bytes);
   to.prologue += c.weights.int8_entries ? 3 : 2;
   to.chain += steps / warps;

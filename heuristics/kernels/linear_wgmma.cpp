@@ -1,7 +1,6 @@
-// A product by warp groups. Candidates are the warp groups of a block and how many outputs each
-// has, which decide how often x is read; the length of a load; a chunk whose x a thread fetches in
-// one or two steps; whether lookups run ahead; and the splits that fill the GPU once, twice and
-// four times.
+// Plans of the wgmma GEMM. Candidates vary a block's warpgroups and their outputs, which decide how
+// often x is read; the length of a load; chunks whose x a thread loads in one or two steps;
+// prefetched lookups; and splits that fill the GPU once, twice and four times.
 #include <set>
 
 #include "heuristics/kernels/linear.h"
@@ -9,10 +8,10 @@
 namespace vqgen {
 namespace {
 
-constexpr int kWarpgroupRows = 256;  // of a product
+constexpr int kWarpgroupRows = 256;  // rows per MMA
 
-// Sets the longest chunk of whole runs whose x a thread fetches `steps` rows of a step of, and the
-// splits that give each multiprocessor a block; false where check() accepts none.
+// Sets the longest chunk of whole runs whose x a thread fetches in `steps` rows, and the splits
+// that give each SM a block; false if check() accepts none.
 bool fit_chunk(LinearWgmma& plan, const Linear& op, const GpuSpec& gpu, int steps) {
   const auto config = configured(plan, op);
   const int run = vq::run_columns(config);
@@ -29,8 +28,8 @@ bool fit_chunk(LinearWgmma& plan, const Linear& op, const GpuSpec& gpu, int step
   return false;
 }
 
-// Idle warps with which the busiest multiprocessor has fewest outputs, if all blocks of a split
-// take as long: 0 where none is better.
+// Idle warps with which the busiest SM has the fewest outputs, if all blocks of a split take
+// equally long; 0 if none helps.
 int evening_fetch_only_warps(const Candidates& to, LinearWgmma plan, const Linear& op) {
   int best = 0;
   std::int64_t fewest = 0;
@@ -69,11 +68,8 @@ void add_cuts(Candidates& to, LinearWgmma plan, const Linear& op,
   }
 }
 
-// What lookups take of their passes. Of codebooks of 256 entries of 8 elements, of which each lane
-// that is served at once has a copy, it is less (aqlm-2x8, H200): 9 plans of 8 rows took 0.86 of
-// the time expected, and 21 choices of 2 to 8 rows that change by 0.7 take 0.89 of what they took.
-// Of blocks of 16 to 64 rows 0.95 chooses best among 13. Those of 4 elements and of 4096 entries
-// take what is expected.
+// Share of the lookups' wavefronts that counts. It is below 1 for codebooks of 256 entries of 8
+// elements with a copy per lane; fitted by the number of rows.
 double share_of_passes(const vq::FormatConfig& format, int rows) {
   const bool small = format.decoder == Decoder::table && !format.int8_entries &&
                      format.vector_size == 8 && vq::entries(format) <= 256 &&
@@ -84,12 +80,12 @@ double share_of_passes(const vq::FormatConfig& format, int rows) {
 
 }  // namespace
 
-// Whole warp groups, of as many rows as an instruction has.
+// Whole warpgroups, with as many rows as an instruction has.
 void judge_plan(Judge& judge, const LinearWgmma& plan, const Linear& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   judge_warp_groups(judge, plan, gpu, "mma");
   judge_group_products(judge, plan, op);
-  // Where only some warps look up just before a product, ptxas waits for each before the next.
+  // If only some warps look up entries just before an MMA, ptxas serializes the MMAs.
   judge.require(plan.fetch_only_warps == 0 || plan.prefetch_steps == 1,
                 "fetch_only_warps {} take prefetch_steps 1: the compiler serialises products else",
                 plan.fetch_only_warps);
@@ -119,8 +115,7 @@ LinearWgmma choose_plan(LinearWgmma plan, const Linear& op, const GpuSpec& gpu) 
   return {};
 }
 
-// For two rows on: 3 and 4 rows took 63 and 56 us by tables and fragments where 8 took 50 by warp
-// groups (28672x8192, 2 x 8 bits, H200).
+// From two rows on; with fewer lut and mma are faster.
 void add_candidates(Candidates& to, LinearWgmma plan, const Linear& op, SpacePlacement allowed) {
   using P = LinearWgmma;
   constexpr int kFewestRows = 2;
@@ -162,20 +157,18 @@ void count_work(BlockWork& to, const LinearWgmma& plan, const Linear& op, const 
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 16.
   constexpr double kRate = 0.5;
   to.products += steps * tiles * 2 * std::max(c.rows_per_block, 16) / 8 * kRate;
-  // A warp group reads the rows once a product.
+  // A warpgroup reads the rows once per MMA.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   add_loads(to, c, chunks, runs * warps, 2);
-  // Blocks that gather from global memory fill nothing, and were not seen to wait. The warps that
-  // look up are what hides their lookups: with idle ones 238 plans near the best of 15 problems
-  // took 1.06 times as long (aqlm-1x16 of both entries, H200).
+  // Blocks that gather from global memory fill nothing and do not wait. Their lookups are hidden by
+  // the other warps that look up, so idle warps cost time; fitted.
   constexpr double kIdleTake = 1.06;
   if (use.operands.front().format.placement != all_global()) {
     add_waits(to, c, chunks);
   } else if (c.fetch_only_warps > 0) {
     to.times *= kIdleTake;
   }
-  // Blocks of larger clusters load each other's sums more slowly: 330 plans of clusters of four and
-  // 430 of more (H200).
+  // Blocks of larger clusters load each other's sums more slowly; fitted.
   const int cluster = vq::splits(c);
   to.peer_bytes = cluster > 4 ? 12 : cluster > 3 ? 40 : 100;
   to.chain += runs * tiles;

@@ -1,5 +1,5 @@
-// A product of many rows by warp groups. Candidates are the warp groups of a block and the outputs
-// of a warp, the rows of a block, the length of a load, and splits.
+// Plans of the wgmma_large_m GEMM. Candidates vary a block's warpgroups and rows, the outputs of a
+// warp, the length of a load, and the splits.
 #include <set>
 
 #include "heuristics/kernels/linear.h"
@@ -22,7 +22,7 @@ int adds_bytes(const Linear& op) {
              : 0;
 }
 
-// Of a chunk, after which codebooks may change.
+// Columns of a chunk, after which codebooks may change.
 constexpr std::int64_t kChunkColumns = 512;
 
 }  // namespace
@@ -147,21 +147,21 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   } else {
     to.arithmetic += entries * operand_instructions(format);
   }
-  // What bytes spill is needed once in several steps: as fitted.
+  // A spilled value of byte sums is needed once in several steps; fitted.
   constexpr double kStepsOfSpill = 10;
   to.turns += plan.byte_sums != 0 ? steps / kStepsOfSpill : steps;
   // Twice the rate of m16n8k16; an instruction of few rows takes as long as one of 64: 32 clocks
   // (docs/lab/hardware-rates.md).
   constexpr double kRate = 0.5;
   to.products += steps * tiles * 2 * std::max(c.rows_per_block, 64) / 8 * kRate;
-  // Codes; a warp group reads x once a product, and it is copied once.
+  // Codes; a warpgroup reads x once per MMA, and it is copied once.
   constexpr double kRows = 8;
   to.passes += runs * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
-  // What takes turns with the products, in latencies: the kernel before and the first piece, or x
-  // that all blocks load at once; and sums of groups that are handed over. Of bytes by stamps in
-  // the kernels (docs/lab/gemm-large-m.md), of others by fits, whose launch has the kernel before.
+  // Work that does not overlap with MMAs, in latencies: the pre-pass and the first piece, or x that
+  // all blocks load at once; and the reduction across groups. Byte sums have their own measured
+  // constants (docs/lab/gemm-large-m.md).
   const bool bytes = plan.byte_sums != 0;
   const double before = bytes ? 23 : 2;
   constexpr double kOwn = 14, kBytesAClock = 32;
@@ -176,9 +176,9 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   if (c.groups_along_columns > 1) {
     to.prologue += 2 + 2.0 * static_cast<double>(vq::handed_over_bytes(c)) / 128 / kLatencyCycles;
   }
-  // Results are written behind all products: clocks of a sum, of y and of partials; and what one
-  // warp group of bytes alone takes longer. As fitted, as are the bytes that a cluster exchanges a
-  // clock (docs/lab/cost-model.md).
+  // The epilogue follows all MMAs: clocks per sum, for y and for partials, and the extra time of a
+  // lone byte warpgroup. Fitted, as are the bytes per clock that a cluster exchanges
+  // (docs/lab/cost-model.md).
   constexpr double kOfResult = 0.47, kOfPartial = 0.13, kOfLoneGroup = 1.5;
   const double sums = vq::outputs_per_block(c) * vq::block_rows(c);
   if (c.splits == 1) to.prologue += kOfResult * sums / kLatencyCycles;

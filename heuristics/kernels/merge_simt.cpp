@@ -1,5 +1,5 @@
-// Merging by lanes: memory bounds it, so the rules only see to it that enough loads are in flight,
-// over as many multiprocessors as there are rows for.
+// Plans of attention_merge, which is bound by memory: enough loads in flight, over as many SMs as
+// there are rows for.
 #include <algorithm>
 
 #include "core/ceil_div.h"

@@ -12,12 +12,11 @@ namespace {
 constexpr std::int64_t kMostBlocks = 2147483647;  // of a grid along x
 constexpr int kSplitBlocksAnSm = 8;               // blocks that look for largest magnitudes
 constexpr int kMostSplits = 256;                  // that one thread goes through for a channel
-constexpr int kLeastTokens = 16;                  // of a split, for a thread
+constexpr int kLeastTokens = 16;                  // of a split, per thread
 constexpr int kBlocksAnSm = 2;                    // at least, where there are tokens for them
 constexpr int kManyBlocksAnSm = 8;
 
-// As many splits as give each multiprocessor its blocks, with some tokens each; 1 where scales are
-// given.
+// Chooses the splits so that each SM has its blocks, with some tokens each; 1 if scales are given.
 ScalarForms with_splits(ScalarForms plan, const ScalarMatrix& op, const GpuSpec& gpu) {
   plan.splits = 1;
   if (op.shape.scales == Scales::given) return plan;
@@ -35,7 +34,7 @@ ScalarForms with_lanes(ScalarForms plan, const ScalarMatrix& op) {
   return plan;
 }
 
-// Of the launch that rounds.
+// Blocks of the launch that rounds.
 std::int64_t blocks(const ScalarForms& plan, const ScalarMatrix& op) {
   const vq::CallShape shape = call_shape(plan, op);
   return shape.launches[shape.count - 1].x;

@@ -1,4 +1,4 @@
-// What all dataflows have in common, and the ways from a Plan to the functions of its dataflow.
+// The common part of all dataflows, and the dispatch from a Plan to its dataflow's functions.
 #include "heuristics/kernels/attention.h"
 #include "heuristics/kernels/linear.h"
 

@@ -12,15 +12,16 @@
 
 namespace vqgen {
 
-// What the parts of the space share: whom they add their plans to, and the values that several axes
-// have in common. A part is an add_candidates() of one dataflow, in a fixed order.
+// Receives the plans that each dataflow's add_candidates() offers in a fixed order, and holds
+// values that several axes share.
 struct Candidates {
-  Candidates(const Problem& of, const GpuSpec& on) : problem(of), gpu(on) {}
+  Candidates(const Problem& for_problem, const GpuSpec& on_gpu)
+      : problem(for_problem), gpu(on_gpu) {}
   virtual ~Candidates() = default;
 
   // May come twice, and check() may refuse it.
   virtual void add(const Plan& plan) = 0;
-  // The same with each of these placements of its one operand's codebooks.
+  // add() with each of these placements of the single operand's codebooks.
   virtual void add_each(Plan plan, std::span<const Placement> placements) {
     for (const Placement& each : placements) {
       *placement_of(plan, Operand::weights) = each;
@@ -61,11 +62,11 @@ inline std::vector<int> halvings(int number) {
 // half of them (conflicts.h).
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed);
 
-// The same but for those with copies.
+// whole_placements() without those with copies.
 std::vector<Placement> single_placements(const VqFormat& format, SpacePlacement allowed);
 
-// Warps on a multiprocessor that a grid is cut up for, were all resident: from one in four slots of
-// an SM's scheduler up to more than can be resident.
+// Target warps per SM by which a grid is split, if all were resident: from one in four scheduler
+// slots up to more than can be resident.
 inline constexpr std::array kWarpTargets{4, 8, 16, 32, 64};
 
 // The longest chunk of whole runs, at most `columns`, that holds whole codebook units or lies in
@@ -76,14 +77,14 @@ std::int64_t fitting_chunk(std::int64_t columns, std::int64_t run, std::int64_t 
 // The plans of all dataflows of the problem's op. Requires that check() accepts the problem.
 void add_plans(Candidates& to, SpacePlacement allowed);
 
-// Of a plan P and its op:
+// The functions of a plan P and its op:
 //
-//   judge_plan      whether the GPU can run the plan, whose fields are in their ranges (check.h)
-//   choose_plan     the default plan made the one by rules of thumb, on the dataflow's own terms.
-//                   check() may refuse it, with the reason why the dataflow cannot do the problem
-//   add_candidates  adds the plans that are worth a look, in a fixed order, from the default plan
-//   use_of          what its blocks do with the codebooks, most of it by op (attention.h, linear.h)
-//   count_work      what one block does, added to what all dataflows of the op count (cost/work.h)
+//   judge_plan      decides if the GPU can run the plan, whose fields are in range (check.h)
+//   choose_plan     completes the default plan by rules of thumb, on the dataflow's own terms;
+//                   check() may refuse the result, with the reason
+//   add_candidates  adds the plans worth considering, in a fixed order, from the default plan
+//   use_of          codebook use of its blocks, mostly by op (attention.h, linear.h)
+//   count_work      work of one block, added to what all dataflows of the op count (cost/work.h)
 #define VQGEN_SLICE(P)                                                 \
   void judge_plan(Judge&, const P&, const OpOf<P>&, const GpuSpec&);   \
   P choose_plan(P, const OpOf<P>&, const GpuSpec&);                    \
@@ -117,7 +118,7 @@ PlanUse use_of(const DequantizeSimt&, const KvDequantize&);
 PlanUse use_of(const MergeSimt&, const AttentionMerge&);
 PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
 
-// What `vqgen explain` says of a dataflow beside its op's lines; most have nothing to add.
+// Lines of `vqgen explain` about a dataflow, after its op's; most have none.
 template <class P>
 std::vector<std::string> explain_plan(const P&, const OpOf<P>&) {
   return {};
@@ -134,9 +135,8 @@ std::vector<std::string> explain_plan(const DequantizeSimt&, const KvDequantize&
 std::vector<std::string> explain_plan(const MergeSimt&, const AttentionMerge&);
 std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);
 
-// What the judgements of plans have in common: the rules that hold whatever the op.
-//
-// The range that each field declares: plans come from code too, not only from JSON.
+// Rules of plans that hold for any op. The range that each field declares is checked here, as plans
+// come from code too, not only from JSON.
 template <HasFields T>
 void judge_ranges(Judge& judge, const T& plan) {
   for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
@@ -151,14 +151,14 @@ void judge_ranges(Judge& judge, const T& plan) {
   });
 }
 
-// `units` is how many units' codebooks a block keeps near at once.
+// `units` is the number of units whose codebooks a block holds at once.
 void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t units,
                      const char* operand);
 
-// Codebooks of an operand that stand in the GPU's memory, of all units of the tensor.
+// Checks that an operand's codebooks, of all units, fit the GPU's memory.
 void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
                      const GpuSpec& gpu);
-// Those of a cache.
+// Checks a cache's codebooks.
 template <class Op>
 void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
   const auto& shape = op.shape;
@@ -168,11 +168,11 @@ void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
   judge_codebooks(judge, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim), "values",
                   gpu);
 }
-// Of dataflows that take entries of up to 8 elements and up to 4 stages.
+// Rules of dataflows with entries of up to 8 elements and up to 4 stages.
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand);
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
 
-// Of a plan that merges `splits` splits; `counters` are those that its last blocks need.
+// Rules of a plan that merges `splits` splits; its last blocks need `counters` counters.
 void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters);
 
 // check() of a dataflow's own plan and op.

@@ -17,7 +17,7 @@ std::size_t place_of(std::span<const double> shares, double at) {
   return static_cast<std::size_t>(std::min(found, shares.end() - 1) - shares.begin());
 }
 
-// What one lane wants: an entry, as a row of the tables, of a slot.
+// A lane's request: an entry, as a row of the tables, in a slot.
 using Want = std::pair<int, std::int64_t>;
 
 // The passes that a phase takes: the different entries that it wants of one slot, at most.
@@ -33,9 +33,8 @@ int passes_of(std::span<Want> wanted) {
   return most;
 }
 
-// Lanes of one copy contend for slots of their own. The ways in which k of them want at most m of a
-// slot's r rows have the exponential generating function
-//
+// Lanes that read one copy contend for its slots. The numbers of ways in which k of them want at
+// most m of a slot's r rows have the exponential generating function
 //   g(x) = sum over j <= m of C(r, j) (e^x - 1)^j
 //
 // lanes whose entry stands elsewhere have e^(x times such entries), and all slots together the
@@ -69,9 +68,9 @@ Series raised(Series base, std::int64_t exponent, std::size_t lanes) {
   return result;
 }
 
-void add_choices(Series& to, const Series& from, std::int64_t of, int count) {
+void add_choices(Series& to, const Series& from, std::int64_t total, int count) {
   double ways = 1;
-  for (int i = 0; i < count; ++i) ways *= static_cast<double>(of - i) / (i + 1);
+  for (int i = 0; i < count; ++i) ways *= static_cast<double>(total - i) / (i + 1);
   for (std::size_t k = 0; k < to.size(); ++k) to[k] += ways * from[k];
 }
 

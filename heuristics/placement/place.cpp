@@ -14,10 +14,11 @@ namespace vqgen {
 namespace {
 
 constexpr const char* kReorder = "number them hot-first with `vqgen reorder`";
-constexpr int kMostHeldRegisters = 64;  // of check()
+constexpr int kMostHeldRegisters = 64;  // limit of check()
 
 // Numbered hot-first as far as it matters: the first `boundary` entries catch nearly what the
-// hottest would. Orders from other data of the same kind pass (docs/guides/quantize.md: 43.2 of 44.3 %).
+// hottest would. Orders from other data of the same kind pass (docs/guides/quantize.md: 43.2
+// of 44.3 %).
 bool hot_first_below(const AccessCounts& profile, int boundary) {
   constexpr double kNearly = 0.9;
   return share_below(profile, boundary, Numbering::current) >=
@@ -39,8 +40,7 @@ class Placer {
          std::span<const AccessCounts> profiles, const PlaceOptions& options)
       : problem_(problem), gpu_(gpu), options_(options), plan_(plan) {
     for (const OperandUse& use : plan_use(plan, problem).operands) {
-      if (placement_of(plan, use.operand) == nullptr)
-        continue;  // the dataflow says where they stand
+      if (placement_of(plan, use.operand) == nullptr) continue;  // the dataflow places them
       operands_.push_back({{use.operand, all_global(), {}},
                            use,
                            profile_of(profiles, use.operand),
@@ -109,8 +109,8 @@ class Placer {
     }
   }
 
-  // As many entries as the slack holds, the smaller codebooks first, which take no more than their
-  // share of it.
+  // Gives each codebook as many entries as the slack holds, smaller codebooks first, which take no
+  // more than their share.
   void share_by_slack() {
     std::vector<Known*> order;
     for (Known& each : operands_) {
@@ -296,7 +296,7 @@ class Placer {
   Plan plan_;
   std::vector<Known> operands_;
   int needed_ = 0;          // resident blocks that are to stay
-  int held_registers_ = 0;  // a thread, by entries
+  int held_registers_ = 0;  // per thread, for entries
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
-// What the blocks of a plan do with the codebooks of each operand: how many entries a call looks
-// up, how often blocks load what they keep near, and what one block takes of a multiprocessor. The
-// figures that the boundaries of the codebook cache are weighed by.
+// Codebook use of a plan's blocks: entries that a call looks up, how often blocks load their near
+// levels, and a block's resources on an SM. The placement of codebooks is decided by these figures.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +13,25 @@ namespace vqgen {
 struct OperandUse {
   Operand operand = Operand::weights;
   vq::FormatConfig format = {};  // with the plan's placement
-  std::int64_t units = 1;        // whose codebooks a block keeps near at once
-  int lane_units = 1;            // of these, those that the lanes of a warp read at the same time
+  std::int64_t units = 1;        // units whose codebooks a block holds at once
+  int lane_units = 1;            // units that a warp's lanes read at the same time
   int in_a_row = 1;    // lookups of a warp with the same lane_units, soon after each other
-  int slices = 1;      // of an entry; a block holds and looks up one of them
-  double lookups = 0;  // of entries, all blocks of a call together
+  int slices = 1;      // slices per entry; a block holds and looks up one
+  double lookups = 0;  // entries looked up, all blocks of a call together
   double fills = 0;    // times that blocks load the codebooks of `units` units, together
 
   std::int64_t tensor_units = 1;  // all of the tensor
-  std::int64_t parts_bytes = 0;  // of keys in parts: the codebooks of all, `format` being the first
-  double code_bytes = 0;         // as stored
-  double code_reads = 1;         // times that blocks read each of them
+  std::int64_t parts_bytes = 0;   // keys in parts: codebooks of all; `format` is the first's
+  double code_bytes = 0;          // as stored
+  double code_reads = 1;          // times that blocks read each of them
 
   int entry_bytes() const { return vq::held_bytes(format) / slices; }
-  // What blocks fetch of one entry of each unit and stage, and its shared memory, held once.
+  // Bytes that blocks fetch per entry of each unit and stage, and their shared memory if held once.
   std::int64_t stored_row_bytes() const {
     return units * format.num_codebooks * format.vector_size * 2;
   }
   std::int64_t row_bytes() const { return units * format.num_codebooks * entry_bytes(); }
-  // Registers a thread of one entry of each unit and stage.
+  // Registers per thread of one entry of each unit and stage.
   std::int64_t row_registers() const { return units * format.num_codebooks * entry_bytes() / 4; }
   // Entries that a block keeps in shared memory, copies counted.
   double places() const {
@@ -49,12 +48,12 @@ struct OperandUse {
 
 struct PlanUse {
   int threads = 0;
-  std::int64_t blocks = 0;        // of the grid; of the smaller where two kernels look entries up
-  std::int64_t shared_bytes = 0;  // a block, with the codebooks that it keeps near
+  std::int64_t blocks = 0;        // of the grid; of the smaller if two kernels look up entries
+  std::int64_t shared_bytes = 0;  // per block, with the codebooks that it holds
   std::vector<OperandUse> operands = {};
 };
 
-// Of a plan for this op, with fields in their ranges.
+// Use by a plan for this op, with fields in range.
 PlanUse plan_use(const Plan& plan, const Problem& problem);
 
 // Bytes of the codes of so many rows.

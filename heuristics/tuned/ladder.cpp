@@ -19,8 +19,8 @@ struct Size {
   bool counts = true;  // for what is fast
 };
 
-// What may differ on bucket and nearest; the first is what may on bucket. Query heads follow from
-// KV heads, whose group is equal.
+// Sizes that may differ on rungs bucket and nearest; the first is the one that may on bucket. Query
+// heads follow from KV heads, as the group is equal.
 std::vector<Size> sizes_of(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     return {
@@ -59,7 +59,7 @@ int page_tokens_of(const Problem& problem) {
       problem);
 }
 
-// Whether all but those sizes is equal; pages change no plan.
+// True if all but those sizes is equal; pages change no plan.
 bool same_kind(const Problem& a, const Problem& b) {
   if (a.index() != b.index()) return false;
   const auto same_but_sizes = [](const auto& one, auto other) {
@@ -103,13 +103,13 @@ bool same_kind(const Problem& a, const Problem& b) {
          s.batch_invariant == t.batch_invariant;
 }
 
-// Doublings between two sizes. Of a division, which rounds equal ratios alike: half and twice are
-// as far.
+// Doublings between two sizes. A division rounds equal ratios alike, so that half and twice are
+// equally far.
 double steps_between(std::int64_t a, std::int64_t b) {
   return std::log2(static_cast<double>(std::max(a, b)) / static_cast<double>(std::min(a, b)));
 }
 
-// Of each size.
+// Doublings of each size.
 std::vector<double> steps_from(const Problem& there, const Problem& here) {
   const std::vector<Size> a = sizes_of(there);
   const std::vector<Size> b = sizes_of(here);
@@ -124,8 +124,7 @@ double total(const std::vector<double>& steps) {
   return std::accumulate(steps.begin(), steps.end(), 0.0);
 }
 
-// How skewed codes are: the exponent of Zipf's law, 0 for uniform ones; a profile has none, and
-// stands behind all that have.
+// Skew of the codes: the exponent of Zipf's law, 0 if uniform; a profile has none and sorts last.
 double skew_of(const std::string& codes) {
   if (codes == "uniform") return 0;
   return zipf_skew(codes).value_or(HUGE_VAL);
@@ -161,8 +160,8 @@ double volume(const Problem& problem) {
   return product;
 }
 
-// In the order in which they are to be tried: by rung, steps, the larger size, nearer codes, the
-// earlier table, the key. Each place is worked out once; none of the rows is read yet.
+// Sorts in the order of trial: by rung, steps, the larger size, nearer codes, the earlier table,
+// the key. Each key is computed once; no row is read yet.
 void sort(std::vector<Neighbour>& neighbours, const std::string& codes) {
   const auto place_of = [&](const Neighbour& each) {
     const FoundRow& row = each.found;
@@ -198,7 +197,7 @@ std::vector<Neighbour> same_problem(const TunedTables& tables, const Problem& pr
   return all;
 }
 
-// Of the same problem with the other element type, on dtype.
+// Rows of rung dtype: the same problem with the other element type.
 std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& problem,
                                    const GpuSpec& gpu, const std::string& codes) {
   std::vector<Neighbour> all;
@@ -222,7 +221,7 @@ std::vector<Neighbour> other_dtype(const TunedTables& tables, const Problem& pro
   return all;
 }
 
-// Of other sizes, on bucket and nearest.
+// Rows of rungs bucket and nearest: other sizes.
 std::vector<Neighbour> other_sizes(const TunedTables& tables, const Problem& problem,
                                    const GpuSpec& gpu, const std::string& codes) {
   const auto near = [&](const Problem& other) {
@@ -263,8 +262,8 @@ class Borrowing {
     const Rung rung = neighbour.rung;
     const bool borrowed = rung == Rung::bucket || rung == Rung::nearest || rung == Rung::family;
     if (!borrowed) return "";
-    // Where splits follow from the size, another size is a grid that nobody measured: products by
-    // tables, 11008 x 4096 in 2 x 8 bits, took 9.8 us so, 8.6 by the model's choice (H200).
+    // If splits follow from the size, another size has a grid that nobody measured, and such plans
+    // lose to the model's choice.
     const int splits = call_shape(plan, config_.problem).splits;
     const int measured = call_shape(plan, neighbour.row.problem).splits;
     if (splits != measured) {

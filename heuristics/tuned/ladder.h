@@ -1,15 +1,13 @@
-// The ladder: a config's plan from tuned tables, of the nearest row that may be borrowed.
+// The ladder: a config's plan from tuned tables, borrowed from the nearest row.
 //
-// A row serves where check() accepts its plan for the problem and the GPU at hand, and where the
-// plan has all fields that the config fixes. A row of another size or device class must also not be
-// expected, by the cost model, to take more than kBorrowMargin times what the model's own choice
-// takes. Where the model knows no cost of the plan, only rung bucket is believed.
+// A row serves if check() accepts its plan for the problem and GPU, and the plan has the config's
+// fixed fields. A row of another size or device class must also not be expected to take more than
+// kBorrowMargin times the model's own choice; without a cost for the plan only rung bucket is
+// believed.
 //
-// A plan is borrowed whole, as it was measured somewhere, splits and all: they are absolute
-// numbers, and at another size the same splits are shorter or longer pieces and as many blocks a
-// sequence or output. Up to twice or half the tokens that is what a search would take as well;
-// beyond, it is the cost model that sees a grid that no longer fills the GPU. Splits scaled to the
-// new size would be a plan that nobody has measured, which is what the model's own choice is for.
+// A plan is borrowed whole, as measured, splits included: scaled splits would be a plan that nobody
+// has measured. Up to twice or half the tokens a search would choose alike; beyond, the cost model
+// sees a grid that does not fill the GPU.
 #pragma once
 
 #include <optional>
@@ -26,30 +24,32 @@ namespace vqgen {
 
 // Where a plan comes from. override: the config's own fields, the rest chosen around them. exact to
 // family: a row of a tuned table, for
+//
 //   exact    this problem, device class and codes
 //   codes    other codes
-//   dtype    the other element type of 16 bits, whose kernels move the same bytes as fast
-//   bucket   another number of tokens (attention) or rows (products), up to twice or half as many
+//   dtype    the other 16-bit element type, whose kernels move the same bytes as fast
+//   bucket   another number of tokens (attention) or rows (GEMM), up to twice or half as many
 //   nearest  other sizes: kMostSteps doublings in all; equal are op, element type, formats,
 //            head_dim, query heads of a KV head, window, flush_block, sinks,
 //            query_tokens, independent, experts and total_rows
 //   family   this problem on another device class of the same architecture
+//
 // model and rules: the chooser.
 enum class Rung { override, exact, codes, dtype, bucket, nearest, family, model, rules };
 template <>
 inline constexpr auto enum_names<Rung> = std::array{
     "override", "exact", "codes", "dtype", "bucket", "nearest", "family", "model", "rules"};
 
-// Of rung nearest: the sum over the sizes of |log2(there / here)|, a factor of 4 in all. A
-// judgement, not a measurement: 4096x4096 may borrow from 14336x4096 or 1024x4096, its like in the
-// same model, and not from 28672x8192.
+// Limit of rung nearest: the sum over the sizes of |log2(there / here)|, a factor of 4 in all. It
+// is a judgement: 4096x4096 may borrow from 14336x4096 or 1024x4096, its like in the same model,
+// but not from 28672x8192.
 inline constexpr double kMostSteps = 2;
 
 struct Neighbour {
   Rung rung = Rung::exact;
   FoundRow found = {};
   TunedRow row = {};         // read when it is judged
-  double steps = 0;          // of its rung; 0 for exact, codes, dtype and bucket's own size
+  double steps = 0;          // within its rung; 0 for exact, codes, dtype and bucket's own size
   std::string differs = {};  // "tokens 8192 instead of 4096; codes zipf:1 instead of uniform"
   std::string refused = {};  // why it is not borrowed
 };
@@ -63,7 +63,7 @@ inline constexpr std::size_t kMostTried = 8;
 
 struct LadderOptions {
   std::string codes = "uniform";                // MeasurePolicy::codes
-  std::span<const AccessCounts> profiles = {};  // of match_access_counts(), for the cost model
+  std::span<const AccessCounts> profiles = {};  // from match_access_counts(), for the cost model
   bool all = false;                             // look at all neighbours, not until one serves
 };
 
@@ -77,7 +77,7 @@ struct LadderAnswer {
 LadderAnswer look_up(const TunedTables& tables, const Config& config, const GpuSpec& gpu,
                      const LadderOptions& options = {});
 
-// Where a plan comes from, for people: "h200.jsonl:7: ..., 12.3 us against 15.0 us of ...".
+// A plan's origin for people: "h200.jsonl:7: ..., 12.3 us against 15.0 us of ...".
 struct PlanSource {
   Rung rung = Rung::model;
   std::string why = {};

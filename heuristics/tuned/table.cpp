@@ -57,7 +57,7 @@ bool moved(const TunedRow& a, const TunedRow& b) {
              std::max(a.noise, b.noise) * std::min(a.time_us, b.time_us);
 }
 
-// The device class that a file's name stands for; empty where it stands for none.
+// The device class that a file is named after, or "".
 std::string class_named(const std::string& name) {
   const std::string stem = std::filesystem::path(name).stem().string();
   const std::vector<std::string> known = gpu_names();

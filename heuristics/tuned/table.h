@@ -26,15 +26,15 @@ TunedTable read_table(const std::filesystem::path& path);
 
 // Canonical: one row a key, the better where there are more, sorted by key.
 std::string table_text(const TunedTable& table);
-// The same, published by one rename.
+// Writes the table to a file, published by one rename.
 void write_table(const std::filesystem::path& path, const TunedTable& table);
 
-// Whether `a` goes before `b` of the same key: the higher grade of its policy, then the faster,
-// then by the name of the plan, then by the whole row's text. A total order, so that the best of
-// many rows does not depend on theirs.
+// True if `a` sorts before `b` of the same key: the higher grade of policy, then the faster, then
+// by plan name, then by the row's text. A total order: the best of many rows does not depend on
+// their order.
 bool better(const TunedRow& a, const TunedRow& b);
 
-// For each key the best row of any table, sorted by key. Commutative, associative and idempotent.
+// The best row of any table for each key, sorted by key. Commutative, associative and idempotent.
 TunedTable merge(std::span<const TunedTable> tables);
 
 // A table row by row, for those who go on where one is damaged. `text` must outlive it. Errors as
@@ -58,24 +58,24 @@ TunedRow read_row(std::string_view line, const std::string& where);
 struct RowChange {
   TunedRow before;
   TunedRow after;
-  bool beyond_noise = false;  // of the two, relative to the faster; or cold otherwise
+  bool beyond_noise = false;  // relative to the faster; or the policies' caching differs
 };
 
 struct TableDiff {
   std::vector<TunedRow> only_before;
   std::vector<TunedRow> only_after;
   std::vector<RowChange> winners;  // another plan
-  std::vector<RowChange> times;    // the same plan, beyond the noise
+  std::vector<RowChange> times;    // same plan, beyond the noise
   std::size_t same = 0;
   bool empty() const {
     return only_before.empty() && only_after.empty() && winners.empty() && times.empty();
   }
 };
 
-// Sorted by key; of a key that stands twice in a table its best row.
+// Sorted by key; a key that a table has twice counts with its best row.
 TableDiff diff(const TunedTable& before, const TunedTable& after);
 
-// What is doubtful in a table, though it can be read.
+// Doubtful rows of a readable table.
 inline constexpr double kMostNoise = 0.10;  // relative; beyond, a measurement decides little
 
 struct LintFinding {

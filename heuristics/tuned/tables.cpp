@@ -12,8 +12,8 @@
 namespace vqgen {
 namespace {
 
-// A problem's text in a row, and what stands around its shape: op and element type before it,
-// formats behind it or before it as their names sort.
+// A problem's text in a row, and the text around its shape: op and element type before it, formats
+// after or before as their names sort.
 struct ProblemText {
   std::string whole;
   std::string before;
@@ -29,7 +29,7 @@ ProblemText text_of(const Problem& problem) {
           whole.substr(at + shape.size()) + ','};
 }
 
-// The string between two texts that stand in every row.
+// The string between two texts that every row has.
 std::string string_between(const FoundRow& row, std::string_view before, std::string_view behind) {
   const std::size_t at = std::min(row.line.find(before), row.line.size());
   const std::size_t begin = std::min(at + before.size(), row.line.size());

@@ -21,14 +21,13 @@
 
 namespace vqgen {
 
-// What becomes of a table or row that cannot be read: an Error, or as if it were not there and a
-// warning.
+// How a table or row that cannot be read is treated: as an Error, or as missing with a warning.
 enum class Damage { fail, skip };
 
-// A row as it stands in a table, its key read and no more.
+// A row as text in a table, of which only the key has been read.
 struct FoundRow {
   std::string where;      // FILE:LINE
-  std::size_t order = 0;  // of its table, the first 0
+  std::size_t order = 0;  // of its table, the first is 0
   Problem problem = {};
   std::string gpu = {};
   std::string codes = {};
@@ -41,7 +40,7 @@ class TunedTables {
  public:
   explicit TunedTables(Damage damage = Damage::fail) : damage_(damage) {}
 
-  // Behind those that are there. Error(bad_input) as read_table().
+  // Adds a table after the others. Throws Error(bad_input) as read_table() does.
   void add(std::string name, std::string_view text);
   void add_file(const std::filesystem::path& path);
   void add_shipped();
@@ -49,7 +48,7 @@ class TunedTables {
   bool empty() const { return tables_.empty(); }
   // Rows of exactly this problem, of all device classes and codes.
   std::vector<FoundRow> of(const Problem& problem) const;
-  // Of problems with its op, element type and formats that are `near`, on one device class.
+  // Rows of problems with this op, element type and formats that are `near`, on one device class.
   std::vector<FoundRow> like(const Problem& problem, const std::string& gpu,
                              const std::function<bool(const Problem&)>& near) const;
   // The whole row; nothing where it is damaged and that is to be skipped.

@@ -52,7 +52,7 @@ class BookUpdate {
 
  private:
   struct Missed {
-    double squares;  // of what its vectors miss it by
+    double squares;  // summed squared error of its vectors
     std::size_t entry;
     double step;  // between it and the next that goes beside it
     bool operator<(const Missed& other) const {
@@ -86,7 +86,7 @@ class BookUpdate {
     }
   }
 
-  static constexpr double kStep = 0.1;  // of the deviation of an element
+  static constexpr double kStep = 0.1;  // in standard deviations of an element
 
   std::span<float> entries_;
   std::span<const std::int64_t> sums_;

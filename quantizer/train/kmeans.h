@@ -1,4 +1,4 @@
-// K-means of many codebooks at once (Lloyd), the same wherever their vectors stand.
+// K-means (Lloyd) of many codebooks at once, on the host or a device.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,9 @@ struct KMeansRequest {
   std::function<void(int iteration)> begun;  // may be empty
 };
 
-// `entries` centroids of each book, [books][entries][dimension]. Each book needs as many vectors,
-// all finite.
-//
-// Starts at a seeded choice of the book's own vectors. An iteration moves each entry to the mean of
-// the vectors nearest to it. An entry that has none goes beside the one whose vectors miss it by
-// the largest sum of squares, and is taken to halve that sum. Ends before `iterations` once no
-// entry of any book moves. The same books and seeds give the same bits.
+// K-means: `entries` centroids per book, [books][entries][dimension], from a seeded choice of at
+// least as many finite vectors. An empty entry moves beside the one with the largest error. Ends
+// early once no entry moves. Equal books and seeds give equal bits.
 std::vector<float> kmeans(VectorBooks& books, const KMeansRequest& request);
 
 }  // namespace vqgen

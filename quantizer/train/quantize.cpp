@@ -105,7 +105,7 @@ class KvQuantizer {
   }
   const SafetensorsFile& trained_on() const { return calibration_ ? *calibration_ : file_; }
 
-  // By the headers: the item's formats and sizes.
+  // Checks the item's formats and sizes by the headers.
   BundleItem judge(const PatternMatch& match) const {
     const Names names = names_of(match);
     AttentionData data;
@@ -149,7 +149,7 @@ class KvQuantizer {
                   fmt::format("{}: {}", file.source(), tensor));
   }
 
-  // By the data, of which nothing is kept.
+  // Checks the data, of which nothing is kept.
   void read_all(const PatternMatch& match) const {
     const Names names = names_of(match);
     const DType dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
@@ -225,7 +225,7 @@ class KvQuantizer {
     data.batch = shape[1];
   }
 
-  // From [query_heads, n, head_dim] to [n][query_heads][head_dim], with lengths.
+  // Reads queries [query_heads, n, head_dim] as [n][query_heads][head_dim], with lengths.
   void read_queries(const std::string& name, const FloatTensor& keys, AttentionData& data) const {
     if (name.empty()) return;
     judge_queries(name, keys, data);

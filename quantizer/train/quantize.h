@@ -1,4 +1,4 @@
-// From files of floats to bundles: train on calibration tensors, encode, report.
+// Quantizes files of floats to bundles: trains on calibration tensors, encodes, reports.
 #pragma once
 
 #include <filesystem>
@@ -25,8 +25,8 @@ struct QuantizeRequest {
   TrainOptions options;
 };
 
-// Tensor names may hold stars (match_pattern). The keys' pattern chooses the items; in the other
-// patterns each star stands for what it matched in the keys' name, so they have as many stars.
+// Tensor names may hold stars (match_pattern). The keys' pattern selects the items; in the other
+// patterns, which have as many stars, each star stands for what it matched in the keys' name.
 struct QuantizeKvRequest : QuantizeRequest {
   std::filesystem::path calibration;  // same tensor names; empty: train on the input
   std::string keys;                   // [kv_heads, tokens, head_dim] or [batch, ...]
@@ -34,19 +34,19 @@ struct QuantizeKvRequest : QuantizeRequest {
   std::string queries;  // [query_heads, n, head_dim]; empty: none
   VqFormat key_format;
   VqFormat value_format;  // taken through for_values()
-  // Of keys in parts: the format by which the channels are shared out anew (split.h), by the mean
-  // error over all items, on what is trained on. Empty: the channels are as they are given.
+  // For keys in parts: the format by whose mean error over all items the channels are shared out
+  // (split.h), on the training data. Empty: the channels as given.
   std::optional<VqFormat> split_by = {};
 };
 
 struct QuantizeWeightsRequest : QuantizeRequest {
   std::string weights;  // [out_features, in_features]
   std::string inputs;   // [n, in_features] in the same file; empty: none.
-                        // Without stars the same tensor serves all items
+                        // A pattern without stars serves all items
   VqFormat format;
 };
 
-// How well one tensor was quantized, in the domain before quantization.
+// Quality of one quantized tensor, in the domain before quantization.
 struct TensorReport {
   std::string name;             // "layer0.keys"
   std::string format;           // "d8b8"
@@ -54,7 +54,7 @@ struct TensorReport {
   std::int64_t codebook_bytes = 0;
   ReconstructionError calibration;
   ReconstructionError input;
-  // Of keys: the errors of what softmax sees (centered()), and the share of all else in the input.
+  // For keys: errors of what softmax sees (centered()), and the common part's share of the input.
   struct Centered {
     ReconstructionError calibration;
     ReconstructionError input;
@@ -63,7 +63,7 @@ struct TensorReport {
   std::optional<Centered> centered = {};
 };
 
-// Above it, errors beside what softmax sees are more than twice those that count the common part.
+// Above this share, errors of what softmax sees are more than twice those with the common part.
 inline constexpr double kMostCommon = 0.75;
 
 struct QuantizeResult {
@@ -71,14 +71,12 @@ struct QuantizeResult {
   std::vector<TensorReport> report;
 };
 
-// Query j of n belongs to token tokens - n + j and attends to all tokens up to its own: one
-// sequence a query, each with this cache (batch = n, keys.batch = 1). Without queries batch = 0.
-// Error(bad_input) on missing tensors, types that are not read, shapes that disagree, too few
-// sub-vectors, NaN or infinity, and formats that do not fit; Error(infeasible) where no kernel
-// reads the result. All items are judged so before the first is trained: by the headers, then by
-// the data.
+// Quantizes a cache; all items are checked before training, by headers, then by data. Query j of n
+// is token tokens - n + j and sees all tokens up to itself (batch = n, 0 without queries).
+// Error(bad_input) on bad tensors, Error(infeasible) if no kernel reads the result.
 QuantizeResult quantize_kv(const QuantizeKvRequest& request);
-// With format.output_scales each row is first divided by its RMS, which becomes its scale.
+// Quantizes weights. With format.output_scales each row is divided by its RMS, which becomes its
+// scale.
 QuantizeResult quantize_weights(const QuantizeWeightsRequest& request);
 
 }  // namespace vqgen

@@ -57,7 +57,7 @@ class WeightsQuantizer {
     return same_for_all ? request_.inputs : companion(request_.inputs, match, "--inputs");
   }
 
-  // By the headers: the item's format and sizes.
+  // Checks the item's format and sizes by the headers.
   BundleItem judge(const PatternMatch& match) const {
     const FloatTensor weights = matrix_sizes(file_, match.tensor);
     LinearData data;
@@ -81,7 +81,7 @@ class WeightsQuantizer {
     return {match.item, std::move(data)};
   }
 
-  // By the data, of which nothing is kept.
+  // Checks the data, of which nothing is kept.
   void read_all(const PatternMatch& match) const {
     if (request_.options.progress) request_.options.progress(0, "reading " + match.tensor);
     const DType dtype = choose_dtype(request_.dtype, file_.at(match.tensor));

@@ -1,5 +1,5 @@
-// Which channels of keys go to which part (VQKV, section 3.1: by how well one quantizer of all
-// channels reconstructs each).
+// Shares out key channels among parts by how well a common quantizer reconstructs each (VQKV,
+// section 3.1).
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace vqgen {
 
-// Of each channel the squared error over the sum of squares, of all heads and tokens together; 0
-// where the channel is all zero. The tensors have one shape.
+// For each channel: squared error over the sum of squares, over all heads and tokens; 0 for an
+// all-zero channel. The tensors have one shape.
 std::vector<double> channel_errors(const FloatTensor& original, const FloatTensor& reconstructed);
 
-// The same parts, as large as they are, with channels anew: those of the largest errors go to the
-// part that has most bits a channel, the first of equals, and so on. In each part they ascend.
-// Requires an error for each channel.
+// Shares out channels among the same parts and part sizes by error: the largest errors go to the
+// part with most bits per channel (the first on ties), and so on, ascending within a part. Requires
+// an error per channel.
 VqFormat share_channels(const VqFormat& keys, std::span<const double> errors);
 
 }  // namespace vqgen

@@ -24,7 +24,7 @@ std::vector<float> row_scales(const FloatTensor& weights) {
   return scales;
 }
 
-// The terms that stand outside the codes, from the calibration.
+// Scales outside the codes, from the calibration.
 struct OuterTerms {
   std::vector<float> smooth;
   std::vector<float> output_scales;
@@ -55,7 +55,7 @@ ReconstructionError centered_error(const FloatTensor& keys, const QuantizedTenso
   return reconstruction_error(centered(keys), centered(reconstruct(quantized)));
 }
 
-// Of a tensor whose parts have these errors, each with its number of channels.
+// Combines the errors of parts, each with its number of channels.
 ReconstructionError error_of_parts(const FloatTensor& tensor,
                                    std::span<const std::pair<ReconstructionError, double>> parts) {
   double energy = 0;
@@ -156,11 +156,11 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
 void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,
                    const FloatTensor& calibration, const std::string& calibration_source) {
   require_supported(format, source);
-  const auto require_groups = [&](const FloatTensor& sizes, const std::string& of) {
+  const auto require_groups = [&](const FloatTensor& sizes, const std::string& where) {
     if (format.group_tokens == 0 || sizes.rows % format.group_tokens == 0) return;
     throw Error(
         ErrorKind::bad_input,
-        fmt::format("{}: {} tokens are no whole groups of {} (group_tokens); cut them to {}", of,
+        fmt::format("{}: {} tokens are no whole groups of {} (group_tokens); cut them to {}", where,
                     sizes.rows, format.group_tokens,
                     sizes.rows / format.group_tokens * format.group_tokens));
   };
@@ -301,7 +301,7 @@ TrainOptions part_of(const TrainOptions& options, std::size_t part, std::size_t 
   return result;
 }
 
-// A text between two stars is taken where it stands first, which leaves most to the rest; what
+// A text between two stars is matched at its first occurrence, which leaves most to the rest; what
 // follows the last star ends the name.
 std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
                                                       std::string_view name) {

@@ -1,4 +1,4 @@
-// What quantize_kv and quantize_weights share. Not for others.
+// The common part of quantize_kv and quantize_weights; internal to them.
 #pragma once
 
 #include <functional>
@@ -22,14 +22,14 @@ struct TensorJob {
   const FloatTensor* input = nullptr;
   const FloatTensor* calibration = nullptr;
   TrainOptions options;
-  bool keys = false;  // of a cache, which have centered errors too
+  bool keys = false;  // keys also have centered errors
 };
 
 // Transforms or scales as the format says, trains, encodes, and appends to `report`.
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report);
 
-// What quantize_tensor() would refuse of tensors of such sizes, before anything is trained;
-// `source` and `calibration_source` are for messages. Data is not looked at.
+// Throws what quantize_tensor() would for tensors of such sizes, before anything is trained;
+// `source` and `calibration_source` are for messages. Data is not read.
 void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,
                    const FloatTensor& calibration, const std::string& calibration_source);
 
@@ -42,8 +42,8 @@ struct PatternMatch {
   std::string item;
   std::vector<std::string> texts;
 };
-// Without those that request.exclude names; warns of a name there that leaves out none.
-// Error(bad_input) where nothing is left, or two tensors would give items of one name.
+// Matches tensors, without those of request.exclude, and warns of names there that exclude none.
+// Throws Error(bad_input) if nothing is left, or two tensors give items of one name.
 std::vector<PatternMatch> match_tensors(const SafetensorsFile& file, const std::string& pattern,
                                         const std::string& option, const QuantizeRequest& request);
 
@@ -70,10 +70,8 @@ DType choose_dtype(const std::optional<DType>& asked, const TensorInfo& info);
 // `options` with a progress that runs from part/parts to (part + 1)/parts.
 TrainOptions part_of(const TrainOptions& options, std::size_t part, std::size_t parts);
 
-// Tensor names with stars, as the command line takes them: "layer*.k".
-//
-// What the stars of `pattern` match in `name`, each star the shortest text that lets the rest match
-// (dots included, possibly nothing); nullopt where the name does not match.
+// What the stars of `pattern` ("layer*.k") match in `name`, each star the shortest text that lets
+// the rest match (dots included, possibly empty); nullopt if the name does not match.
 std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
                                                       std::string_view name);
 

@@ -17,7 +17,7 @@
 namespace vqgen {
 namespace {
 
-// Below this many vectors an entry k-means follows the sample, not the distribution (FAISS' rule).
+// With fewer vectors per entry k-means fits the sample, not the distribution (FAISS' rule).
 constexpr std::int64_t kPoorVectorsPerEntry = 39;
 
 // A well mixed number for each (seed, unit, stage): the finaliser of splitmix64.
@@ -61,7 +61,7 @@ void check_count(const TrainRequest& request, std::int64_t fewest) {
   }
 }
 
-// What is told of a tensor's training, from 0 to 1.
+// Reports progress of a tensor's training, from 0 to 1.
 void report(const TrainRequest& request, double done, const std::string& what) {
   if (request.options.progress) request.options.progress(done, request.name + what);
 }
@@ -69,7 +69,7 @@ void report(const TrainRequest& request, double done, const std::string& what) {
 // Stage after stage of tables, for all books at once.
 class TableTrainer {
  public:
-  // Units come in groups of `together`, as those of a head.
+  // Units come in groups of `together`, such as a head's.
   TableTrainer(VectorBooks& books, const TrainRequest& request, std::size_t together)
       : request_(request),
         format_(request.format),
@@ -108,7 +108,7 @@ class TableTrainer {
     std::vector<float> entries = kmeans(books_, kmeans_request);
     for (std::size_t unit = 0; unit < units_; ++unit) {
       const std::size_t number = unit * stages_ + stage;
-      const bool given = format_.common_scale && stage > 0;  // by the first stage
+      const bool given = format_.common_scale && stage > 0;  // shared with the first stage
       const float scale =
           store(std::span(entries).subspan(unit * stage_size_, stage_size_),
                 given ? result.stage_scales[unit * stages_] : scales[unit], given,
@@ -118,8 +118,8 @@ class TableTrainer {
     if (stage + 1 < stages_) books_.subtract(entries);
   }
 
-  // Of entries that are all zero, which any scale serves: the least of the stage, or that of the
-  // stage before where there is none.
+  // Sets the scales of all-zero entries, which any scale fits: the least of the stage, or else that
+  // of the previous stage.
   void fill_dead_scales(Codebooks& result) const {
     std::vector<float> scales(units_);
     for (std::size_t stage = 0; stage < stages_; ++stage) {
@@ -172,8 +172,8 @@ class TableTrainer {
     return result;
   }
 
-  // Writes the entries of a stage, of which `scale` is taken out, and makes of them what is stored,
-  // times the scale that comes back: that of integers, unless it is `given`, which clamps them.
+  // Stores a stage's entries, from which `scale` has been divided out, and returns the scale of the
+  // stored form: for integers a new one, unless `scale` is `given`, which clamps them.
   float store(std::span<float> entries, float scale, bool given,
               std::span<std::uint16_t> stored) const {
     const bool integers = format_.entry_type == EntryType::int8;
@@ -194,7 +194,7 @@ class TableTrainer {
     return scale;
   }
 
-  // In units of the scale; 1 where all are zero.
+  // Largest magnitude in units of the scale; 1 if all are zero.
   static float peak(std::span<const float> values, float scale) {
     float most = 0;
     for (const float value : values) most = std::max(most, std::abs(value / scale));
@@ -235,7 +235,7 @@ class Trainer {
   }
 
  private:
-  // That stand side by side.
+  // Adjacent units.
   std::size_t units_of_head() const {
     return static_cast<std::size_t>(ceil_div(map_.columns, map_.unit_columns));
   }
@@ -267,8 +267,8 @@ class Trainer {
                         });
   }
 
-  // By the largest magnitude of all elements that a scale serves: of a channel's where the unit has
-  // no more channels than a code. Where all are zeros, by the least of the head.
+  // Scales from the largest magnitude of the elements that a scale serves: of one channel if a unit
+  // has no more channels than a code. All-zero channels take the least scale of the head.
   Codebooks train_scales() const {
     Codebooks result{format_, request_.dtype, map_.units(), {}, {}, {}};
     const bool by_channel = format_.scope == Scope::channel_group &&

@@ -13,9 +13,8 @@ namespace vqgen {
 
 struct TrainOptions {
   std::uint64_t seed = 1;
-  int iterations = 30;  // of k-means at most, as VecInfer (sec. 5)
-  // Of a unit with more sub-vectors than this and than max_points_per_entry an entry, a sample of
-  // the larger of the two is trained on.
+  int iterations = 30;  // most k-means iterations, as VecInfer (sec. 5)
+  // A unit with more sub-vectors than both limits is trained on a sample of the larger limit.
   std::int64_t max_points = 1 << 20;
   int max_points_per_entry = 256;
   MakeBooks make_books = make_host_books;  // where k-means runs
@@ -28,7 +27,7 @@ struct TrainOptions {
 struct TrainRequest {
   std::string name;  // for messages: "calibration.safetensors: layer0.k"
   VqFormat format;
-  DType dtype = DType::f16;                  // of the entries
+  DType dtype = DType::f16;                  // type of the entries
   const FloatTensor* calibration = nullptr;  // in the domain that is quantized; finite
   TrainOptions options;
 };
@@ -43,23 +42,13 @@ inline constexpr float kMostMagnitude = 0x1p60f;
 // 1 where all are zero: what values are divided by.
 float root_mean_square(std::span<const float> values);
 
-// Stage 0 is trained on the sub-vectors, stage s on what stage s-1, rounded to the element type,
-// left of them. With format.stage_scales the vectors of a stage are first divided by their RMS,
-// which becomes that stage's scale. Int8 entries are those divided by a step, which the scale
-// takes, and rounded, the largest to 127; with format.common_scale that of the first stage to
-// entry_peak(), and the other stages take its scale, by which the few that pass entry_peak() are
-// clamped. The same request gives the same bytes whatever the number
-// of threads. Error(bad_input) on empty calibration, fewer sub-vectors than entries in a unit,
-// formats that the quantizer does not support, elements that are no finite numbers or beyond 2^60,
-// and entries too large for the element type. What make_books throws passes through.
-//
-// A lattice has its table given (core/format/e8p.h); what is fitted, with format.stage_scales, is
-// the scale of each stage (lattice_scale()), on a sample.
+// Trains stage 0 on the sub-vectors and stage s on the rounded residual of stage s-1, divided by
+// stage scales (RMS, or for int8 so that the largest entry is 127) if any; of lattices only the
+// scales. Independent of the thread count. Error(bad_input) on untrainable data or formats.
 Codebooks train_codebooks(const TrainRequest& request);
 
-// The same of the sub-vectors of each unit as they stand in `books`, which keep what the last stage
-// but one left of them; all are used. The format's decoder is table, its scope is not asked.
-// `calibration` is not either.
+// train_codebooks() from the units' sub-vectors in `books`, all of which are used and which end as
+// the last stage's input. The decoder must be table; scope and `calibration` are ignored.
 Codebooks train_books(VectorBooks& books, const TrainRequest& request);
 
 }  // namespace vqgen

@@ -1,5 +1,5 @@
-// The vectors that codebooks are trained on, wherever they stand: on the host (host_books.cpp) or
-// on a device (runtime/training/device_books.h). A book is the vectors of one codebook.
+// Training vectors of codebooks, in host memory (host_books.cpp) or device memory
+// (runtime/training/device_books.h). A book is the vectors of one codebook.
 //
 // Sums are integers, so that they do not depend on the order of additions: the same vectors and
 // entries give the same sums on any number of threads.
@@ -20,15 +20,15 @@ struct SumFactors {
   float distance = 1;
 };
 
-// Those of a book of `count` vectors of `dimension` elements up to `peak`: 2^40 steps for the
-// largest, and less where the sum of `count` would not fit 63 bits.
+// Factors for a book of `count` vectors of `dimension` elements up to `peak`: 2^40 steps for the
+// largest, or fewer so that the sum of `count` fits 63 bits.
 SumFactors sum_factors(float peak, std::int64_t count, int dimension);
 
-// What the vectors whose nearest entry is this one come to: [dimension] elements, then the squared
-// distances, each times its factor and cut to an integer, then their number.
+// Integer sums per entry over the vectors nearest to it: [dimension] elements, the squared
+// distances, each times its factor and truncated, and the number of vectors.
 constexpr int sum_fields(int dimension) { return dimension + 2; }
 
-// Where book b is vectors begins[b] .. begins[b + 1].
+// Book b is vectors begins[b] .. begins[b + 1].
 struct BookShape {
   int dimension = 0;
   std::vector<std::int64_t> begins;
@@ -40,7 +40,7 @@ struct BookShape {
   }
 };
 
-// Not thread-safe.
+// Vectors of several codebooks and their nearest entries. Not thread-safe.
 class VectorBooks {
  public:
   virtual ~VectorBooks() = default;
@@ -58,7 +58,7 @@ class VectorBooks {
   virtual void sum(std::span<const float> entries, std::span<const SumFactors> factors,
                    std::vector<std::int64_t>& sums) = 0;
 
-  // From each vector its nearest entry of [books][n][dimension].
+  // Subtracts from each vector its nearest entry of [books][n][dimension].
   virtual void subtract(std::span<const float> entries) = 0;
 
  protected:
@@ -70,7 +70,7 @@ class VectorBooks {
 using MakeBooks =
     std::function<std::unique_ptr<VectorBooks>(std::vector<float> vectors, BookShape shape)>;
 
-// On all cores.
+// Books on the host, which use all cores.
 std::unique_ptr<VectorBooks> make_host_books(std::vector<float> vectors, BookShape shape);
 
 }  // namespace vqgen

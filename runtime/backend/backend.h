@@ -21,7 +21,7 @@
 
 namespace vqgen {
 
-// What the compiler says of one entry.
+// The compiler's figures of one entry.
 struct KernelResources {
   std::string name;
   int registers = 0;
@@ -49,7 +49,7 @@ struct Artifact {
 // Everything beside the text that decides what the compiler makes; part of the cache key.
 struct CompilerIdentity {
   std::string name;                  // "nvrtc 13.0.88 build-id ..." or "g++ 12.2.0 ..."
-  std::vector<std::string> options;  // as passed
+  std::vector<std::string> options;  // as passed to the compiler
 };
 
 // A loaded artifact. Destroying it unloads; no launch of it may be in flight.
@@ -57,10 +57,9 @@ class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
 
-  // Queues entry number `entry` with `args` on the caller's stream (a CUstream; null is the default
-  // stream of the context, which is current). All that can be was worked out by load(): on a GPU
-  // this is one driver call, without allocation, lock or attribute, fit for stream capture.
-  // Thread-safe. Error(device).
+  // Queues entry number `entry` with `args` on the caller's stream (a CUstream; null is the current
+  // context's default stream). load() has done all other work: on a GPU this is one driver call
+  // without allocation, lock or attribute, fit for stream capture. Thread-safe. Error(device).
   virtual void enqueue(std::size_t entry, std::span<const std::byte> args, void* stream) const = 0;
 };
 
@@ -95,15 +94,15 @@ class Backend {
   // The device that launches run on; nullopt where there is none (compiling still works).
   virtual std::optional<GpuSpec> device() const = 0;
 
-  // What drives the device, with its version; "none" where there is none.
+  // Name and version of what drives the device; "none" without one.
   virtual std::string driver() const { return "none"; }
 
-  // Thread-safe. Error(device) where the compiler is missing, with where it was looked for. It may
-  // be told from the compiler's file; after compile() it is that of what compiled.
+  // Identity of the compiler, which may be read from its file; after compile() it is that of what
+  // compiled. Thread-safe. Error(device) with the searched places if it is missing.
   virtual CompilerIdentity compiler(const KernelSource& source) const = 0;
 
-  // That of what would compile, opened for it where compiler() tells of its file. Thread-safe.
-  // Error(device) as compile() has it.
+  // compiler() after opening it, if compiler() reads only its file. Thread-safe. Error(device) as
+  // compile().
   virtual CompilerIdentity opened_compiler(const KernelSource& source) const {
     return compiler(source);
   }
@@ -118,9 +117,8 @@ class Backend {
   virtual std::unique_ptr<LoadedKernel> load(const Artifact& artifact,
                                              const KernelSource& source) = 0;
 
-  // These four are thread-safe; copies wait until they are done.
-  //
-  // Device memory, exactly `bytes` long, uninitialised. 256-byte aligned. Error(device) when full.
+  // Allocates device memory of exactly `bytes`, uninitialized, 256-byte aligned. Error(device) when
+  // full. These four functions are thread-safe; copies wait until they are done.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* pointer) noexcept = 0;
   virtual void upload(void* destination, std::span<const std::byte> source) = 0;
@@ -131,15 +129,15 @@ class Backend {
   virtual void lend(const void* /*pointer*/, std::size_t /*bytes*/) {}
   virtual void give_back(const void* /*pointer*/, std::size_t /*bytes*/) noexcept {}
 
-  // Why these bytes are no memory that kernels may touch, "across the end of an allocation of 8
-  // bytes"; nullopt where they are, and on a device, where that cannot be told. Thread-safe.
+  // Why kernels may not touch these bytes, "across the end of an allocation of 8 bytes"; nullopt if
+  // they may, and on a device, where it is unknown. Thread-safe.
   virtual std::optional<std::string> out_of_reach(const void* /*pointer*/,
                                                   std::size_t /*bytes*/) const {
     return std::nullopt;
   }
 
-  // How many blocks of entry number `entry`, of the shape that `source` gives it, a multiprocessor
-  // holds at once, as the driver works it out; nullopt where there is no such thing.
+  // Blocks of entry number `entry`, in the shape that `source` gives it, that an SM holds at once
+  // by the driver's count; nullopt if there is none.
   virtual std::optional<int> resident_blocks(LoadedKernel& /*kernel*/,
                                              const KernelSource& /*source*/,
                                              std::size_t /*entry*/) const {
@@ -153,8 +151,8 @@ class Backend {
   // Waits for all launches. Error(device) names the fault of any of them.
   virtual void synchronize() = 0;
 
-  // Of streams that enqueue() takes. Whether one is being captured into a graph; waits for one.
-  // What runs at once has none. Thread-safe. Error(device).
+  // For a stream as enqueue() takes: true if it is being captured to a graph; waits for it.
+  // Backends that run at once have none. Thread-safe. Error(device).
   virtual bool capturing(void* /*stream*/) const { return false; }
   virtual void wait_for(void* /*stream*/) {}
 
@@ -167,9 +165,8 @@ class Backend {
   virtual void make_current() {}
 
   // Times up to `replays` runs (timed_runs()) of all launches in order, microseconds each, after
-  // as many as `warm_up_ms` has room for, so that the clock is theirs and not that of what ran
-  // before. On a GPU a run is one replay of a graph that holds them, which hides the host's share,
-  // and one at least goes before; a CPU may take seconds for a run.
+  // `warm_up_ms`, which settles the clock. On a GPU a run is one replay of a graph with the
+  // launches, which hides the host's share, and at least one precedes.
   virtual std::vector<double> time_us(std::span<const Launch> launches, int replays,
                                       double warm_up_ms) = 0;
 };
@@ -195,9 +192,9 @@ class DeviceBuffer {
 constexpr int kLeastTimedRuns = 3;
 constexpr double kEnoughTimedUs = 50'000;
 
-// What `replays` calls of `run()` return, microseconds each. After kLeastTimedRuns none begins once
-// those before come to kEnoughTimedUs: a search among slow plans would spend most of its time on
-// more of them.
+// Calls run() up to `replays` times and returns its results, in microseconds. After kLeastTimedRuns
+// no run starts once the sum reaches kEnoughTimedUs: a search would spend most of its time on slow
+// plans.
 template <class Run>
 std::vector<double> timed_runs(int replays, const Run& run) {
   std::vector<double> times;

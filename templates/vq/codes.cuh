@@ -23,8 +23,7 @@ VQ_DEVICE u32 code_at(i64 bit, Word word) {
   }
 }
 
-// The same of the words from `row` on, which are fetched by load(const u32*), from memory or from
-// registers.
+// read_code() from words at `row`, fetched by load(const u32*) from memory or registers.
 template <int kBits, class Load>
 VQ_DEVICE u32 read_code_at(const u32* row, i64 bit, Load load) {
   return code_at<kBits>(bit, [&](i64 number) { return load(row + number); });

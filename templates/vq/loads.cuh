@@ -6,7 +6,7 @@
 
 namespace vq {
 
-// Of what other launches may have stored: caches, partials.
+// For data that other launches may have stored: caches, partials.
 struct LoadGlobal {
   template <class T>
   VQ_DEVICE T operator()(const T* pointer) const {
@@ -21,7 +21,7 @@ struct LoadShared {
   }
 };
 
-// Of weights, some of them before after_last_launch().
+// For weights, some of them loaded before after_last_launch().
 struct BeginConstant {
   template <class T>
   VQ_DEVICE T operator()(const T* pointer) const {
@@ -29,7 +29,7 @@ struct BeginConstant {
   }
 };
 
-// Of weights that are read once.
+// For weights that are read once.
 struct StreamConstant {
   template <class T>
   VQ_DEVICE T operator()(const T* pointer) const {
@@ -37,7 +37,7 @@ struct StreamConstant {
   }
 };
 
-// A part of a block's shared memory, by the offset that a layout gives.
+// Part of a block's shared memory at the offset that a layout gives.
 template <class T>
 VQ_DEVICE T* shared_part(i64 offset) {
   return reinterpret_cast<T*>(shared_memory() + offset);

@@ -1,11 +1,11 @@
-// What the plans of all dataflows share. A plan is a plain struct with the fields of its dataflow
-// and no others. Its visit() declares each field once,
+// The common part of all dataflows' plans. A plan is a plain struct with the fields of its dataflow
+// only. Its visit() declares each field once,
 //
 //   visit(name, pointer to member, range, what it is)
 //
-// from which JSON, schema, names, digests and device text follow. What a dataflow fixes is a static
-// constant of the same name, so that code which several dataflows share reads it alike. The host,
-// NVRTC and g++ compile this.
+// from which JSON, schema, names, digests and device text follow. A value that a dataflow fixes is
+// a static constant of the same name, so that shared code reads both alike. The host, NVRTC and g++
+// compile this.
 #pragma once
 
 #include <vq/annotations.h>
@@ -19,7 +19,7 @@ struct Range {
   int most = 0;
 };
 
-// What the fields are that several plans share: one wording for all.
+// Descriptions of fields that several plans share.
 struct Doc {
   static constexpr const char* kThreads = "threads per block";
   static constexpr const char* kTileTokens = "tokens scored between barriers";
@@ -54,9 +54,9 @@ struct Doc {
   static constexpr const char* kCodebook = "where the entries of the codebooks stand";
 };
 
-// How the sums of splits become one. kernel: a second kernel adds them up. last_block: the last to
-// end of the blocks that share a result does, which it learns from a counter. cluster: these blocks
-// form a cluster, and each adds up a part of what all of them hold in shared memory. The same bits.
+// How sums of splits merge, with the same bits. kernel: a second kernel adds them. last_block: the
+// last block that shares a result does, found by a counter. cluster: these blocks form a cluster,
+// and each adds a part of what all of them hold in shared memory.
 enum class Combine : int { kernel, last_block, cluster };
 template <>
 struct EnumNames<Combine> {
@@ -64,8 +64,8 @@ struct EnumNames<Combine> {
   static constexpr const char* kNames[] = {"kernel", "last_block", "cluster"};
 };
 
-// Whose tokens the blocks of a batch share. per_sequence: each has as many blocks. balanced: all
-// sequences have them together, each by its length (ops/attention_pieces.cuh).
+// How a batch's tokens are shared among blocks. sequence: each sequence has as many blocks. length:
+// all sequences share them, each by its length (ops/attention_pieces.cuh).
 enum class Schedule : int { per_sequence, balanced };
 template <>
 struct EnumNames<Schedule> {
@@ -73,10 +73,9 @@ struct EnumNames<Schedule> {
   static constexpr const char* kNames[] = {"per_sequence", "balanced"};
 };
 
-// Which entries of each codebook stand at which level, hot entries first (VQ-LLM, section V), by
-// entry number and for each unit and stage alike. An entry stands at the first level whose boundary
-// is above its number; the rest stay in global memory. So a level whose boundary is not above those
-// before it is empty, and all zeros leave everything in global memory.
+// The entries of each codebook at each level, hot entries first (VQ-LLM, section V), alike for all
+// units and stages. An entry is at the first level whose boundary is above its number, else in
+// global memory: a boundary not above the previous ones makes an empty level.
 struct Placement {
   int registers = 0;
   int replicated = 0;

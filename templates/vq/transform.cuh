@@ -13,7 +13,7 @@ VQ_HD constexpr float hadamard_scale(int length) {
                        : 0.5f * hadamard_scale(length / 4);
 }
 
-// In place, the butterfly steps of a row that one lane holds: row <- row H, unscaled.
+// Butterfly steps, in place, of a row that one lane holds: row <- row H, unscaled.
 template <int kLength>
 VQ_DEVICE void hadamard_steps(float (&row)[kLength]) {
   VQ_UNROLL
@@ -29,11 +29,9 @@ VQ_DEVICE void hadamard_steps(float (&row)[kLength]) {
   }
 }
 
-// In place, a row of kLength fp32, a power of two, kOfLane held by each of the lanes that follow
-// each other and share it: either lane l has elements l + lanes j, or elements kOfLane l + j, for
-// the matrix is the same in any order of the bits of an element's number.
-// row <- row H / sqrt(n), by log2(n) butterfly steps; lanes of a warp past its one row keep zeros.
-// All lanes of the warp.
+// In place, row <- row H / sqrt(n): a row of kLength fp32, a power of two, over consecutive lanes
+// with kOfLane each. Lane l has elements l + lanes j, or kOfLane l + j: H is the same for any bit
+// order of element numbers. Lanes past the row keep zeros. All lanes of the warp.
 template <int kLength, int kOfLane>
 VQ_DEVICE void hadamard_row(float (&row)[kOfLane]) {
   static_assert((kLength & (kLength - 1)) == 0, "Hadamard needs a power of two");

@@ -28,9 +28,8 @@ VQ_DEVICE float transposing_halves(const float (&values)[kCount]) {
 }
 
 // Lane l gets the sum over its group of kLanes consecutive lanes of their values[l % kCount]; both
-// powers of two, kCount <= kLanes <= 32. All lanes of the warp.
-// Each step adds pairs of values and halves their number, so that kCount sums take kCount - 1
-// shuffles, not 5 kCount; all in one order, whatever the lanes hold.
+// powers of two, kCount <= kLanes <= 32. All lanes of the warp. Each step adds pairs of values, so
+// kCount sums take kCount - 1 shuffles; the order does not depend on the values.
 template <int kCount, int kLanes = 32>
 VQ_DEVICE float transposing_sum(const float (&values)[kCount]) {
   static_assert(kCount <= kLanes && (kCount & (kCount - 1)) == 0, "a power of two up to kLanes");

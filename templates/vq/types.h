@@ -32,9 +32,9 @@ struct EnumNames<Real> {
   static constexpr const char* kNames[] = {"f32", "f16", "bf16"};
 };
 
-// How a code becomes elements: as the number of an entry, as a point of the E8P lattice, or as a
-// number for each of them: a signed integer, a float of 8 bits, or an integer that counts steps
-// from a zero (layout/format.h).
+// How a code becomes elements: an entry's number, a point of the E8P lattice, or a number per
+// element: a signed integer, an 8-bit float, or an integer that counts steps from a zero
+// (layout/format.h).
 enum class Decoder : int { table, e8p, scalar, e4m3, affine };
 template <>
 struct EnumNames<Decoder> {

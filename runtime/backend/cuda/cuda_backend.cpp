@@ -265,7 +265,8 @@ class CudaBackend final : public Backend {
                 fmt::format("{}: generated for the host, not for CUDA; regenerate it", source.op));
   }
 
-  // Faults of a kernel arrive at whatever call comes next, so all of them name the last launch.
+  // A kernel's fault surfaces in whatever call comes next, so every error names the previous
+  // launch.
   void check(CUresult result, const char* call) const {
     if (result == CUDA_SUCCESS) return;
     context_->api().check(result, call,
@@ -274,14 +275,13 @@ class CudaBackend final : public Backend {
                               : fmt::format("the stream, last launch '{}'", last_launch_));
   }
 
-  // Of what is open, or of the file that would be: they say the same.
+  // Identity of the open library, or of the file that would be opened: both are the same.
   static CompilerIdentity identity(const NvrtcFile& nvrtc, const KernelSource& source) {
     return {fmt::format("nvrtc {}.{} {}", nvrtc.major, nvrtc.minor, nvrtc.build),
             nvrtc_options(nvrtc.major, nvrtc.minor, source)};
   }
 
-  // The library that was opened last, before that the file that will be; nullopt where that cannot
-  // be told.
+  // The library opened last, else the file that will be opened; nullopt if unknown.
   std::optional<NvrtcFile> known_nvrtc() const {
     const std::lock_guard lock(mutex_);
     if (!nvrtc_)

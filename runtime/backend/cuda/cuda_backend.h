@@ -16,12 +16,12 @@ struct CudaOptions {
   std::string nvrtc_helper =
       {};  // vqgen-nvrtc, in which it runs; empty: where it goes with this code
   std::chrono::milliseconds compile_longest{600'000};  // a compilation; then it is ended
-  int device = 0;                                      // as the driver counts them
-  // Of the thread that first asks for the device: kernels are loaded into the context that is
-  // current there, whose device it is, instead of the primary context of number `device`.
+  int device = 0;                                      // as the driver counts devices
+  // Uses the context current on the thread that first asks for the device, and that context's
+  // device, instead of the primary context of number `device`.
   bool current_context = false;
-  // From sm_90 on kernels are launched as programmatic dependents: blocks may be placed while what
-  // is before them on the stream ends, if that lets them, and wait for its end.
+  // From sm_90 on launches kernels as programmatic dependents (PDL): blocks may be placed while the
+  // previous work on the stream ends, if it allows that, and wait for its end.
   bool dependent_launches = true;
 };
 

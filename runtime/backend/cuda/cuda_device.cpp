@@ -49,7 +49,7 @@ DriverApi open_driver() {
 template <class Handle>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, CUresult (*)(Handle)>;
 
-// What the driver says of the device, with the source of each value.
+// Reads the device's facts from the driver, with the source of each value.
 GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   GpuSpec spec;
   const auto read = [&](CUdevice_attribute attribute, const std::string& field,
@@ -81,8 +81,8 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   VQGEN_READ(shared_bytes_per_sm, MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
   VQGEN_READ(shared_bytes_per_block, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
   VQGEN_READ(shared_bytes_reserved, RESERVED_SHARED_MEMORY_PER_BLOCK);
-  // The driver reports no granules: those of cuda_occupancy.h, where GpuSpec's defaults are those
-  // since compute capability 8.0.
+  // The driver does not report granules; these are from cuda_occupancy.h, as GpuSpec's defaults
+  // hold since compute capability 8.0.
   if (major < 8) spec.shared_bytes_granule = 256;
   for (const char* field : {"registers_granule", "sm_partitions", "shared_bytes_granule"}) {
     spec.sources[field] = fmt::format("cuda_occupancy.h, compute capability {}.x", major);
@@ -106,7 +106,7 @@ GpuSpec read_spec(const DriverApi& api, CUdevice device) {
   return spec;
 }
 
-// What the driver says of itself and of the device that was found.
+// Describes the driver and the device that was found.
 void describe(CudaDevice& device) {
   const DriverApi& api = device.api;
   api.check(api.cuDriverGetVersion(&device.driver_version), "cuDriverGetVersion", "the driver");

@@ -65,7 +65,7 @@ struct DriverApi {
 #define VQGEN_MEMBER(function) decltype(&::function) function = nullptr;
   VQGEN_DRIVER_FUNCTIONS(VQGEN_MEMBER)
 #undef VQGEN_MEMBER
-  // By its first name: drivers of CUDA 12 lack the _v2 that cuda.h of 13 makes of it.
+  // The first name of the function: drivers of CUDA 12 lack the _v2 that cuda.h of 13 maps it to.
   CUresult (*event_elapsed_time)(float* milliseconds, CUevent begin, CUevent end) = nullptr;
 
   // Error(device) unless `result` is success: "CALL on WHAT: CODE (text)".
@@ -84,8 +84,8 @@ struct CudaDevice {
 // Error(device) where there is no driver or no device of this number.
 CudaDevice open_device(int ordinal);
 
-// That of the context that is current on this thread, which is borrowed and outlives all that is
-// made of it. Error(device) where none is.
+// The device of the CUDA context current on this thread. The context is borrowed and must outlive
+// the returned device. Throws Error(device) if no context is current.
 CudaDevice open_current_device();
 
 // The device's primary context, or the one that it borrows, and the one stream all work is queued
@@ -117,11 +117,9 @@ class CudaContext {
   CUstream stream() const { return stream_; }
   CUcontext handle() const { return context_; }
 
-  // Times a graph of what `queue` launches on the stream, since a replay costs the host one call,
-  // whatever the graph holds: one replay that is not counted, and more until `warm_up_ms` have
-  // passed; then timed_runs() with an event before and after each, in microseconds. The context is
-  // current. Error(device); what `queue` throws passes through, with the capture ended. `check` is
-  // called with the result and the name of each driver call of a replay, and throws.
+  // Times a graph of what `queue` launches: timed_runs() with events around each replay, in
+  // microseconds, after at least one replay and `warm_up_ms`. `check` gets each driver call's
+  // result and throws. Context current; exceptions of `queue` pass through, capture ended.
   std::vector<double> time_us(const std::function<void()>& queue, int replays, double warm_up_ms,
                               const std::function<void(CUresult, const char*)>& check) const;
 

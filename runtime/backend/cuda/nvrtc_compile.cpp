@@ -73,7 +73,7 @@ std::string keep(const KernelSource& source, const std::string& log) {
 
 constexpr std::string_view kEntryMark = "Compiling entry function '";
 
-// From the line that opens entry `name` to the one that opens the next; empty where it is not told.
+// The log from the line that opens entry `name` to the next entry's; "" if there is none.
 std::string_view section_of(std::string_view log, const std::string& name) {
   const std::size_t begin = log.find(std::string(kEntryMark) + name + "'");
   if (begin == log.npos) return {};
@@ -81,7 +81,7 @@ std::string_view section_of(std::string_view log, const std::string& name) {
   return log.substr(begin, end == log.npos ? end : end - begin);
 }
 
-// Sums up the integers that stand right before `unit`; nullopt where there is none.
+// Sums up the integers right before `unit`; nullopt if there are none.
 std::optional<int> sum_before(std::string_view text, std::string_view unit) {
   std::optional<int> sum;
   for (std::size_t at = text.find(unit); at != text.npos; at = text.find(unit, at + unit.size())) {
@@ -114,7 +114,7 @@ NvrtcProcess::NvrtcProcess(const CudaOptions& options)
 
 // The answer, whatever it is worth.
 NvrtcMessage NvrtcProcess::ask(const NvrtcMessage& message) {
-  // Where it does not take all of it, it has ended, and says so below.
+  // A helper that does not read all has ended; the answer below reports it.
   talk_.send(encode(message), deadline_);
   for (;;) {
     if (std::optional<NvrtcMessage> answer = reader_.take()) return *std::move(answer);
@@ -151,8 +151,8 @@ NvrtcProcess::Result NvrtcProcess::compile(const std::string& name, const std::s
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source) {
   std::vector<std::string> options = {"--gpu-architecture=" + source.arch, "-std=c++17",
                                       "-lineinfo", "--ptxas-options=-v"};
-  // Where there is a driver, NVRTC 12.9 and later keep compiled texts in ~/.nv; an answer from
-  // there comes with an empty log, and registers and spills would be unknown.
+  // With a driver, NVRTC 12.9 and later caches compiled texts in ~/.nv; cached answers have an
+  // empty log, without registers and spills.
   if (major > 12 || (major == 12 && minor >= 9)) options.push_back("--no-cache");
   return options;
 }

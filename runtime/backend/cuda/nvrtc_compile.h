@@ -58,9 +58,9 @@ std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource&
 // message names. The process compiles nothing else after this.
 Artifact nvrtc_compile(NvrtcProcess& process, const KernelSource& source);
 
-// What ptxas -v says of entry `name`; spills of functions it calls are counted in. nullopt where
-// the log does not tell its registers. The cubin's own headers do not tell it (CUDA 13 leaves the
-// register field 0 for sm_90a).
+// Reads ptxas -v's figures for entry `name`; spills of functions that it calls are included.
+// nullopt if the log does not have its registers. The cubin's headers do not have them (CUDA 13
+// leaves the field 0 for sm_90a).
 std::optional<KernelResources> read_ptxas_log(std::string_view log, const std::string& name);
 
 }  // namespace vqgen

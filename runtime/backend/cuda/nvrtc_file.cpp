@@ -24,7 +24,7 @@ constexpr const char* kNames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.
 constexpr std::string_view kLibrary = "libnvrtc.so";
 constexpr std::string_view kBuiltins = "libnvrtc-builtins.so.";
 
-// Of vqgen-nvrtc, relative to the folder of the code, or absolute, in the order of trial.
+// Places of vqgen-nvrtc, relative to the folder of the code or absolute, in order of trial.
 constexpr const char* kHelperPlaces[] = {VQGEN_NVRTC_HELPER_PLACES};
 
 constexpr std::uint64_t kMaxNoteBytes = 1 << 16;  // real ones have a few hundred bytes
@@ -171,7 +171,7 @@ std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path&
   return all;
 }
 
-// The wheels of some 12.x have no build id; the file's size stands in.
+// Wheels of some 12.x have no build id; the file's size stands in.
 std::string nvrtc_build(const std::filesystem::path& path) {
   if (const auto id = gnu_build_id(path)) return "build-id " + *id;
   std::error_code code;

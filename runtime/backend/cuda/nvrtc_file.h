@@ -1,6 +1,6 @@
-// The files of NVRTC: its library, found and told apart without opening it (opening takes a process
-// and 10 to 130 ms, and a kernel that is in the cache needs the compiler's identity alone), and the
-// program in which it runs, vqgen-nvrtc.
+// The files of NVRTC: its library, identified without opening it (opening needs a process, and a
+// cached kernel needs the compiler's identity alone), and the program in which it runs,
+// vqgen-nvrtc.
 #pragma once
 
 #include <filesystem>
@@ -17,19 +17,18 @@ struct NvrtcFile {
   std::string build;  // "build-id 65be..." or, where the file has no id, "size 5381..."
 };
 
-// What the process of NVRTC is told to open, in order, for the library or folder `path`; where that
-// is empty, for the folder found by the build and the one of its own program, `beside`, if they
-// have one. A name without a folder means the loader's own search path.
+// What the NVRTC process should open, in order, for the library or folder `path`; if empty, the
+// folder found by the build and that of its own program, `beside`, if they have one. A name without
+// a folder means the loader's search path.
 std::vector<std::filesystem::path> nvrtc_candidates(const std::filesystem::path& path,
                                                     const std::filesystem::path& beside);
 
 // The build of the library at `path`.
 std::string nvrtc_build(const std::filesystem::path& path);
 
-// What would be opened of nvrtc_candidates() and say of itself, read from the disk. The version is
-// that of the file's name, through links, or of the one libnvrtc-builtins.so.X.Y beside it. nullopt
-// where only opening tells: the loader's search path comes first, the file is no ELF, or names no
-// version.
+// What would be opened of nvrtc_candidates(), with its identity read from disk. The version is that
+// of the file name, through links, or of libnvrtc-builtins.so.X.Y beside it. nullopt if only
+// opening tells: the loader's path comes first, or the file is no ELF or names no version.
 std::optional<NvrtcFile> find_nvrtc(const std::filesystem::path& path,
                                     const std::filesystem::path& beside = {});
 
@@ -38,10 +37,9 @@ std::optional<NvrtcFile> find_nvrtc(const std::filesystem::path& path,
 // ELF, is malformed or has none. Reads headers and notes only.
 std::optional<std::string> gnu_build_id(const std::filesystem::path& path);
 
-// Where vqgen-nvrtc stands: `given` where it is not empty; else the first that is there of places
-// beside the program or library that holds this function, in a build tree and in an installed copy,
-// wherever that was moved to, and below the prefix that was configured. Error(device), with what
-// was tried, where there is none.
+// Path of vqgen-nvrtc: `given` if not empty; else the first that exists beside this program or
+// library, in a build tree or an installed copy, wherever it was moved to, or below the configured
+// prefix. Throws Error(device) with the places tried if there is none.
 std::string find_nvrtc_helper(const std::string& given);
 
 // The folder of that; empty where there is none.

@@ -1,9 +1,9 @@
-// vqgen-nvrtc: the process in which NVRTC runs, one a compilation. vqgen and libvqgen start it with
-// the number of their own process, and speak to it on its standard input (nvrtc_talk.h). It ends
-// with them, or when that is closed.
+// vqgen-nvrtc: the process in which NVRTC runs, one per compilation. vqgen and libvqgen start it
+// with their process id, talk to it on its standard input (nvrtc_talk.h), and it ends with them or
+// when that closes.
 //
-// It is apart since NVRTC, while it compiles, replaces the handlers of SIGINT and SIGTERM by its
-// own, which may wait for a lock that the interrupted thread holds.
+// It is a separate process because NVRTC replaces the handlers of SIGINT and SIGTERM while it
+// compiles, and its own may wait for a lock that the interrupted thread holds.
 #include <dlfcn.h>
 #include <link.h>
 #include <nvrtc.h>
@@ -45,7 +45,7 @@ struct NvrtcApi {
   VQGEN_NVRTC_FUNCTIONS(VQGEN_MEMBER)
 #undef VQGEN_MEMBER
 
-  std::string path;  // of the library file that is loaded
+  std::string path;  // of the loaded library file
   int major = 0;
   int minor = 0;
   std::string archs;  // "75 80 90": what it can compile for
@@ -79,8 +79,8 @@ std::string file_of(void* library, const std::string& name) {
   return told ? map->l_name : name;
 }
 
-// NVRTC opens its builtins by bare name when it compiles. A library of that name which is already
-// loaded satisfies it, wherever both stand.
+// NVRTC opens its builtins by bare name when it compiles; a library of that name that is already
+// loaded satisfies it from any folder.
 void preload_builtins(const NvrtcApi& api) {
   const std::size_t slash = api.path.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : api.path.substr(0, slash + 1);
@@ -124,7 +124,7 @@ NvrtcApi open_nvrtc(const std::vector<std::string>& candidates) {
                    kRemedy);
 }
 
-// What the parent asks next; nullopt where it asks nothing more, or nothing sound.
+// The parent's next request; nullopt at the end or if it is damaged.
 std::optional<NvrtcMessage> hear(NvrtcReader& reader) {
   for (;;) {
     if (std::optional<NvrtcMessage> message = reader.take()) return message;

@@ -5,7 +5,7 @@
 namespace vqgen {
 namespace {
 
-// Changes with the messages: a helper of another version is told at once.
+// Changes with the messages, so that a helper of another version is noticed at once.
 constexpr std::string_view kMark = "VQNVRTC1";
 
 // nullopt where lengths and bytes do not agree.

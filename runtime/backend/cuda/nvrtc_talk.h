@@ -1,6 +1,5 @@
-// What the process that compiles is asked, and what it answers. A message is texts; on the wire it
-// is framed by its length, and each text by its own. Neither end trusts a length.
-//
+// Messages between vqgen and the process that compiles. A message is a list of texts, framed by its
+// length as each text is by its own. Neither end trusts a length.
 //   parent  candidates...                        the libraries to try, in order
 //   child   "opened", path, major, minor, archs  archs as "75 80 90"; or "failed", reason
 //   parent  name, text, options...
@@ -30,7 +29,7 @@ class NvrtcReader {
   void add(std::string_view bytes) { bytes_ += bytes; }
   // The next message that is whole; nullopt where bytes are missing, or it is damaged().
   std::optional<NvrtcMessage> take();
-  // Whether what arrived is no message, or one beyond kMostNvrtcBytes.
+  // True if the bytes received are no message, or exceed kMostNvrtcBytes.
   bool damaged() const { return damaged_; }
 
  private:

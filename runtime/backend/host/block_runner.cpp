@@ -151,7 +151,7 @@ void BlockRunner::arrive(Collective collective, Exchange act, Site site) {
   leave();
 }
 
-// No other thread is ready, for all wait here.
+// All threads wait here, so no other is ready.
 void BlockRunner::stand_still() {
   progress_ = Progress::at_cluster_barrier;
   switch_fiber(current().fiber, main_);

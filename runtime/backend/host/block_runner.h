@@ -1,9 +1,7 @@
-// Runs the threads of one block as fibers, one at a time. A thread runs until it waits in a
-// collective or returns; then the runner picks the next ready lane. Two bit masks say which: warps
-// with a ready lane, and ready lanes a warp, so that picking and releasing cost no allocation and
-// no search. The forward and the reverse order exhaust one warp before they start the next, so that
-// a warp that runs far ahead of the others shows a missing barrier. At a barrier of its cluster the
-// block stands still until it is given another turn (cluster_runner.h).
+// Runs the threads of one block as fibers, one at a time: each runs until it waits in a collective
+// or returns. Bit masks of ready warps and ready lanes make switching free of allocation and
+// search. Orders forward and reverse exhaust a warp before the next, so that a missing barrier
+// shows. At a cluster barrier the block pauses until cluster_runner.h resumes it.
 #pragma once
 
 #include <vq/host_api.h>
@@ -29,12 +27,12 @@
 namespace vqgen::host {
 
 inline constexpr unsigned kWarpLanes = 32;
-inline constexpr unsigned kGroupWarps = 4;  // of a warp group
+inline constexpr unsigned kGroupWarps = 4;  // in a warpgroup
 inline constexpr unsigned kMostThreads = 1024;
 
 enum class ThreadState : unsigned char { ready, waiting, returned };
 
-// Where a waiting thread waits.
+// Position of a waiting thread.
 struct Wait {
   Collective collective;
   Site site;
@@ -50,11 +48,12 @@ struct Launch {
   const HostMemory* memory;
 };
 
-// How far a block has come: it has not begun, stands at a barrier of its cluster, has ended, or
-// runs or was given up for a fault.
+// State of a block: not begun, at a cluster barrier, ended, or failed: running or given up for a
+// fault.
 enum class Progress : unsigned char { none, at_cluster_barrier, ended, failed };
 
-// Of a worker, for each block of a cluster; reused from block to block and from launch to launch.
+// A worker has one for each block of a cluster, and reuses it from block to block and launch to
+// launch.
 class BlockRunner : private Context {
  public:
   // `races`: null, or what the blocks of a cluster share and outlives them.
@@ -73,13 +72,13 @@ class BlockRunner : private Context {
   void run();
   Progress progress() const { return progress_; }
 
-  // What went wrong, in one line: of a block that failed, or that ended and wrote beside its arena.
+  // The fault in one line, of a block that failed or that ended and wrote beside its arena.
   std::optional<std::string> take_fault();
   // Gives up a block that may not have ended.
   void clean() { stacks_.clean(); }
   std::string where() const;       // "kernel trial, block (0,0,1)"
   std::string block_text() const;  // "block (0,0,1)"
-  // Of a block at a barrier of the cluster.
+  // Requires a block at a cluster barrier.
   const Wait& wait() const { return waits_.front(); }
 
  private:
@@ -96,7 +95,7 @@ class BlockRunner : private Context {
   // What a thread has begun and not waited for, oldest first.
   template <class Item>
   struct InFlight {
-    std::vector<Item> items;          // first those of the committed groups
+    std::vector<Item> items;          // committed groups' items come first
     std::vector<std::size_t> groups;  // items in each
 
     void clear() {
@@ -106,8 +105,8 @@ class BlockRunner : private Context {
     void commit() {
       groups.push_back(std::accumulate(groups.begin(), groups.end(), items.size(), std::minus<>{}));
     }
-    // Calls end(item) for those of all groups but the last `pending`, which are done: the youngest
-    // first, since nothing orders them.
+    // Calls end(item) for the items of all groups but the last `pending`, youngest first, as
+    // nothing orders them.
     template <class End>
     void wait(int pending, const End& end) {
       const auto left = static_cast<std::ptrdiff_t>(pending);
@@ -120,12 +119,12 @@ class BlockRunner : private Context {
       groups.erase(groups.begin(), of_left);
     }
   };
-  // A barrier whose phases arrivals and bulk copies complete. Bytes move when a thread waits for
-  // them and all have been asked for.
+  // A barrier whose phases are completed by arrivals and bulk copies. Bytes move once a thread
+  // waits for them and all have been requested.
   struct BulkBarrier {
-    unsigned arrivals = 1;  // of a phase
+    unsigned arrivals = 1;  // expected per phase
     unsigned phase = 0;
-    unsigned arrived = 0;                   // of this phase
+    unsigned arrived = 0;                   // in this phase
     std::uint64_t expected = 0, asked = 0;  // and its bytes
     std::vector<Copy> copies{};
     std::vector<int> waiting{};  // threads
@@ -135,18 +134,17 @@ class BlockRunner : private Context {
     Fiber fiber;
     void* operands = nullptr;  // at the collective
     InFlight<Copy> copies;
-    InFlight<Read> reads;  // of products of the warp group, where races are checked
+    InFlight<Read> reads;  // reads by wgmma; kept if races are checked
   };
   struct Warp {
     std::uint32_t lanes = 0;  // that exist
     std::uint32_t ready = 0;  // that may run
   };
-  // Where the threads of some warps come together. A group of warps that lacks a thread waits for
-  // ever, and is reported so.
+  // A collective of some warps. A group of warps that lacks a thread waits forever and is reported.
   struct Meeting {
     unsigned first_warp = 0, warps = 1;
     unsigned wanted = 0, arrived = 0;  // threads
-    Wait first{};                      // of the first to arrive
+    Wait first{};                      // the first thread to arrive
   };
 
   static BlockRunner& self(Context* context) { return *static_cast<BlockRunner*>(context); }
@@ -154,8 +152,8 @@ class BlockRunner : private Context {
   void install_services();
   void reset();
 
-  // Called on fibers. Those that find a fault note it in one statement, so that no string is alive
-  // when the next one abandons the fiber.
+  // These run on fibers. On a fault they record it in one statement, so that no string is alive
+  // when the fiber is abandoned.
   void arrive(Collective collective, Exchange act, Site site);
   void exchange_operands(const Meeting& meeting, Exchange act);
   void stand_still();
@@ -191,16 +189,16 @@ class BlockRunner : private Context {
   std::uint64_t random_state_ = 0;
   RaceChecker* races_;  // where they are checked
   std::span<const std::unique_ptr<BlockRunner>> peers_;
-  unsigned number_ = 0;  // of the cluster
+  unsigned number_ = 0;  // within the cluster
   Progress progress_ = Progress::none;
   const Launch* launch_ = nullptr;
   const vq::host::Entry* entry_ = nullptr;
-  unsigned count_ = 0;  // threads of a block
+  unsigned count_ = 0;  // threads per block
   std::optional<GuardedBlock> arena_;
   Stacks stacks_;
   Fiber main_;
   std::vector<Thread> threads_;
-  std::array<bool, kMostThreads> waited_{};  // for the last launch, a thread each
+  std::array<bool, kMostThreads> waited_{};  // per thread: has waited for the previous launch
   std::vector<ThreadState> states_;
   std::vector<Wait> waits_;
   std::array<Warp, kMostThreads / kWarpLanes> warps_;

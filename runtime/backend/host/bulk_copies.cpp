@@ -1,6 +1,6 @@
-// Bulk copies and the barriers that they and arrivals complete. A copy's bytes become NaN when it
-// is asked for, and move as late as they may: when a thread waits for the phase, and all of it has
-// been asked for. A thread that comes before that waits for the threads that ask and arrive.
+// Bulk copies and the barriers that they complete. A copy's bytes become NaN when it is issued and
+// move as late as allowed: once a thread waits for the phase and all of it has been issued. A
+// thread that waits earlier blocks until others have issued and arrived.
 #include <cstring>
 
 #include "runtime/backend/host/block_runner.h"
@@ -20,62 +20,62 @@ BlockRunner::BulkBarrier& BlockRunner::barrier_at(const void* barrier, Site site
   return found->second;
 }
 
-// With so many bytes that are to come: 0 of an arrival alone.
+// An arrival that expects `bytes` more bytes; 0 for a plain arrival.
 void BlockRunner::arrive_bulk(const void* barrier, std::uint64_t bytes, Site site) {
-  BulkBarrier& of = barrier_at(barrier, site);
-  if (of.arrived == of.arrivals) {
+  BulkBarrier& state = barrier_at(barrier, site);
+  if (state.arrived == state.arrivals) {
     fail_barrier(bytes > 0 ? "bulk_barrier_expect in a phase that expects bytes already"
                            : "bulk_barrier_arrive in a phase that all have arrived in",
                  site, "let a thread wait for the phase first");
   }
-  ++of.arrived;
-  of.expected += bytes;
+  ++state.arrived;
+  state.expected += bytes;
   if (races_ != nullptr) races_->release(thread, address_of(barrier));
-  if (!of.waiting.empty() || of.expected == 0) land_bulk(of, barrier);
+  if (!state.waiting.empty() || state.expected == 0) land_bulk(state, barrier);
 }
 
 void BlockRunner::copy_bulk(const void* barrier, const Copy& copy, Site site) {
-  BulkBarrier& of = barrier_at(barrier, site);
+  BulkBarrier& state = barrier_at(barrier, site);
   std::memset(copy.shared, 0xff, copy.bytes);
-  of.copies.push_back(copy);
-  of.asked += copy.bytes;
-  if (of.arrived == of.arrivals && of.asked > of.expected) {
+  state.copies.push_back(copy);
+  state.asked += copy.bytes;
+  if (state.arrived == state.arrivals && state.asked > state.expected) {
     fail_barrier("copy_bulk of more bytes than its phase expects", site,
                  "expect the bytes of all copies of the phase");
   }
-  if (!of.waiting.empty()) land_bulk(of, barrier);
+  if (!state.waiting.empty()) land_bulk(state, barrier);
 }
 
 // False where more is to be asked for.
-bool BlockRunner::land_bulk(BulkBarrier& of, const void* barrier) {
-  if (of.arrived != of.arrivals || of.asked != of.expected) return false;
-  for (const Copy& copy : of.copies) {
+bool BlockRunner::land_bulk(BulkBarrier& state, const void* barrier) {
+  if (state.arrived != state.arrivals || state.asked != state.expected) return false;
+  for (const Copy& copy : state.copies) {
     std::memcpy(copy.shared, copy.global, copy.bytes);
     if (races_ == nullptr) continue;
     races_->land_bulk(address_of(barrier), address_of(copy.shared) - address_of(shared),
                       copy.bytes);
   }
-  for (const int each : of.waiting) {
+  for (const int each : state.waiting) {
     const auto i = static_cast<unsigned>(each);
     states_[i] = ThreadState::ready;
     warps_[i / kWarpLanes].ready |= 1u << i % kWarpLanes;
     ready_warps_ |= 1u << i / kWarpLanes;
   }
-  of.copies.clear();
-  of.waiting.clear();
-  of.arrived = 0;
-  of.expected = of.asked = 0;
-  ++of.phase;
+  state.copies.clear();
+  state.waiting.clear();
+  state.arrived = 0;
+  state.expected = state.asked = 0;
+  ++state.phase;
   return true;
 }
 
 void BlockRunner::wait_bulk(const void* barrier, unsigned parity, Site site) {
-  BulkBarrier& of = barrier_at(barrier, site);
-  if (of.phase % 2 == parity && !land_bulk(of, barrier)) {
+  BulkBarrier& state = barrier_at(barrier, site);
+  if (state.phase % 2 == parity && !land_bulk(state, barrier)) {
     const auto i = static_cast<std::size_t>(thread);
     waits_[i] = {Collective::kBulkBarrierWait, site};
     states_[i] = ThreadState::waiting;
-    of.waiting.push_back(thread);
+    state.waiting.push_back(thread);
     leave();
   }
   if (races_ != nullptr) races_->acquire(thread, address_of(barrier));

@@ -1,6 +1,6 @@
-// Runs the blocks of a cluster, or a block without one: each by turns, up to the next barrier of
-// the cluster, where it stands still until all others have come there. So a block that does not
-// wait for its peers is found far ahead of them or behind.
+// Runs the blocks of a cluster (or a single block) in turn up to the next cluster barrier, where a
+// block pauses until all have arrived. A block that does not wait for its peers thus runs far ahead
+// of them or behind.
 #pragma once
 
 #include <cstdint>

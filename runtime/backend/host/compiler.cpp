@@ -58,7 +58,7 @@ constexpr std::chrono::seconds kLongest{600};
 constexpr const char* kRemedy =
     "; install g++ or name a C++17 compiler (VQGEN_CXX for the command line tool)";
 
-// In a folder that goes with what it holds, files of the compiler's own with it.
+// Runs in a folder that is removed with its contents, the compiler's own files included.
 std::optional<int> run_compiler(const std::vector<std::string>& command,
                                 const ScratchFolder& folder, const std::string& log) {
   const std::string temporary = "TMPDIR=" + std::filesystem::absolute(folder.path()).string();

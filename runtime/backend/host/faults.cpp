@@ -1,4 +1,4 @@
-// What a BlockRunner finds wrong, in words.
+// Messages for the faults that a BlockRunner finds.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -24,7 +24,7 @@ bool stores(Access access) {
          access == Access::kCountShared;
 }
 
-// What keeps the two accesses of a race in shared memory apart.
+// The remedy for a race in shared memory.
 std::string remedy_of(const Race& race, int thread) {
   if (race.of_peer) return "put a sync_cluster between them";
   if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
@@ -42,7 +42,7 @@ std::string remedy_of(const Race& race, int thread) {
                      one_warp ? ", or a sync_warp if no other warp shares it" : "");
 }
 
-// The same for two accesses in global memory.
+// The remedy for a race in global memory.
 std::string global_remedy_of(Access earlier, Access here) {
   if (earlier == Access::kLoadGlobalCoherent || here == Access::kLoadGlobalCoherent) {
     return "let a counter order them: a sync_block and an atomic_add_global after the first, an "
@@ -240,8 +240,8 @@ bool BlockRunner::over_barrier(std::uint64_t address, std::uint64_t bytes) const
          address < address_of(std::prev(after)->first) + sizeof(vq::u64);
 }
 
-// Where block `number` of the cluster has these bytes: one that has begun and not ended, as all
-// others that wait at a barrier of the cluster.
+// Address of these bytes in block `number` of the cluster, which must have begun and not ended, as
+// all that wait at a cluster barrier.
 const void* BlockRunner::peer_place(const void* in_own, std::uint64_t bytes, int number,
                                     Site site) {
   const std::uint64_t offset = address_of(in_own) - address_of(shared);

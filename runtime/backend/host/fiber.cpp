@@ -8,8 +8,8 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 
-// Fake stacks would outlive given-up fibers; a failed allocation is an Error, not an abort;
-// undefined behaviour traps, and is told with its line.
+// Sanitizer defaults: fake stacks would outlive abandoned fibers; a failed allocation is an Error,
+// not an abort; undefined behaviour traps with its line.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options();
 const char* __asan_default_options() {
   return "detect_stack_use_after_return=0:allocator_may_return_null=1:handle_sigill=1";
@@ -24,12 +24,12 @@ namespace boost_context = boost::context::detail;
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kStackBytes = kSanitized ? 512 * 1024 : 128 * 1024;
 
-// Stacks start at different offsets in a page, or the frames of all fibers would share a few sets
-// of the first-level cache.
+// Stacks start at different offsets in a page, or the frames of all fibers would share a few L1
+// sets.
 constexpr std::size_t kColours = 16;
 constexpr std::size_t kColourBytes = 256;
 
-// What travels with a switch.
+// Passed along with a switch.
 struct Passage {
   Fiber* from;
   Fiber* to;
@@ -41,7 +41,7 @@ VQGEN_NO_ASAN void announce([[maybe_unused]] void** fake_stack, [[maybe_unused]]
 #endif
 }
 
-// The first thing after a switch: notes where the other side stands, and its stack's place.
+// Runs first after a switch: stores the other side's context, and its stack for the sanitizer.
 VQGEN_NO_ASAN void arrive(boost_context::transfer_t came, [[maybe_unused]] void* fake_stack) {
   Fiber* const from = static_cast<Passage*>(came.data)->from;
   from->context = came.fctx;

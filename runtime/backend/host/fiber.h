@@ -10,7 +10,7 @@
 
 namespace vqgen::host {
 
-// How this process was built, which its kernels must follow: a sanitized library loads only into a
+// True if this process is sanitized; its kernels must match: a sanitized library loads only into a
 // sanitized program.
 #if defined(__SANITIZE_ADDRESS__)
 inline constexpr bool kSanitized = true;
@@ -21,7 +21,7 @@ inline constexpr bool kSanitized = false;
 // Marks functions whose frames stay behind on a fiber's stack, where red zones would survive them.
 #define VQGEN_NO_ASAN __attribute__((no_sanitize("address", "undefined")))
 
-// Where a fiber stands, or the thread that runs them.
+// Saved state of a fiber, or of the thread that runs fibers.
 struct Fiber {
   boost::context::detail::fcontext_t context = nullptr;
   void* fake_stack = nullptr;  // AddressSanitizer's
@@ -33,7 +33,7 @@ struct Fiber {
 
 // Leaves `from`, which switch_fiber resumes later, for `to`.
 void switch_fiber(Fiber& from, Fiber& to);
-// The same for a fiber that ends here.
+// switch_fiber() from a fiber that ends here.
 [[noreturn]] void end_fiber(Fiber& from, Fiber& to);
 
 // Stacks with a guard page, mapped when first asked for and reused.
@@ -45,7 +45,7 @@ class Stacks {
   // entry must end in end_fiber and be VQGEN_NO_ASAN.
   void prepare(std::size_t index, Fiber& fiber, void (*entry)(void*), void* argument);
 
-  // After fibers were given up.
+  // Call it after fibers were abandoned.
   void clean();
 
  private:

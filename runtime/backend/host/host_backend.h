@@ -15,7 +15,7 @@
 
 namespace vqgen {
 
-// Which ready lane of a block, and which block of a grid, runs next. A right kernel gives the same
+// Order in which ready lanes of a block and blocks of a grid run. A correct kernel gives the same
 // bits in every order.
 enum class LaneOrder { forward, reverse, random };
 
@@ -25,9 +25,10 @@ struct HostOptions {
   std::uint64_t seed = 0;  // of LaneOrder::random
   unsigned threads = 1;    // CPU threads that share the blocks of a grid
   // Reports races between threads that no barrier orders, even where the order that ran was
-  // harmless; see docs/internals/testing.md. Compiles other code, slower, and runs it on one CPU thread.
+  // harmless; see docs/internals/testing.md. Compiles other code, slower, and runs it on one CPU
+  // thread.
   bool check_races = false;
-  // Without it kernels compile in two thirds of the time, and run slower.
+  // False: kernels compile faster and run slower.
   bool optimize = true;
   std::filesystem::path scratch = {};  // folder of short-lived files; empty: the system's
 };

@@ -61,10 +61,10 @@ class HostMemory {
   // The allocation that holds all of [address, address + bytes).
   std::optional<Range> find(std::uint64_t address, std::uint64_t bytes) const;
 
-  // Where an address is that find() does not know: "4 bytes past the end of an allocation of 64".
+  // Describes an address that find() does not know: "4 bytes past the end of an allocation of 64".
   std::string locate(std::uint64_t address) const;
 
-  // What a stray write has hit since the last call, in words; nullopt where all guards are whole.
+  // Describes what stray writes have hit since the last call; nullopt if all guards are intact.
   std::optional<std::string> take_damage();
 
  private:

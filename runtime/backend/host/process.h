@@ -13,7 +13,8 @@ namespace vqgen::host {
 // it is kept.
 class ScratchFolder {
  public:
-  // Under `parent`, or temporary_folder() where that is empty, with its errors. Error(device).
+  // Creates it under `parent`, or temporary_folder() if that is empty, with its errors.
+  // Error(device).
   explicit ScratchFolder(const std::filesystem::path& parent);
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;

@@ -109,7 +109,8 @@ void RaceChecker::note(Pair& pair, const Stamp& stamp) const {
   }
 }
 
-// One of them that nothing orders before what the thread does now; null where there is none.
+// An access of the pair that nothing orders before the thread's present action; null if there is
+// none.
 const RaceChecker::Stamp* RaceChecker::unordered(const Pair& pair, int thread) const {
   for (const Stamp& each : pair) {
     if (!ordered_within_block(each, thread)) return &each;
@@ -120,9 +121,9 @@ const RaceChecker::Stamp* RaceChecker::unordered(const Pair& pair, int thread) c
 Race RaceChecker::race_with(const Stamp& earlier, std::uint64_t offset, bool in_flight) const {
   return {touches_[earlier.touch], block_->index, earlier.thread, offset, false, in_flight};
 }
-Race RaceChecker::race_with(const Stamp& earlier, const Block& of, std::uint64_t offset,
+Race RaceChecker::race_with(const Stamp& earlier, const Block& block, std::uint64_t offset,
                             bool in_flight) const {
-  return {touches_[earlier.touch], of.index, earlier.thread, offset, true, in_flight};
+  return {touches_[earlier.touch], block.index, earlier.thread, offset, true, in_flight};
 }
 
 std::optional<Race> RaceChecker::touch_shared(int thread, std::uint64_t offset,
@@ -253,7 +254,7 @@ RaceChecker::Deed RaceChecker::deed_of(std::uint64_t record, std::uint64_t clock
   return {actor / kThreadsOfBlock, {clock, 0, static_cast<std::uint16_t>(actor % kThreadsOfBlock)}};
 }
 
-// The clock advances, so that what a thread does after an addition is not taken for before it.
+// The clock advances so that the thread's later actions do not count as before the addition.
 RaceChecker::Stamp RaceChecker::release_to(Counter& counter, int thread) {
   const Stamp stamp{++clock_, 0, static_cast<std::uint16_t>(thread)};
   counter[block_->index].push_back(
@@ -265,14 +266,14 @@ void RaceChecker::add(int thread, std::uint64_t address) {
   block_->added.emplace_back(&counter, release_to(counter, thread));
 }
 
-// Whether what the stamp says is ordered before the addition, of the same block.
+// True if the stamped access is ordered before the addition, of the same block.
 bool RaceChecker::released(const Stamp& stamp, const Addition& addition) {
   return (stamp.thread == addition.stamp.thread && stamp.clock < addition.stamp.clock) ||
          stamp.clock < addition.block_barrier ||
          (stamp.thread / 32 == addition.stamp.thread / 32 && stamp.clock < addition.warp_barrier);
 }
 
-// By barriers, or by a counter to which one thread added before the other; the newest first.
+// Orders by barriers, or by a counter to which one thread added before the other, newest first.
 bool RaceChecker::ordered_within_block(const Stamp& earlier, int thread) const {
   if (ordered(earlier, thread)) return true;
   for (auto each = block_->added.rbegin(); each != block_->added.rend(); ++each) {

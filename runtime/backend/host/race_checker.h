@@ -1,26 +1,23 @@
-// Finds two accesses of one place by different threads, one of them a write, that nothing orders:
-// whichever came first in this run, on a GPU the other may. Every barrier advances one clock, and
-// an access is stamped with it. Of two accesses to shared memory the earlier is ordered before the
-// later where the same thread makes both, where its stamp is older than the last barrier of the
-// block, or where both threads are of one warp and it is older than that warp's last barrier.
-// Shuffles order nothing. An asynchronous copy writes from its issue until its thread has waited
-// for it, and a product of a warp group reads until then. A bulk copy writes until its barrier's
-// phase is complete, and is ordered before what a thread does that has waited for that itself; so is
-// what a thread did before it arrived at the barrier.
-// Counters in shared memory order the threads of a block as those in global memory do blocks.
-// Additions to a word (add_shared) are ordered among themselves, and with loads and stores as
-// stores are.
+// Finds races: two accesses of one place by different threads, one of them a write, that nothing
+// orders, whichever came first in this run. Every barrier advances one clock, and an access is
+// stamped with it.
 //
-// In global memory a place has one thread of the launch that stores it, and is not read through the
-// read-only path by any. Between blocks, counters order stores and coherent loads: what a thread
-// did before it added to one, or its block before a barrier before that, is ordered before what a
-// thread does after it, or its block after a barrier, added to the same one later. Of the coherent
-// loads of a place the last is remembered. The counters themselves are not judged.
+// Shared memory: an access is ordered before a later one by the same thread, or if its stamp is
+// older than the block's last barrier, or, within a warp, than the warp's last barrier; shuffles
+// order nothing. An asynchronous copy writes, and wgmma reads, until its thread has waited. A bulk
+// copy writes until its barrier's phase is complete, and is ordered before what a thread does that
+// has waited for that; so is what a thread did before it arrived there. Counters in shared memory
+// order threads of a block as those in global memory order blocks. Additions (add_shared) are
+// ordered among themselves, and count as stores for loads and stores.
 //
-// Of the blocks of a cluster each has its shared memory. A barrier of the cluster is one of each of
-// its blocks, and it alone orders what they do to one another's: a load of a peer's behind it what
-// the peer stored before it, and what the peer stores behind it such a load before it. In global
-// memory it orders nothing.
+// Global memory: one thread of the launch stores a place, and none reads it through the read-only
+// path. Between blocks counters order stores and coherent loads: what a thread did before its
+// addition (or its block before a barrier before that) precedes what a thread does after a later
+// addition to the same counter (or its block after a barrier). Only the last coherent load of a
+// place is remembered; counters themselves are not judged.
+//
+// Clusters: each block has its shared memory. A cluster barrier is one of each of its blocks, and
+// it alone orders their accesses to each other's shared memory; in global memory it orders nothing.
 //
 // The clock suits fibers: what ran before a barrier's last arrival was called before it.
 #pragma once
@@ -59,7 +56,7 @@ struct Race {
   bool in_flight;       // `earlier` is a copy or a product that its thread has not waited for
 };
 
-// Of the blocks of one cluster at a time, by turns, on one CPU thread.
+// Checks the blocks of one cluster at a time, in turn, on one CPU thread.
 class RaceChecker {
  public:
   void begin_launch(std::uint64_t arena_bytes, std::size_t cluster_blocks);
@@ -75,21 +72,21 @@ class RaceChecker {
   // it is noted.
   std::optional<Race> touch_shared(int thread, std::uint64_t offset, const Touch& touch);
   std::optional<Race> touch_global(int thread, std::uint64_t address, const Touch& touch);
-  // The same of a load from the shared memory of block `number` of the cluster, another one.
+  // touch() for a load from the shared memory of another block of the cluster, number `number`.
   std::optional<Race> touch_peer(int thread, std::size_t number, std::uint64_t offset,
                                  const Touch& touch);
 
   // The thread that issued the copy to [offset, offset + bytes) has waited for it.
   void land(int thread, std::uint64_t offset, std::uint64_t bytes);
 
-  // The same of a bulk copy, whose barrier completes a phase; and a thread has arrived, or has
-  // waited for a phase.
+  // A bulk copy whose barrier completes a phase; a thread that has arrived, or has waited for a
+  // phase.
   void land_bulk(std::uint64_t barrier, std::uint64_t offset, std::uint64_t bytes);
   void release(int thread, std::uint64_t barrier);
   void acquire(int thread, std::uint64_t barrier);
 
-  // Something that the thread began goes on reading [offset, offset + bytes) of shared memory until
-  // the thread has waited for it: a write in between is a race, whatever barriers stand there.
+  // Begins an asynchronous read of [offset, offset + bytes) of shared memory, which lasts until the
+  // thread has waited for it: a write in between is a race despite any barriers.
   void begin_read(int thread, std::uint64_t offset, const Touch& touch);
   void end_read(std::uint64_t offset, std::uint64_t bytes);
 
@@ -102,8 +99,8 @@ class RaceChecker {
     std::uint32_t touch = 0;  // in touches_
     std::uint16_t thread = 0;
   };
-  // Of the reads since the last write, two are enough: one is kept only while it is concurrent with
-  // the other, and where three are, two of different warps, which no later write can both follow.
+  // Two of the reads since the last write suffice: one is kept only while concurrent with the
+  // other, and of three, two of different warps, which no later write can both follow.
   using Pair = std::array<Stamp, 2>;
   // Additions are no race with each other, so they are kept as reads are.
   struct Cell {
@@ -113,7 +110,7 @@ class RaceChecker {
     Pair reads;
     Pair adds;
     Stamp reader;               // the last to begin,
-    std::uint16_t readers = 0;  // of so many that go on
+    std::uint16_t readers = 0;  // of reads that go on
   };
 
   // A record a byte of global memory, 0 where there is none; a page of them when it gets one.
@@ -133,7 +130,7 @@ class RaceChecker {
     Page* page_ = nullptr;      // null where there is none
   };
 
-  // What a thread has of global memory: where and when, the touch apart.
+  // An access to global memory without its touch: where and when.
   struct Deed {
     std::uint64_t block = 0;
     Stamp stamp;
@@ -144,7 +141,7 @@ class RaceChecker {
     std::uint64_t block_barrier = 0;
     std::uint64_t warp_barrier = 0;
   };
-  // Those of each block.
+  // Additions of each block.
   using Counter = std::unordered_map<std::uint64_t, std::vector<Addition>>;
 
   void add(int thread, std::uint64_t address);
@@ -163,20 +160,21 @@ class RaceChecker {
 
   // A block of the cluster.
   struct Block {
-    std::uint64_t index = 0;    // of the grid
+    std::uint64_t index = 0;    // within the grid
     std::uint64_t begin = 0;    // the clock when it began
     std::uint64_t barrier = 0;  // and at its last barrier
     std::array<std::uint64_t, 32> warp_barrier{};
     std::vector<Cell> cells;  // a granule of the arena
-    // What it added to, and when.
+    // Counters that it added to, and when.
     std::vector<std::pair<const Counter*, Stamp>> added;
     // When each thread last waited for each barrier of bulk copies.
     std::unordered_map<std::uint64_t, std::array<std::uint64_t, 1024>> acquired;
-    // Of each granule a load by another block since the cluster's last barrier, and that block.
+    // For each granule: a load by another block since the last cluster barrier, and that block.
     std::unordered_map<std::uint64_t, std::pair<Stamp, std::uint64_t>> peer_loads;
   };
 
-  Race race_with(const Stamp& earlier, const Block& of, std::uint64_t offset, bool in_flight) const;
+  Race race_with(const Stamp& earlier, const Block& block, std::uint64_t offset,
+                 bool in_flight) const;
 
   std::uint64_t clock_ = 0;
   std::uint64_t cluster_barrier_ = 0;  // the clock at the cluster's last one, or when it began
@@ -189,7 +187,7 @@ class RaceChecker {
   Shadow coherent_clocks_;
   std::unordered_map<std::uint64_t, Counter> counters_;  // by address
   std::vector<Touch> touches_;
-  std::array<std::uint32_t, 1024> recent_touches_{};  // by a hash, where to look first
+  std::array<std::uint32_t, 1024> recent_touches_{};  // hashed: where to look first
 };
 
 }  // namespace vqgen::host

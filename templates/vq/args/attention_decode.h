@@ -11,21 +11,21 @@ struct AttentionDecodeArgs {
   // [batch][query_heads][head_dim], raw (no transform applied); with query_tokens above 1 a row a
   // query token, as query_start says.
   const u16* query;
-  u16* out;                 // likewise
+  u16* out;                 // as `query`
   float* lse;               // [batch][query_heads], natural log; -inf where no token is seen
   QuantizedArgs keys;       // rows [batch][kv_head][token]
   QuantizedArgs values;     // rows [batch][kv_head][token]
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
-  // Uncompressed tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks stands
-  // in slot t, a window token t in slot max_sinks + t % max_recent_tokens, so that appending writes
-  // one slot. Dataflow fragments: 16-byte aligned, and codes aligned to the plan's code_words.
+  // Full-precision tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks is in
+  // slot t, a recent token t in slot max_sinks + t % max_recent_tokens, so that an append writes
+  // one slot. The mma dataflow needs 16-byte alignment, and codes aligned to the plan's code_words.
   const u16* raw_keys;
   const u16* raw_values;
   i64 raw_batch_stride;  // elements
   i64 raw_head_stride;   // elements
   const i32* lengths;    // [batch] tokens of a sequence's cache; 0 gives zeros and lse -inf
-  // [batch] newest tokens stored raw, <= max_recent_tokens - (flush_block - 1), beside which those
-  // of their batches are read raw; null without a window.
+  // [batch] newest tokens in full precision, <= max_recent_tokens - (flush_block - 1); the rest of
+  // their batches is read in full precision too. Null without a window.
   const i32* recent_counts;
   const i32* sinks;  // [batch] first tokens stored raw, <= max_sinks; null without sinks
   // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
@@ -37,14 +37,13 @@ struct AttentionDecodeArgs {
   i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
   i32 batch;            // sequences
-  // With query_tokens above 1, else null. [batch + 1]: rows query_start[b] .. query_start[b + 1] -
-  // 1 of query, out and lse are the query tokens of sequence b, its newest, in their order; those
-  // past query_tokens are left out. Query token j of n sees the tokens up to its own.
+  // [batch + 1] if query_tokens > 1, else null: rows query_start[b] .. query_start[b + 1] - 1 of
+  // query, out and lse are sequence b's newest tokens in order; those past query_tokens are
+  // ignored. Query token j of n sees the tokens up to its own.
   const i32* query_start;
-  // Their keys and values, raw, [row][kv_heads][head_dim]: token lengths[b] + j is row
-  // query_start[b] + j, and stands in no slot. Null: `lengths` counts the query tokens, and the
-  // cache has them; windows[b] + n - 1 <= max_recent_tokens - (flush_block - 1), or slots that are
-  // read have been overwritten. Dataflow fragments: 16-byte aligned.
+  // Raw keys and values of the query tokens, [row][kv_heads][head_dim], in no slot: token
+  // lengths[b] + j is row query_start[b] + j. Null: `lengths` counts these n tokens, the cache has
+  // them, and windows[b] + n - 1 <= max_recent_tokens - (flush_block - 1). mma: 16-byte aligned.
   const u16* new_keys;
   const u16* new_values;
 };

@@ -10,12 +10,12 @@ inline constexpr int kMostParts = 8;
 
 struct AttentionMergeArgs {
   static constexpr const char* kType = "AttentionMergeArgs";
-  // [rows][heads][head_dim], 16-byte aligned, and [rows][heads]. Each may be that of a part; they
-  // overlap with no part otherwise.
+  // [rows][heads][head_dim], 16-byte aligned, and [rows][heads]. Either may be a part's own; they
+  // must not overlap the parts otherwise.
   u16* out;
   float* lse;
-  // The parts, as many as the problem has: likewise. lse in natural logarithm, as attention_decode
-  // gives it; -inf: the part has no token of the row, and its out means nothing.
+  // The problem's parts, shaped as out and lse. lse is the natural logarithm, as attention_decode
+  // gives it; -inf means that the part has no token of the row, and its out is ignored.
   const u16* outs[kMostParts];
   const float* lses[kMostParts];
   i32 rows;  // query tokens of this call

@@ -15,16 +15,13 @@ struct LinearArgs {
   const float* output_scales;  // [out_features]; null where the format has none
   float* partials;  // [splits][the problem's rows][out_features] fp32; null where splits == 1, and
                     // with combine cluster
-  u32* counters;  // [slots][blocks of rows][blocks of outputs], zeros; for plans whose last block
-                  // merges
-  i32 rows;       // of x and y, 1 to the problem's: no others are read or written
-  u8* staged;     // what a first kernel makes of x, CallShape::handed_bytes; null without one
-  // Of grouped products, else null: [experts + 1]; rows expert_rows[e] .. expert_rows[e + 1] - 1 of
-  // x and y are expert e's, none where both are equal. `weights` and output_scales are then those
-  // of expert 0, behind which the others' stand without gaps (layout/linear.h), `rows` are those of
-  // all experts, and partials have as many. Offsets do not descend; an expert with more rows than
-  // the problem's has its first ones alone. Those out of range make results meaningless, of rows
-  // of the call alone.
+  u32* counters;    // [slots][blocks of rows][blocks of outputs], zeros; for plans whose last block
+                    // merges
+  i32 rows;         // rows of x and y, 1 to the problem's; others are not touched
+  u8* staged;       // what a first kernel makes of x, CallShape::handed_bytes; null without one
+  // MoE: [experts + 1], not descending, else null. Rows expert_rows[e] .. expert_rows[e + 1] - 1 of
+  // x, y and partials are expert e's; those past the problem's maximum are ignored. Weights and
+  // output_scales are dense, expert after expert. Bad offsets spoil this call's rows only.
   const i32* expert_rows;
 };
 

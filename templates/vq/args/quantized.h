@@ -12,8 +12,8 @@ struct TensorArgs {
   const float* scales;   // [unit][stage]; null without stage scales
   i64 batch_stride;      // words between sequences of a KV cache
   i64 head_stride;       // words between heads of a KV cache
-  // Of a cache in pages, else 0: batch_stride is words between pages, below 2^30, and a sequence's
-  // token t stands in page pages[sequence x page_columns + t / page_tokens].
+  // In a paged cache (else 0): batch_stride is words between pages, below 2^30, and a sequence's
+  // token t is in page pages[sequence x page_columns + t / page_tokens].
   i64 token_stride;  // words between tokens of a page, below 2^30 / page_tokens; between groups of
                      // rows (layout/codes.h) as many times that as a group has
   const i32* pages;  // [batch][page_columns]; read where a sequence has tokens

@@ -8,13 +8,13 @@ namespace vq {
 
 struct ScalarMatrixArgs {
   static constexpr const char* kType = "ScalarMatrixArgs";
-  // Both [tokens][channels]: elements of the problem's type and signed bytes, in this order where
-  // it quantizes, in the other where it dequantizes. Aligned to an access (kernels/scalar_forms).
+  // Both [tokens][channels]: quantizing reads elements of the problem's type and writes signed
+  // bytes, dequantizing the reverse. Aligned to an access (kernels/scalar_forms).
   const u8* from;
   u8* to;
   float* scales;    // [channels], 16-byte aligned: read where the problem gives them, else written
   float* partials;  // [splits][channels]; null where splits == 1 or scales are given
-  i64 tokens;       // of this call, from 0 to the problem's
+  i64 tokens;       // tokens of this call, from 0 to the problem's
 };
 
 }  // namespace vq

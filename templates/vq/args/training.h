@@ -21,16 +21,16 @@ struct TrainingArgs {
   const u32* picks;      // [books][count]: numbers of vectors within their books
   float* picked;         // [books][count][size]
   i32 count;             // entries, or picks, of a book
-  i32 blocks;            // of a book: the grid's x
+  i32 blocks;            // per book: the grid's x
   i32 books;
 };
 
 inline constexpr int kTrainingThreads = 256;
 inline constexpr int kTrainingWarps = kTrainingThreads / 32;
 inline constexpr int kTrainingBooksAtOnce = 32768;  // along the grid's y
-inline constexpr int kTrainingSliceBytes = 16384;   // of entries in shared memory at once
+inline constexpr int kTrainingSliceBytes = 16384;   // bytes of entries in shared memory at once
 
-// Sub-vectors that a thread has in registers, so that an entry is read once for all of them.
+// Sub-vectors per thread in registers, so that an entry is read once for all of them.
 VQ_HD constexpr int training_own(int size) { return size <= 4 ? 8 : size <= 8 ? 4 : 2; }
 VQ_HD constexpr int training_block_vectors(int size) {
   return kTrainingThreads * training_own(size);

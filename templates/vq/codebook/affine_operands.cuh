@@ -1,16 +1,16 @@
-// A word of affine codes as operand words of a tensor core (layout/format.h); x = zero + scale n.
+// Converts a word of affine codes to MMA operand words (layout/format.h); x = zero + scale n.
 //
-// Of keys the query takes the scales of a group, and its product with the zeros is one number for
-// all tokens (ops/group_query.cuh). What is left are the n alone:
+// For keys the query takes a group's scales, and its product with the zeros is one number for all
+// tokens (ops/group_query.cuh). The operands are then the n alone:
 //
 //   4 bits, f16    masked: n is the last bits of an f16 below 2^-14, which is n 2^-24, or 16 times
 //                  that; in pairs of channels i and i + 4
-//   8 bits, f16    likewise, in pairs of i and i + 2
+//   8 bits, f16    as 4 bits, in pairs of channels i and i + 2
 //   bf16           as the last bits of 128 + n, from which 128 is taken, or by way of floats
 //
-// Of values operand words are s (n - half), half that of the numbers, so that rounding is relative
-// to the distance from the middle. Half the scales and the zeros are summed beside them, in one
-// more product a tile (ops/warp_softmax.cuh).
+// For values the operand words are s (n - half) at half the numbers' scale, so that rounding is
+// relative to the distance from the middle. One more MMA per tile sums half the scales and the
+// zeros (ops/warp_softmax.cuh).
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -30,10 +30,10 @@ struct PairsApart {
   }
 };
 
-//   kChannels, kWords, unpack, channel, place   as ScalarOperand has them
-//   kUnit         what entries are multiplied with where they are read
-//   weight(i)     which the query's channel for element i of an octet takes
-//   kOfSum        which the sum takes then
+//   kChannels, kWords, unpack, channel, place   as in ScalarOperand
+//   kUnit         factor of entries where they are read
+//   weight(i)     factor of the query's channel for element i of an octet
+//   kOfSum        factor of the sum
 template <Element kElement, int kVectorSize>
 struct AffineKeys;
 

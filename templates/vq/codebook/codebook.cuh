@@ -1,6 +1,5 @@
-// The codebook cache's seam: load, switch, access (VQ-LLM, section V). A Codebook holds the
-// codebooks of kUnits consecutive units; ops know units, stages and codes, and never where an entry
-// stands.
+// The codebook cache: load, switch, access (VQ-LLM, section V). A Codebook holds the codebooks of
+// kUnits consecutive units; ops know units, stages and codes, but not where an entry is stored.
 //
 //   switch_to(unit)           bind to units [unit, unit + kUnits); true where load() has to follow
 //   load()                    fetch what the levels keep near; all threads, sync_block before;
@@ -9,15 +8,14 @@
 //   add_stage(value, u, stage, code)    value[] += scale(u, stage) * entry(u, stage, code)
 //   decode(value, u, code)    value[] = sum over stages s of scale(u, s) * entry(u, s, code(s))
 //   entry(u, stage, code)     what one code stands for, unscaled: 16-bit elements in words
-//   held(u, stage, code)      the same as levels hold it: bytes of int8 entries
+//   held(u, stage, code)      entry() in the levels' form: bytes of int8 entries
 //
-// Entries of more than 8 elements stand in global memory alone and are read a piece of 8 at a time:
-// decode() and add_stage() take the number of the piece, and value is its elements.
+// Entries of more than 8 elements are in global memory alone and are read in pieces of 8: decode()
+// and add_stage() take the piece's number, and value is its elements.
 //
-// How a code becomes those words is the decoding's (decoding.cuh): a table's entry is what it
-// stands for. Where an entry stands follows from its number (layout/format.h): registers,
-// replicated shared, shared, global, hot entries first. A level that holds nothing vanishes at
-// compile time, with its comparison.
+// Decoding (decoding.cuh) turns a code into words. The number of an entry decides its level
+// (layout/format.h): registers, replicated shared, shared, global, hot entries first. An empty
+// level vanishes at compile time, with its comparison.
 #pragma once
 
 #include <vq/args/quantized.h>
@@ -74,7 +72,7 @@ class Codebook {
     load_scales();
   }
 
-  // The same in two parts: a thread's first entries are in flight between them.
+  // load() in two parts: a thread's first entries are in flight between them.
   struct Begun {
     Held replicated;
     Held once;
@@ -90,8 +88,8 @@ class Codebook {
     load_scales();
   }
 
-  // Where a level holds whole codebooks as they are stored: pieces [begin, end) of 16 bytes, of
-  // kPieces, by copies that land at a copy_async_wait. All threads, `thread` as of load().
+  // If a level holds whole codebooks as stored: copies pieces [begin, end) of 16 bytes, out of
+  // kPieces, which land at a copy_async_wait. All threads, with `thread` as in load().
   static constexpr bool kIsCopy = stands_as_stored(kFormat);
   static constexpr int kPieces = kUnits * kEntries * static_cast<int>(sizeof(Words)) / 16;
   static_assert(kEntryPieces == 1 || (kShared.end == 0 && kReplicated.end == 0), "");
@@ -105,8 +103,8 @@ class Codebook {
     if (begin == 0) load_scales();
   }
 
-  // begin_load() and finish_load(), by such copies where a thread has several entries to fetch. A
-  // block that ends without finish() has to wait for them.
+  // begin_load() and finish_load() by bulk or asynchronous copies, if a thread has several entries
+  // to fetch. A block that ends without finish() must wait for them.
   static constexpr bool kByCopies = kIsCopy && kUnits * kEntries > kThreads;
   VQ_DEVICE Begun begin(int thread) const {
     if constexpr (kByCopies) {
@@ -179,7 +177,7 @@ class Codebook {
     return find(u, stage, Decode::entry_of(code));
   }
 
-  // The same of unit first + u. By a byte, which is a code of a table, an address costs least where
+  // entry() of unit first + u. For a byte that is a table's code, the address is cheapest if
   // `first` is one register for many lookups and u a constant.
   VQ_DEVICE Words entry(int first, int u, int stage, u32 code) const {
     return entry(first + u, stage, code);
@@ -248,7 +246,7 @@ class Codebook {
     }
     return Decode::held(load_constant(global_at(u, stage, static_cast<int>(number))));
   }
-  // Where an entry stands in global memory.
+  // Address of an entry in global memory.
   VQ_DEVICE const Words* global_at(int u, int stage, int number) const {
     return global_ + (((unit_ + u) * kResiduals + stage) * kEntries + number) * kEntryPieces;
   }
@@ -260,12 +258,11 @@ class Codebook {
   RegisterLevel<Held, kUnits, kResiduals, kRegisters> registers_;
 };
 
-// From the codes of one sub-vector to operand words of a tensor core, for all dataflows that have
-// such operands. What the words hold:
+// Converts the codes of one sub-vector to MMA operand words:
 //
-//   kEntry   the unscaled entry of one stage: stages are added up by products
-//   kHeld    the same as levels hold it: bytes of int8 entries, four a word
-//   kSum     the scaled entries of all stages, added up in fp32 and rounded to 16 bits
+//   kEntry   the unscaled entry of one stage: the MMA adds up stages
+//   kHeld    kEntry in the levels' form: bytes of int8 entries, four per word
+//   kSum     the scaled entries of all stages, summed in fp32 and rounded to 16 bits
 enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2 };
 
 // The sub-vector of unit first + u (codebook.cuh says why two); `pass` is the stage, 0 for sums.

@@ -1,18 +1,18 @@
-// From the code and the entry that it reads to the words it stands for (layout/format.h).
+// Decodes a code and its entry to words (layout/format.h).
 //
-// Levels hold an entry of the E8P lattice as the vector that the code with no sign set stands for:
-// the stored half-integers, the sign bit of element 7 set where their sum is odd. It is worked out
-// when an entry comes from global memory, so that a code costs, for 8 elements,
+// Levels hold an E8P entry as the vector of the code without signs: the stored half-integers, with
+// the sign bit of element 7 set if their sum is odd. It is computed when an entry comes from global
+// memory, so that a code costs, for 8 elements,
 //
 //   code   u|signs of 6 .. 0|entry     word i of the entry, its elements 2i and 2i + 1
 //            \_ parity: 7    |         ^ their two sign bits      (shift, and-xor)
 //                            |         + (1/4, 1/4) or its negative, exact in both types
 //
-// A table that holds both |s| + 1/4 and |s| - 1/4 would need no addition, but twice the shared
-// memory and a select for each element, whose sign decides.
+// A table with both |s| + 1/4 and |s| - 1/4 would save the addition, but double the shared memory
+// and need a select per element.
 //
-// Of scalar codes the entry is the scales of the elements. add() multiplies in fp32, value() rounds
-// the products to 16 bits.
+// For scalar codes the entry is the elements' scales. add() multiplies in fp32, value() rounds the
+// products to 16 bits.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -78,8 +78,8 @@ struct Decoding<Decoder::e8p, kElement, false> {
   }
 
   VQ_DEVICE static U32x4 value(U32x4 held, u32 code) {
-    // Bit 7 of what is shifted down by n is the parity of n, of four bits. Here n stands for all of
-    // the upper byte, with u, which its own bit 7 takes out again.
+    // Bit 7 of the constant shifted down by n is the parity of the four bits n. Here n is all of
+    // the upper byte, with u, which the code's own bit 7 cancels.
     constexpr u32 kParities = 0x6996u << 7;
     const u32 upper = code >> 8;
     u32 signs = upper ^ (kParities >> ((upper ^ upper >> 4) & 15u) & 0x80u);

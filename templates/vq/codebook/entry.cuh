@@ -6,7 +6,7 @@
 
 namespace vq {
 
-// Of 2, 4 or 8 elements; and of one, half a word: of no entry, but of what is looked up like one.
+// Words of 2, 4 or 8 elements. One element, half a word, is no entry but can be looked up like one.
 template <int kElements>
 using EntryWords =
     Either<kElements <= 2, Either<kElements == 1, u16, u32>, Either<kElements == 4, U32x2, U32x4>>;

@@ -7,9 +7,8 @@
 
 namespace vq {
 
-// The register level: the hottest entries stand in registers of every thread. A register array
-// cannot be indexed at run time, so an access compares with each place and selects.
-//
+// The register level: every thread keeps the hottest entries in registers. Register arrays cannot
+// be indexed at run time, so an access compares with each place and selects.
 VQ_DEVICE u32 select_words(bool take, u32 a, u32 b) { return take ? a : b; }
 VQ_DEVICE U32x2 select_words(bool take, U32x2 a, U32x2 b) {
   return {take ? a.x : b.x, take ? a.y : b.y};
@@ -61,30 +60,26 @@ class RegisterLevel<Words, kUnits, kResiduals, 0> {
   VQ_DEVICE Words access(int, int, u32, Words other) const { return other; }
 };
 
-// The shared levels: a range of entries in shared memory, each kCopies times side by side. Lane l
-// reads copy l % kCopies. With kCopies x entry bytes = 128 every lane that the hardware serves at
-// once reads banks of its own, so that no two codes conflict; with one copy random codes serialise
-// about threefold. The copies are paid for in shared memory, that is, in resident blocks.
+// The shared levels: entries [kBegin, kEnd) of each codebook (unit, stage) in shared memory from
+// byte kOffset on, each kCopies times in a row. Lane l reads copy l % kCopies: with kCopies x entry
+// bytes = 128 there are no bank conflicts; one copy has them, but leaves room for more blocks.
 //
 //   a unit   | entry kBegin: stage 0, its copies | stage 1 ... | entry kBegin + 1: ...
 //
-// so that an address is the lane's own place and a multiple of the number, one instruction even
-// where the number is a byte of a word of codes.
-//
-// Entries [kBegin, kEnd) of each codebook (unit, stage), from byte kOffset of shared memory on.
+// An address is the lane's offset plus a multiple of the number: one instruction, even from a byte
+// of a code word.
 template <class Words, i64 kOffset, int kResiduals, int kBegin, int kEnd, int kCopies, int kThreads>
 struct SharedLevel {
   static constexpr int kCount = kEnd - kBegin;
   static constexpr int kStageBytes = kCopies * static_cast<int>(sizeof(Words));
   static constexpr int kRowBytes = kResiduals * kStageBytes;
   static constexpr int kUnitBytes = kCount * kRowBytes;
-  // Where a thread has many entries of a codebook to fetch, as many as have 64 bytes are on their
-  // way together.
+  // A thread that fetches many entries of a codebook has 64 bytes of them in flight together.
   static constexpr int kTogether = 64 / static_cast<int>(sizeof(Words));
 
-  // All threads of the block, this one being number `thread`; `entry(unit, stage, number)` fetches
-  // one from global memory. A thread fetches an entry once and writes all its copies, each lane
-  // beginning with another copy, so that lanes that are served at once meet in no bank.
+  // All threads of the block, this one with number `thread`; `entry(unit, stage, number)` fetches
+  // one entry from global memory. A thread fetches an entry once and writes its copies, each lane
+  // starting with another copy to avoid bank conflicts.
   template <class Entry>
   VQ_DEVICE static void load(int units, int thread, Entry entry) {
     if constexpr (kCount > 0) {
@@ -96,7 +91,7 @@ struct SharedLevel {
     }
   }
 
-  // The same in two parts, each thread's first entry fetched before and in flight meanwhile.
+  // load() in two parts, with each thread's first entry in flight between them.
   template <class Entry>
   VQ_DEVICE static Words begin(int units, int thread, Entry entry) {
     Words words{};
@@ -120,9 +115,9 @@ struct SharedLevel {
     return load_row(unit, stage, lane_place() + number * kRowBytes);
   }
 
-  // The same by a byte, of unit first + unit. One instruction makes the address where
-  // `first` is the same for many lookups, as the lane's place is, and `unit` is a constant, which
-  // goes into the load's offset.
+  // access() by a byte, of unit first + unit. One instruction makes the address if `first` is the
+  // same for many lookups, as the lane's offset is, and `unit` is a constant, which goes into the
+  // load's offset.
   VQ_DEVICE static Words access_byte(int first, int unit, int stage, CodeByte code) {
     if constexpr (kRowBytes < 65536) {
       const u32 place = lane_place() + static_cast<u32>(first * kUnitBytes);

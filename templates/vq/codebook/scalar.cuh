@@ -37,7 +37,7 @@ struct ScalarCode<Decoder::affine, kVectorSize> {
   }
 };
 
-// Four bits of exponent with a bias of 7 and three of mantissa; no infinity. Its bits below the
+// Four bits of exponent with a bias of 7 and three of mantissa; no infinity. The bits below the
 // sign are those of an f16 that is 2^8 times less. 0x7f, which is NaN, is never written and read as
 // 480.
 template <int kVectorSize>
@@ -56,7 +56,7 @@ struct ScalarCode<Decoder::e4m3, kVectorSize> {
     const u32 magnitude = float_bits(value) & 0x7fffffffu;
     constexpr u32 kLeastNormal = 0x3c800000u;  // 2^-6
     if (magnitude < kLeastNormal) {
-      const float steps = float_from_bits(magnitude) * 512.0f + 8388608.0f;  // of 2^-9, rounded
+      const float steps = float_from_bits(magnitude) * 512.0f + 8388608.0f;  // of 2^-9
       return sign | (float_bits(steps) & 0xfu);
     }
     const u32 rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
@@ -64,7 +64,7 @@ struct ScalarCode<Decoder::e4m3, kVectorSize> {
   }
 };
 
-// What a scale word of a row says (layout/format.h): x = zero + scale * number.
+// A row's scale word (layout/format.h): x = zero + scale * number.
 struct TokenScale {
   float scale, zero;
   VQ_DEVICE float steps(float value) const { return scale == 0.0f ? 0.0f : (value - zero) / scale; }
@@ -79,9 +79,9 @@ VQ_DEVICE TokenScale token_scale(u32 word) {
   }
 }
 
-// The least and the largest of the finite ones of some numbers, or of their magnitudes where codes
-// have no zero; and the word of the scale by which the largest is the largest number, and of affine
-// codes the least 0. Of none, scale 1, or zero 0 and scale 0.
+// Range of the finite ones of some numbers, or of their magnitudes if codes have no zero; and the
+// scale word that maps the range to the codes' range. Without any number the scale is 1, or for
+// affine codes zero 0 and scale 0.
 template <Decoder kDecoder, Element kElement, int kVectorSize>
 struct ScaledRange {
   static constexpr bool kAffine = kDecoder == Decoder::affine;

@@ -1,5 +1,5 @@
-// A word of scalar codes as operand words of a tensor core: the numbers alone, whose scales go to
-// the other operand or to the sum (layout/format.h).
+// Converts a word of scalar codes to MMA operand words: the numbers alone, whose scales go to the
+// other operand or to the sum (layout/format.h).
 //
 //   int8 as bytes        the word itself
 //   int4 as bytes        each number times 16, so that its sign is the byte's: even channels in the
@@ -13,12 +13,13 @@
 
 namespace vq {
 
-//   kChannels        of a word of codes
-//   kWords           operand words that it becomes
-//   kUnit            what a 1 in them stands for
-//   unpack           makes them
-//   channel(i)       which of the word's channels element i of them is
-//   place(channel)   which element that channel is
+// For each decoder:
+//   kChannels        channels per word of codes
+//   kWords           operand words per word of codes
+//   kUnit            value of 1 in an operand word
+//   unpack           makes the operand words
+//   channel(i)       the word's channel that is element i
+//   place(channel)   the element that holds that channel
 template <Decoder kDecoder, int kVectorSize, bool kBytes>
 struct ScalarOperand;
 

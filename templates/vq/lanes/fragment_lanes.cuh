@@ -1,11 +1,11 @@
-// Which part of a tensor core's operand a lane has. Comments call a lane (g, c):
+// Which part of an MMA operand a lane has. Comments call a lane (g, c):
 //
 //   g   lane_group()      0..7   PTX's groupID            row of operands a and c, column of b
 //   c   place_in_group()  0..3   PTX's threadID_in_group  which words of that row or column
 //
-// PTX ISA, "Matrix Fragments for mma.m16n8k16" and for the other shapes;
-// machine/host/vq/fragments.h has all elements. Where ldmatrix reads, lane 8 m + r names row r of
-// matrix m ("ldmatrix").
+// The PTX ISA ("Matrix Fragments for mma.m16n8k16" and other shapes) and
+// machine/host/vq/fragments.h list all elements. For ldmatrix lane 8 m + r gives the address of row
+// r of matrix m.
 #pragma once
 
 #include <vq/machine.cuh>

@@ -1,12 +1,12 @@
-// kv_append as its dataflows share it: the problem, how rows are cut up into blocks and shares, and
-// what a block keeps in shared memory. A dataflow fixes some of a plan's fields as constants:
+// The common part of kv_append's dataflows: the problem, how blocks share rows, and their shared
+// memory. A dataflow fixes some of a plan's fields as constants:
 //
 //   tokens_per_block, splits     of a block
 //   sequences_per_block          whose tokens a block encodes at once
 //   warps_along_entries          warps that share the entries of a codebook
 //   sub_vectors_per_warp         that are compared with an entry once it is loaded
-//   norms                        does the block keep |c|^2 / 2 of the entries? It computes them
-//                                before it waits for the launch before
+//   norms                        true if the block keeps |c|^2 / 2 of the entries, computed before
+//                                it waits for the previous launch
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -14,13 +14,9 @@
 
 namespace vq {
 
-// A block encodes a share of the sub-vectors of up to tokens_per_block rows of each of its
-// sequences, new tokens of one head and tensor, or with flush_block those of the batches that new
-// tokens fill. A share's codes are whole words, so that no word has two writers. Grid: (blocks of
-// tokens x (shares of a key, of each of its parts + shares of a value), kv_heads, blocks of
-// sequences).
-//
-// What a kernel knows of its problem; batch is the launch's.
+// What a kernel knows of its problem; the launch sets the batch. A block encodes whole words of a
+// share of up to tokens_per_block rows per sequence. Grid: (blocks of tokens x (shares of a key, of
+// each of its parts + shares of a value), kv_heads, blocks of sequences).
 struct AppendProblem {
   Element element;
   int head_dim;
@@ -75,7 +71,7 @@ VQ_HD constexpr int word_sub_vectors(const FormatConfig& f) {
   return count;
 }
 
-// Sub-vectors of a block, and blocks that have some; the last may have fewer.
+// Sub-vectors per block, and blocks that have some; the last may have fewer.
 template <class Plan>
 VQ_HD constexpr int share_sub_vectors(const AppendConfig<Plan>& c, const FormatConfig& f) {
   const int all = sub_vectors(c, f);
@@ -108,8 +104,8 @@ VQ_HD constexpr int share_units(const AppendConfig<Plan>& c, const FormatConfig&
   if (of_unit % share == 0) return 1;
   return share % of_unit == 0 ? share / of_unit : ceil_div(share, of_unit) + 1;
 }
-// Tokens of a sequence that a call visits, at most: its new ones, and those of earlier calls that
-// are in a batch with the first of them.
+// Most tokens of a sequence that a call visits: its new ones, and earlier calls' tokens that share
+// a batch with the first of them.
 VQ_HD constexpr int visited_tokens(const AppendProblem& c) {
   return c.new_tokens + (c.flush_block - 1);
 }
@@ -117,8 +113,7 @@ template <class Plan>
 VQ_HD constexpr int token_blocks(const AppendConfig<Plan>& c) {
   return ceil_div(visited_tokens(c), c.tokens_per_block);
 }
-// Whether a call may put a new token into a slot of the ring that it reads another from: then each
-// row has one block.
+// True if a call may overwrite a ring slot that it also reads: then each row has one block.
 VQ_HD constexpr bool takes_slots(const AppendProblem& c) {
   return c.flush_block > 1 && visited_tokens(c) > c.max_recent_tokens;
 }
@@ -134,7 +129,7 @@ VQ_HD constexpr int run_sub_vectors(const AppendConfig<Plan>& c, const FormatCon
   return run;
 }
 
-// Rows that a block encodes at once, sequence by sequence: a whole group where tokens share scales.
+// Rows that a block encodes at once, sequence by sequence: a whole group if tokens share scales.
 template <class Plan>
 VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& f) {
   return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block * c.sequences_per_block;
@@ -146,7 +141,7 @@ VQ_HD constexpr i64 search_bytes(const AppendConfig<Plan>&, const FormatConfig&)
   return 0;
 }
 
-// From a row in shared memory to the next.
+// Floats from a row in shared memory to the next.
 template <class Plan>
 VQ_HD constexpr int row_floats(const AppendConfig<Plan>&, const FormatConfig& f) {
   return f.part.channels;
@@ -158,10 +153,10 @@ struct AppendShared {
   i64 norms;  // [units of the share][entries] fp32, |c|^2 / 2 of a stage, where a plan has norms
   i64 distances;  // [rows][share][warps_along_entries] fp32, of the nearest; none
                   // beside norms
-  i64 nearest;    // the same, u32: candidates
+  i64 nearest;    // as above, u32: candidates
   i64 codes;      // [rows][share][residuals] u32
   i64 scales;     // [rows] scale words of a row, where tokens have scales
-  i64 works;      // [sequences_per_block] what a block has of each, where there are several
+  i64 works;      // [sequences_per_block] the work in each, if there are several
   i64 search;     // search_bytes()
   i64 total;
 };
@@ -184,7 +179,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   return at;
 }
 
-// Of the tensor or part that takes most.
+// The most of any tensor or part.
 template <class Plan>
 VQ_HD constexpr i64 block_shared_bytes(const AppendConfig<Plan>& c) {
   i64 bytes = shared_layout(c, c.values).total;

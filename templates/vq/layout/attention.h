@@ -12,7 +12,7 @@
 
 namespace vq {
 
-// What a kernel knows of its problem; batch and tokens are the launch's.
+// What a kernel knows of its problem; the launch sets batch and tokens.
 struct AttentionProblem {
   Element element;
   int head_dim;
@@ -22,8 +22,8 @@ struct AttentionProblem {
   int flush_block;        // tokens that leave the window together
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
-  int query_tokens;       // of a sequence, at most
-  bool batch_invariant;   // of other sequences and query tokens, bit for bit
+  int query_tokens;       // most per sequence
+  bool batch_invariant;   // results do not depend on the batch, bit for bit
   FormatConfig keys;      // in parts: the first
   FormatConfig values;
   KeyParts parts;
@@ -65,13 +65,12 @@ template <class Plan>
 VQ_HD constexpr int group(const AttentionConfig<Plan>& c) {
   return c.query_heads / c.kv_heads;
 }
-// Query tokens whose heads are a block's: one, or in dataflow fragments several, with all heads of
-// the KV head each.
+// Query tokens per block: one, or in mma attention several, each with all heads of the KV head.
 template <class Plan>
 VQ_HD constexpr int block_tokens(const AttentionConfig<Plan>& c) {
   return c.heads_per_block > group(c) ? c.heads_per_block / group(c) : 1;
 }
-// Blocks that share the heads of a query token, and those of all query tokens, a KV head's.
+// Blocks that share a query token's heads; blocks of all query tokens of a KV head.
 template <class Plan>
 VQ_HD constexpr int token_blocks(const AttentionConfig<Plan>& c) {
   return ceil_div(group(c), c.heads_per_block);
@@ -90,7 +89,7 @@ template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
 }
-// Whether blocks share all sequences of a call, by length. Dataflow fragments alone has that.
+// True if blocks share all sequences of a call, by length. Only the mma dataflow has that.
 template <class Plan>
 VQ_HD constexpr bool balanced(const AttentionConfig<Plan>&) {
   return false;
@@ -100,7 +99,7 @@ template <class Plan>
 VQ_HD constexpr int partial_count(const AttentionConfig<Plan>& c) {
   return c.splits;
 }
-// Whether a result is made of partials, however few.
+// True if results are merged from partials, however few.
 template <class Plan>
 VQ_HD constexpr bool has_partials(const AttentionConfig<Plan>& c) {
   return partial_count(c) > 1;
@@ -114,8 +113,8 @@ template <class Plan>
 VQ_HD constexpr int turn_tokens(const AttentionConfig<Plan>& c) {
   return token_tile(c);
 }
-// Where results are independent: tokens of a split, whatever the sequence, so that a token has its
-// place by its number alone; the last split takes what is left. `capacity` is the call's.
+// With batch-invariant results: tokens per split for any sequence, so that a token's split depends
+// on its number alone; the last split takes the rest. `capacity` is the call's.
 template <class Plan>
 VQ_HD constexpr i64 fixed_split(const AttentionConfig<Plan>& c, i64 capacity) {
   const i64 turns = ceil_div(capacity, i64{turn_tokens(c)});
@@ -133,18 +132,19 @@ template <class Plan>
 VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
   return c.max_recent_tokens + c.max_sinks;
 }
-// Whether tokens may be read raw: slots of the cache, or what comes with several query tokens.
+// True if full-precision tokens may be read: from the cache's slots, or passed with several query
+// tokens.
 template <class Plan>
 VQ_HD constexpr bool reads_raw(const AttentionConfig<Plan>& c) {
   return raw_slots(c) > 0 || c.query_tokens > 1;
 }
-// Whether splits share the tokens that are read from codes, and raw ones are shared out apart from
-// these. Dataflow bytes alone has that.
+// True if splits share the coded tokens, and full-precision ones are shared out separately. Only
+// the int8_mma dataflow has that.
 template <class Plan>
 VQ_HD constexpr bool raw_apart(const AttentionConfig<Plan>&) {
   return false;
 }
-// Whether the query that quantized keys are compared with is another than that of raw ones.
+// True if quantized keys need a transformed query, other than that of raw keys.
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
   return c.keys.smooth || c.keys.hadamard || !c.parts.none();
@@ -173,14 +173,14 @@ VQ_HD constexpr int share_words(const FormatConfig& f, int channels, int head_di
   return static_cast<int>(words);
 }
 
-// Partials that a thread loads at once, and which become one before they meet others: so sums have
-// the same order, whoever merges. By registers.
+// Partials that a thread loads at once and sums before it adds them to others, so that the order of
+// sums does not depend on who merges. Registers bound it.
 template <class Plan>
 VQ_HD constexpr int merged_together(const AttentionConfig<Plan>& c) {
   return balanced(c) ? 12 : partial_count(c) < 16 ? partial_count(c) : 16;
 }
-// Teams of a thread for each channel, of the kernel that merges: one for each group of partials, as
-// far as a block has threads.
+// Teams of the merge kernel, a thread per channel in each: one for each group of partials, as far
+// as a block has threads.
 template <class Plan>
 VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
   const int groups = ceil_div(partial_count(c), merged_together(c));
@@ -205,14 +205,14 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   const int teams = merging_teams(c);
   const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
   const int threads = balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams;
-  // 64 registers a thread, 80 in teams of up to 768: of its own accord ptxas takes 32, and loads
-  // partials a few at a time.
+  // Requests 64 registers per thread, or 80 in teams of up to 768: left alone, ptxas takes 32 and
+  // loads few partials at a time.
   const int resident = (teams > 1 && threads <= 768 ? 768 : 1024) / threads;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, threads,
              groups * (c.head_dim + 2) * 4, true, false, resident});
 }
 
-// Of a dataflow with one kernel beside the one that combines.
+// Shape of a dataflow with one kernel besides the merge kernel.
 template <class Plan>
 VQ_HD constexpr CallShape attention_shape(const AttentionConfig<Plan>& c, i64 batch,
                                           i64 shared_bytes, bool ahead) {

@@ -1,15 +1,14 @@
-// How a block of attention that stages tiles of codes (lanes, tables, channels) carves shared
-// memory.
+// Shared-memory layout of attention blocks that stage tiles of codes (simt, lut, channels).
 #pragma once
 
 #include <vq/layout/attention.h>
 
 namespace vq {
 
-// What a kernel does of the op: channels has one for scores and one for values.
+// The part of the op that a kernel does: channels has one kernel for scores and one for values.
 enum class AttentionPart : int { kWhole = 0, kScores = 1, kValues = 2 };
 
-// Bytes of score tables, which dataflow tables alone has.
+// Bytes of score tables, in lut attention only.
 template <class Plan>
 VQ_HD constexpr i64 table_bytes(const AttentionConfig<Plan>&) {
   return 0;
@@ -21,7 +20,7 @@ struct AttentionTilesShared {
   CodebookShared values;
   i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2; of keys in
                   // parts part after part
-  i64 raw_query;  // the same untransformed; is `query` where nothing is transformed
+  i64 raw_query;  // as `query`, untransformed; equals `query` without a transform
   i64 table;      // tables: see above
   i64 codes;      // [tiles_in_flight][tile_tokens][key words + value words] u32
   i64 scores;     // [heads_per_block][tile_tokens] fp32; probabilities after the softmax
@@ -42,7 +41,7 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
                      : c.parts.none() ? share_words(c.keys, key_channels(c), c.head_dim)
                                       : c.keys.part.row_words) +
                     (values ? share_words(c.values, value_channels(c), c.head_dim) : 0);
-  if (scores && c.parts.none()) {  // codebooks of parts stand in global memory
+  if (scores && c.parts.none()) {  // codebooks of parts are in global memory
     at.keys = carve_codebook(c.keys, units_of(c.keys, key_channels(c)), carve);
   }
   if (values) at.values = carve_codebook(c.values, units_of(c.values, value_channels(c)), carve);
@@ -57,7 +56,7 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   return at;
 }
 
-// Of a dataflow whose one kernel does the whole op.
+// Shape of a dataflow with a single kernel for the op.
 template <class Plan>
 VQ_HD constexpr CallShape call_shape(const AttentionConfig<Plan>& c, i64 batch, i64) {
   return attention_shape(c, batch, shared_layout(c, AttentionPart::kWhole).total, false);

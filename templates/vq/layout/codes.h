@@ -1,21 +1,20 @@
 // Packed codes: a row is the codes of one token of one head (KV cache) or of one output feature
-// (weights), `index_bits` each, least significant bit first, padded to a whole 32-bit word.
-// Within a row the residual stages of one sub-vector stand side by side:
+// (weights), `index_bits` each, least significant bit first, padded to a whole 32-bit word. The
+// residual stages of a sub-vector are adjacent:
 //
 //   code number = sub_vector * residuals + stage        bit = code number * index_bits
 //
-// A code may straddle two words. No reader touches a word past the row's last, but for padding.
+// A code may straddle two words. No reader touches a word past the row's last, except padding.
 //
-// Rows go in groups of R. Of a group comes a run of W words of its first row, the same of its
-// second
-// .., then the next run of each. With R = 2 and W = 2:
+// Rows are stored in groups of R: a run of W words of the group's first row, of its second, ..,
+// then the next run of each. With R = 2 and W = 2:
 //
 //   row 0: w0 w1 | row 1: w0 w1 | row 0: w2 w3 | row 1: w2 w3 | .. row 2: w0 w1 | row 3: w0 w1 | ..
 //
-// so that one access brings words of several rows. With R = 32 the lanes of a warp, a row each,
-// read a word of all rows of a group as one line: for kernels that go through a row word by word.
-// Rows are padded to whole groups, words to whole runs; what stands there means nothing. The place
-// of a word is the sum of one that is its row's and one that is its own.
+// so that one access loads words of several rows. With R = 32 the lanes of a warp, one row each,
+// read a word of all rows as one line: for kernels that go through rows word by word. Rows are
+// padded to whole groups and words to whole runs with arbitrary values. A word's offset is its
+// row's plus its own.
 #pragma once
 
 #include <vq/annotations.h>
@@ -68,8 +67,8 @@ VQ_HD constexpr Int word_place(CodeLayout layout, Int word) {
   return word / layout.words * (layout.words * layout.rows) + word % layout.words;
 }
 
-// Lanes share a row evenly, `bits` bits each. The rows of a lane's shares that one access brings
-// words of: a group, where shares are whole runs; else one.
+// Rows of which one access loads words, if lanes share a row evenly with `bits` bits each: a group
+// if shares are whole runs, else one.
 VQ_HD constexpr int rows_together(CodeLayout layout, int bits) {
   return bits % (32 * layout.words) == 0 ? layout.rows : 1;
 }

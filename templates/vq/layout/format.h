@@ -1,10 +1,9 @@
-// The compile-time facts of one VQ format as a kernel needs them, and the shape of its codebooks:
+// Compile-time facts of one VQ format, and the shape of its codebooks:
 //
 //   codebooks   [unit][stage][entry][vector_size] of 16-bit elements, 16-byte aligned
 //   scales      [unit][stage] fp32, only where the format has stage scales
 //
-// Of int8 entries those elements are integers within -127 .. 127; levels near the threads hold them
-// as bytes.
+// With int8 entries the elements are integers within -127 .. 127; near levels hold them as bytes.
 //
 // A *unit* is what one codebook set serves. KV cache: unit = head * units_per_head + channel group
 // (units_per_head is 1 for scope head; scope tensor has one unit for all heads). Weights: unit =
@@ -18,8 +17,8 @@
 //            | 1 = element i of   |
 //            | 0..6 is negative   |
 //
-// which stands for s + 1/4 where u = 0, s - 1/4 where u = 1; s is the entry with its signs, that of
-// element 7 being the one by which the sum of s is even.
+// which stands for s + 1/4 if u = 0, s - 1/4 if u = 1; s is the entry with its signs, where the
+// sign of element 7 makes the sum of s even.
 //
 // A scalar code of 16 bits holds a number for each of its vector_size elements, the first in the
 // lowest bits: 2 integers of 8 bits or 4 of 4, in two's complement (scalar) or from 0 on (affine),
@@ -28,16 +27,16 @@
 // multiplied; with units of vector_size channels (scope channel_group) codebooks are
 // [kv_heads][head_dim] scales.
 //
-// With token scales a row has scales of its own besides, one for each scale_channels of its
-// channels in order, in words behind its codes: an fp32, or of affine codes
+// With token scales a row also has its own scales, one for each scale_channels of its channels in
+// order, in words after its codes: an fp32, or for affine codes
 //
 //   bit   31 .. 16 | 15 .. 0      both 16-bit elements: x = zero + scale * number
 //         zero     | scale
 //
-// With scale_tokens G each channel has a scale for every G tokens, from a multiple of G on. Those
-// of a group are words of the same kind, one a channel, and stand behind the codes of its tokens,
-// the channels in order: head_dim / G words a row. A group is encoded whole; until its last token
-// has come its tokens have no codes, and are read from the raw slots.
+// With scale_tokens G each channel has a scale for every G tokens, aligned to G. A group's scales
+// are such words, one per channel in order, after the codes of its tokens: head_dim / G words per
+// row. A group is encoded whole; until its last token arrives its tokens have no codes and are read
+// from the raw slots.
 #pragma once
 
 #include <vq/layout/codes.h>
@@ -45,15 +44,15 @@
 
 namespace vq {
 
-// Where a format's channels, codes and codebooks stand among those of a cache's keys or values: all
-// of them, or a part of the keys (layout/parts.h).
+// Position of a format's channels, codes and codebooks among those of a cache's keys or values: all
+// of them, or one part of the keys (layout/parts.h).
 struct RowPart {
-  int channels;       // of a row that are in this format
-  int first_channel;  // that stand before them, counted through the parts
-  int first_word;     // of the row: words before its codes
-  int row_words;      // of a row, all parts together
+  int channels;       // channels of a row in this format
+  int first_channel;  // channels before them, counted through the parts
+  int first_word;     // words of the row before its codes
+  int row_words;      // words of a row, all parts together
   bool in_parts;      // its channels are those that the parts name
-  i64 first_element;  // of the codebooks before its own
+  i64 first_element;  // elements of codebooks before its own
 };
 
 struct FormatConfig {
@@ -61,18 +60,18 @@ struct FormatConfig {
   int vector_size;      // elements one code stands for
   int index_bits;       // bits of a code
   int num_codebooks;    // stages summed up
-  CodeLayout layout;    // of the codes
+  CodeLayout layout;    // layout of the codes
   bool int8_entries;    // entries are integers within -127 .. 127
   bool stage_scales;    // a factor per unit and stage
   bool smooth;          // keys were divided by a factor per channel
   bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
-  bool token_scales;    // KV cache: a row's numbers are told by the scales behind its codes
+  bool token_scales;    // KV cache: a row has scales after its codes
   int scale_channels;   // that each of these serves; 0 without them
   int scale_tokens;     // KV cache: tokens for which a channel has a scale; 0 without such scales
   bool per_head;        // KV cache: units differ from head to head
   int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;  // the plan's, put here by configure(); the others are the problem's
-  RowPart part;         // of a cache, put here by configure()
+  RowPart part;         // of a cache; set by configure()
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -142,7 +141,7 @@ VQ_HD constexpr int code_alignment(const FormatConfig& keys, const FormatConfig&
   return most(code_alignment(keys), code_alignment(values));
 }
 
-// The entries [begin, end) of a codebook that stand at one level; none where begin == end.
+// Entries [begin, end) of a codebook at one level; none if begin == end.
 struct EntryRange {
   int begin;
   int end;
@@ -168,15 +167,15 @@ VQ_HD constexpr int held_bytes(const FormatConfig& f) {
   return f.int8_entries ? f.vector_size : f.vector_size * 2;
 }
 
-// Whether whole codebooks stand in shared memory as they do in global memory.
+// True if shared memory holds whole codebooks in their global-memory layout.
 VQ_HD constexpr bool stands_as_stored(const FormatConfig& f) {
   const EntryRange range = shared_range(f);
   return f.decoder == Decoder::table && !f.int8_entries && f.num_codebooks == 1 &&
          range.begin == 0 && range.end == entries(f);
 }
 
-// Whether each of a block's threads fetches so many of a level's `entries` of a codebook that some
-// of them are on their way together (SharedLevel).
+// True if each thread of a block fetches so many of a level's `entries` that some are in flight
+// together (SharedLevel).
 VQ_HD constexpr bool fetches_together(int num_codebooks, int entries, int threads) {
   return num_codebooks == 1 && entries > 2 * threads;
 }
@@ -191,14 +190,14 @@ VQ_HD constexpr i64 shared_bytes(const FormatConfig& f) {
   return i64{f.num_codebooks} * (range.end - range.begin) * held_bytes(f);
 }
 
-// Byte offsets of what a block keeps of a tensor's codebooks.
+// Byte offsets of a block's codebooks of a tensor in shared memory.
 struct CodebookShared {
   i64 replicated;  // [unit][entry][stage][copy] entries as held, those of replicated_range
-  i64 shared;      // [unit][entry][stage] the same, those of shared_range
+  i64 shared;      // [unit][entry][stage] entries as held, those of shared_range
   i64 scales;      // [unit][stage] fp32, where the format has stage scales
 };
 
-// Gives parts of a block's shared memory one after the other, 16-byte aligned.
+// Allocates parts of a block's shared memory one after the other, 16-byte aligned.
 struct Carver {
   i64 next = 0;
   VQ_HD constexpr i64 operator()(i64 bytes) {

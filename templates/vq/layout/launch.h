@@ -10,16 +10,12 @@
 
 namespace vq {
 
-// The workspace of a call whose kernels hand something on, or whose splits store partial sums:
+// The workspace of a call whose kernels pass data on, or whose splits store partial sums:
 //
-//   counters, kCounterBytes | what a kernel hands to the next | partials
+//   counters, kCounterBytes | what a kernel passes to the next | partials
 //
-// Handed on are the partial scores of dataflow channels, tables, scores and bins of dataflow bins,
-// the bytes of x of dataflows bytes and bytegroups, and x laid out of dataflow rowgroups.
-//
-// The sizes of a CallShape count all of it. The library has the counters in memory of its own, so
-// that a caller's workspace may hold anything.
-//
+// A CallShape's sizes count all of it. The library keeps the counters in its own memory, so that a
+// caller's workspace may hold anything.
 inline constexpr i64 kCounterBytes = 65536;
 inline constexpr i64 kMostCounters = kCounterBytes / 4;
 
@@ -31,11 +27,11 @@ struct Launch {
   i64 x, y, z;
   int threads;
   i64 shared_bytes;
-  bool ahead;        // it waits itself for the launch before it
-  bool looks_up;     // entries
-  int resident = 0;  // blocks of a multiprocessor that there are registers for, 0: as it comes
-  int cluster = 1;   // blocks of z, one after the other, that form a cluster
-  int together = 0;  // the most blocks that may share a multiprocessor; 0: no limit
+  bool ahead;               // the kernel itself waits for the previous launch
+  bool looks_up;            // entries
+  int resident = 0;         // blocks per SM that registers must allow; 0: no request
+  int cluster = 1;          // blocks of z, one after the other, that form a cluster
+  int together = 0;         // most blocks per SM; 0: no limit
   bool ends_first = false;  // the next launch begins no block before this one has ended
 };
 
@@ -44,8 +40,8 @@ inline constexpr int kMostClusterBlocks = 8;
 
 inline constexpr int kMostLaunches = 6;
 
-// Of a ring of places in shared memory (ops/bulk_ring.cuh, ops/made_ring.cuh), beside a place: its
-// barrier, 8 bytes, and the count or the barrier of its readers.
+// Bytes beside each stage of a pipeline (ops/bulk_ring.cuh, ops/made_ring.cuh): its barrier, and
+// its readers' count or barrier.
 inline constexpr int kRingBesideBytes = 16;
 
 // A call: its kernels in order, and its workspace.
@@ -53,7 +49,7 @@ inline constexpr int kRingBesideBytes = 16;
 struct CallShape {
   Launch launches[kMostLaunches];
   int count;
-  i64 handed_bytes;  // of the workspace: from one kernel to the next
+  i64 handed_bytes;  // workspace passed from one kernel to the next
   i64 workspace_bytes;
   int splits = 1;  // blocks that share a result
   i64 counters;    // results that blocks share: what merging by the last block takes
@@ -61,7 +57,7 @@ struct CallShape {
   int element_bytes = 2;
 
   VQ_HD constexpr void add(const Launch& launch) { launches[count++] = launch; }
-  // Of the kernel that takes most.
+  // The most of any kernel.
   VQ_HD constexpr i64 shared_bytes() const {
     i64 most = 0;
     for (int i = 0; i < count; ++i) {
@@ -69,7 +65,7 @@ struct CallShape {
     }
     return most;
   }
-  // Of the main kernel; where two look entries up, of the smaller.
+  // Blocks of the main kernel; of the smaller if two kernels look up entries.
   VQ_HD constexpr i64 blocks() const {
     i64 least = 0;
     for (int i = 0; i < count; ++i) {

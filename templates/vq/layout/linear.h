@@ -1,14 +1,12 @@
-// Compile-time facts of one gemv or gemm kernel, y = x W^T, and what its dataflows share of them. A
-// block serves some output features and walks its share of the input features, a chunk of columns
-// at a time.
-//
-// A warp serves outputs_per_warp outputs and rows_per_block rows. Grid: (blocks of outputs, blocks
-// of rows, splits); of grouped products (.., 1, slots of rows * splits), splits the faster
+// Compile-time facts of one GEMV or GEMM kernel, y = x W^T, shared by its dataflows. A block serves
+// some output features and loops over its share of the input features, a chunk of columns at a
+// time; a warp serves outputs_per_warp outputs and rows_per_block rows. Grid: (blocks of outputs,
+// blocks of rows, splits); MoE: (.., 1, slots of rows * splits), splits the faster
 // (ops/experts.cuh).
 //
-// Weights of grouped products stand densely, expert after expert: codes [experts][expert_words],
-// codebooks [experts][expert_units][stage][entry][vector_size], stage scales
-// [experts][expert_units][stage], output scales [experts][out_features].
+// MoE weights are dense, expert after expert: codes [experts][expert_words], codebooks
+// [experts][expert_units][stage][entry][vector_size], stage scales [experts][expert_units][stage],
+// output scales [experts][out_features].
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -18,9 +16,9 @@ namespace vq {
 // What a kernel knows of its problem.
 struct LinearProblem {
   Element element;
-  int rows;        // of grouped products those of one expert, at most
+  int rows;        // MoE: at most, per expert
   int experts;     // 0: one matrix
-  int total_rows;  // of all experts, at most
+  int total_rows;  // most of all experts together
   i64 out_features;
   i64 in_features;
   bool output_scales;
@@ -56,9 +54,8 @@ VQ_HD constexpr LinearConfig<Plan> configure(const LinearProblem& problem, const
   return c;
 }
 
-// Blocks of a kernel before that a multiprocessor takes: they begin while the call before is at
-// work, and would crowd where that has left room. As many as come where entries are looked up in
-// global memory, whose cache the shared memory is taken of.
+// Most blocks of a pre-pass per SM: they start while the previous call runs and would crowd it. No
+// limit if entries are looked up in global memory, as L1 is what shared memory leaves.
 template <class Plan>
 VQ_HD constexpr int together_before(const LinearConfig<Plan>& c) {
   constexpr int kTogether = 3;
@@ -68,7 +65,7 @@ VQ_HD constexpr int together_before(const LinearConfig<Plan>& c) {
 // A block of the kernel that sums up splits.
 inline constexpr int kCombineThreads = 256;
 
-// What a plan may fix or leave to be worked out; dataflows have their own where they differ.
+// What a plan fixes or leaves to be derived; dataflows overload these where they differ.
 template <class Plan>
 VQ_HD constexpr int chunk_columns(const LinearConfig<Plan>& c) {
   return c.chunk_columns;
@@ -86,7 +83,7 @@ template <class Plan>
 VQ_HD constexpr int block_rows(const LinearConfig<Plan>& c) {
   return c.rows < c.rows_per_block ? c.rows : c.rows_per_block;
 }
-// Rows that blocks know as those of their matrix: of grouped products those of a slot.
+// Rows that blocks see as their matrix; MoE: those of a slot.
 template <class Plan>
 VQ_HD constexpr int matrix_rows(const LinearConfig<Plan>& c) {
   return c.experts == 0 ? c.rows : block_rows(c);
@@ -103,7 +100,7 @@ VQ_HD constexpr int row_slots(const LinearConfig<Plan>& c) {
   const int touched = c.experts < c.total_rows ? c.experts : c.total_rows;
   return touched + (c.total_rows - touched) / c.rows_per_block;
 }
-// Of one expert, or of the matrix.
+// Words of one expert, or of the matrix.
 VQ_HD constexpr i64 expert_words(const LinearProblem& p) {
   return stored_words(p.weights.layout, p.out_features,
                       row_words(p.in_features, p.weights.vector_size, p.weights.num_codebooks,
@@ -140,9 +137,9 @@ VQ_HD constexpr i64 chunks(const LinearConfig<Plan>& c) {
   return ceil_div(c.in_features, i64{chunk_columns(c)});
 }
 
-// Whether the blocks that share outputs and rows form a cluster. Each has its sums in shared memory
-// then, [rows_per_block][outputs], rows so far apart that lanes of 8 outputs and 4 pairs of rows,
-// who store at once, meet in no bank; and partial sums do not pass through the workspace.
+// True if blocks that share outputs and rows form a cluster. Each then keeps its sums
+// [rows_per_block][outputs] in shared memory, padded so that lanes of 8 outputs and 4 pairs of rows
+// store without bank conflicts, and no partials go through the workspace.
 template <class Plan>
 VQ_HD constexpr bool in_clusters(const LinearConfig<Plan>& c) {
   return c.combine == Combine::cluster;
@@ -160,9 +157,8 @@ VQ_HD constexpr bool stores_partials(const LinearConfig<Plan>& c) {
   return splits(c) > 1 && !in_clusters(c);
 }
 
-// Byte offsets into the block's shared memory; a part that the dataflow lacks has no bytes. Sums of
-// a cluster's block take the place of codebook and x when all products are done, but not that of
-// barriers.
+// Byte offsets in the block's shared memory; a part that the dataflow lacks has no bytes. A cluster
+// block's sums overwrite codebook and x, but not barriers, when all MMAs are done.
 struct LinearShared {
   CodebookShared codebook;
   i64 x;       // what each dataflow makes of x: x_bytes()
@@ -185,7 +181,7 @@ VQ_HD constexpr LinearShared shared_layout(const LinearConfig<Plan>& c) {
   return at;
 }
 
-// Of the workspace: what a first kernel makes of the x of a slot.
+// Workspace bytes that a pre-pass fills from the x of a slot.
 template <class Plan>
 VQ_HD constexpr i64 handed_of_slot(const LinearConfig<Plan>&) {
   return 0;

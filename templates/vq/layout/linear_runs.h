@@ -1,14 +1,13 @@
-// How a product on tensor cores (fragments, warpgroups, rowgroups) reads codes by runs and x by
-// octets.
+// How tensor-core GEMMs (mma, wgmma, wgmma_large_m) read codes in runs and x in octets.
 #pragma once
 
 #include <vq/layout/linear.h>
 
 namespace vq {
 
-// How entries get from the lanes that look them up to the operands of the tensor core (VQ-LLM,
-// section VI-B). permute: they do not move, x is laid out to match. The others leave x in the order
-// of its columns: registers exchanges words between lanes, shared sends them through shared memory.
+// How entries reach the MMA operands from the lanes that look them up (VQ-LLM, section VI-B).
+// permute: they do not move, x is laid out to match. The others keep x in column order: registers
+// exchanges words by shuffles, shared through shared memory.
 enum class LinearFusion : int { permute, registers, shared };
 template <>
 struct EnumNames<LinearFusion> {
@@ -16,17 +15,17 @@ struct EnumNames<LinearFusion> {
   static constexpr const char* kNames[] = {"permute", "registers", "shared"};
 };
 
-// The four lanes that hold one output's operand each take a run of consecutive columns,
-// the shortest whose codes fill whole loads of code_words words:
+// The four lanes that hold one output's operand each take a run of consecutive columns, the
+// shortest whose codes fill whole loads of code_words words:
 //
 //   columns of a chunk   | lane 0's run | lane 1's | lane 2's | lane 3's | lane 0's ...
 //
-// An octet is 8 columns. In a step the four lanes multiply 4 octets, the next of each lane's run. A
-// product serves 8 outputs and 4 rows of x or 16 and 8.
+// An octet is 8 columns. In a step the four lanes multiply 4 octets, the next of each lane's run.
+// An MMA serves 8 outputs and 4 rows of x, or 16 and 8.
 //
-// With registers lanes look up other entries, so that few words have to move: v / 2 streams of
-// codes serve the four lanes, lane c reads stream c % (v / 2) and its entry number c / (v / 2) of
-// each octet, and a step takes the next 8 / v octets of each stream.
+// With fusion registers v / 2 streams of codes serve the four lanes, so that few words move: lane c
+// reads stream c % (v / 2) and entry c / (v / 2) of each octet, and a step takes the next 8 / v
+// octets of each stream.
 template <class Plan>
 VQ_HD constexpr int fragment_outputs(const LinearConfig<Plan>& c) {
   return 2 * c.fragment_rows;
@@ -38,12 +37,12 @@ template <class Plan>
 VQ_HD constexpr int code_streams(const LinearConfig<Plan>& c) {
   return c.fusion == LinearFusion::registers ? c.weights.vector_size / 2 : 4;
 }
-// Where each stage has a factor, its products have sums of their own that the factor scales at
-// last, if one unit serves the whole matrix and there are registers for them; else the stages are
-// scaled, added up and rounded to 16 bits before each product.
+// True if each stage has a factor and accumulators of its own, scaled once at the end: one unit
+// must serve the whole matrix, and registers must suffice. Else stages are scaled, summed and
+// rounded to 16 bits before each MMA.
 template <class Plan>
 VQ_HD constexpr bool scaled_sums(const LinearConfig<Plan>& c) {
-  constexpr int kMostSums = 16;  // of 4 registers
+  constexpr int kMostSums = 16;  // of 4 registers each
   const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
   return c.weights.stage_scales && c.unit_rows >= c.out_features && units_per_row(c) == 1 &&
          c.weights.num_codebooks * tiles <= kMostSums;
@@ -76,15 +75,14 @@ template <class Plan>
 VQ_HD constexpr int run_steps(const LinearConfig<Plan>& c) {
   return run_columns(c) / 32;
 }
-// The first column, from the run's, of octet 0 .. 3 of a step; `octets` are those of a stream's
-// run.
+// First column, counted from the run's, of octet 0 .. 3 of a step; `octets` is the octets of a
+// stream's run.
 VQ_HD constexpr int octet_column(int streams, int octets, int step, int octet) {
   return (octet % streams * octets + step * (4 / streams) + octet / streams) * 8;
 }
 
-// Threads fetch x several steps at a time, which follow each other in a row, and store them to
-// steps of shared memory that stand so many bytes further apart than they are long: no two of the
-// 128 bytes that are stored at once meet in a bank.
+// Consecutive steps of a row that threads fetch at a time. They store them to steps in shared
+// memory with a gap, so that the 128 bytes stored at once have no bank conflicts.
 template <class Plan>
 VQ_HD constexpr int steps_together(const LinearConfig<Plan>& c) {
   return run_steps(c) < 8 ? run_steps(c) : 8;

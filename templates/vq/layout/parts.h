@@ -1,10 +1,10 @@
-// Keys in parts (VQKV, section 3.1): the channels of a head are shared out among formats, each with
-// codebooks of its own, since low and high frequencies of RoPE are unlike.
+// Keys in parts (VQKV, section 3.1): formats share out a head's channels, each with codebooks of
+// its own, as low and high frequencies of RoPE differ.
 //
 //   a row        | codes of part 0, padded to a whole word | codes of part 1 | ..
 //   codebooks    | those of part 0, [unit][stage][entry][vector_size] | those of part 1 | ..
 //
-// Sub-vectors of a part are its channels in the order of its list, which need not be the head's.
+// A part's sub-vectors are its channels in the order of its list, which need not be the head's.
 #pragma once
 
 #include <vq/layout/format.h>
@@ -18,7 +18,7 @@ struct KeyParts {
   int count;  // 0: the keys are in one format
   int channels[kMostKeyParts];
   FormatConfig formats[kMostKeyParts];
-  u8 channel[kMostPartChannels];  // of the head, part after part
+  u8 channel[kMostPartChannels];  // channel of the head, part after part
 
   VQ_HD constexpr bool none() const { return count == 0; }
 
@@ -32,7 +32,7 @@ struct KeyParts {
   }
 };
 
-// to[i] = from[i], and zeros behind.
+// Copies `from` and fills the rest with zeros.
 template <class T, u64 kSize, class From, u64 kCount>
 VQ_HD constexpr void assign(T (&to)[kSize], const From (&from)[kCount]) {
   for (u64 i = 0; i < kCount; ++i) to[i] = static_cast<T>(from[i]);
@@ -60,8 +60,8 @@ VQ_HD constexpr RowPart whole_row(const FormatConfig& f, int head_dim) {
   return part;
 }
 
-// Says in each format of a cache where it stands; for configure(). Of keys in parts, `keys` is the
-// first.
+// Sets each format's position in its cache; for configure(). With keys in parts, `keys` is the
+// first part.
 template <class Config>
 VQ_HD constexpr void place_parts(Config& c) {
   c.keys.part = whole_row(c.keys, c.head_dim);

@@ -11,10 +11,10 @@ template <class Plan>
 VQ_HD constexpr int quad_heads(const AttentionConfig<Plan>& c) {
   return round_up(c.heads_per_block, 4);
 }
-// Words of elements of a quarter of a row, which a lane reads; of bytes half as many.
+// Words per quarter of a row, which a lane reads, for elements; bytes need half as many.
 VQ_HD constexpr int quarter_words(int head_dim) { return head_dim / 8; }
-// Where word `word` of a quarter of row `row` of operand words stands. Of 128 channels quarters
-// begin in other banks and rows 16 banks apart; of others some lanes meet, once a block.
+// Position of word `word` of a quarter of row `row` of operand words. With 128 channels quarters
+// and rows start in different banks; other sizes have some conflicts, once per block.
 VQ_HD constexpr int query_word(int quarter_words, int octet_words, int row, int quarter, int word) {
   return (row * 4 + quarter) * (quarter_words + octet_words) + word;
 }

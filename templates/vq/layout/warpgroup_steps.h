@@ -1,14 +1,13 @@
-// The steps of products by warp groups (Hopper) that warpgroups and rowgroups share: outputs, codes
-// and columns of a step are those of fragments with pairs, and a warp group of four warps
-// multiplies 64 outputs by all rows of the block. The x of a chunk stands as core matrices
-// (core_matrices.h), an octet of a step after the other, so that a product's two octets and all
-// rows are one piece:
+// Steps of the wgmma and wgmma_large_m dataflows: outputs, codes and columns are as in mma with
+// pairs, and a warpgroup multiplies 64 outputs by all rows of the block. The x of a chunk is core
+// matrices (core_matrices.h), octet by octet, so that an MMA's two octets and all rows are
+// contiguous:
 //
 //   a step   product 0: k 0..7 | k 8..15 | product 1: k 0..7 | k 8..15     all rows, 16 bytes each
 //
-// A dot product does not care in which order its columns come: in k octet p word c is columns 2p
-// and 2p + 1 of the octet of lane c, so that what lane c looks up is its operand as it comes. From
-// a step to the next it is step_bytes(), each dataflow's own.
+// A dot product allows any column order: word c of k octet p is columns 2p and 2p + 1 of lane c's
+// octet, so that lane c's lookups are its operand. Each dataflow has its own step_bytes(), the
+// distance between steps.
 #pragma once
 
 #include <vq/layout/core_matrices.h>
@@ -34,12 +33,12 @@ template <class Plan>
 VQ_HD constexpr int chunk_bytes(const LinearConfig<Plan>& c) {
   return chunk_steps(c) * step_bytes(c);
 }
-// What a sub-vector is looked up as: an entry a stage or, with scales, their sum.
+// Lookups per sub-vector: an entry per stage or, with scales, their sum.
 VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
   return f.stage_scales ? 1 : f.num_codebooks;
 }
-// 32-bit registers of a thread: sums, the codes of this run and the next, operands of two steps,
-// what is looked up ahead; and addresses and what is being looked up.
+// 32-bit registers per thread: sums, codes of this run and the next, operands of two steps, lookups
+// ahead; addresses and lookups.
 template <class Plan>
 VQ_HD constexpr int warpgroup_registers(const LinearConfig<Plan>& c) {
   constexpr int kBeside = 32;

@@ -110,10 +110,10 @@ class AppendGroups {
       Range range;
       for (int t = 0; t < kTokens; ++t) range.take(load_shared(column + t * Share::kRowFloats));
       const u32 word = range.word();
-      const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
+      const auto scale = token_scale<kFormat.decoder, kConfig.element>(word);
       for (int t = 0; t < kTokens; ++t) {
         store_shared(column + t * Share::kRowFloats,
-                     by.steps(load_shared(column + t * Share::kRowFloats)));
+                     scale.steps(load_shared(column + t * Share::kRowFloats)));
       }
       const i64 token = share.work.position + channel / kOfRow;
       store_global(Stored::at(share.to, share.work.batch, share.work.head, token) +

@@ -110,9 +110,9 @@ class AppendRows {
     }
   }
 
-  // New tokens to their raw slots, by the rows that a block visits: a row of a sink its own, and
-  // the first that the call visits of a slot of the ring the newest of it. So a slot is written by
-  // whom it is read by, which has read it by now, and by nobody else. A warp a row; all threads.
+  // Stores new tokens in their raw slots: a sink's row its own, and the first visited row of a ring
+  // slot the newest token of that slot. A slot is thus written only by the block that reads it,
+  // after it has read it. A warp per row; all threads.
   VQ_DEVICE void keep_visited(const AppendWork& own) const {
     for (int t = warp(); t < kSequences * kTokens; t += kThreads / 32) {
       const AppendWork work = Share::of_row(own, t);
@@ -128,9 +128,8 @@ class AppendRows {
     }
   }
 
-  // Whether a reader takes a first token for a sink or for one of its window is a count of the
-  // reader's, so that it goes to both slots. Of new tokens that share a slot of the ring only the
-  // newest is stored.
+  // Stores the element in the slots of a first token and of the ring: only the reader's counts tell
+  // sinks from recent tokens. Among new tokens that share a ring slot only the newest is stored.
   VQ_DEVICE static void keep_raw(const KvAppendArgs& args, u16* raw_rows, const AppendWork& work,
                                  int number, int channel, u16 element) {
     constexpr int kSinks = kConfig.max_sinks;
@@ -149,11 +148,11 @@ class AppendRows {
  private:
   using Range = ScaledRange<kFormat.decoder, kConfig.element, Share::kVectorSize>;
 
-  // The row in units of its scales, which are stored. All lanes of the warp. Channels that share
-  // one are some of each lane's, or those of some lanes.
+  // Divides the row by its scales and stores these. All lanes of the warp call it. Channels that
+  // share a scale are either several of each lane's, or those of several lanes.
   VQ_DEVICE static void take_scales(float (&values)[kOfLane], int t) {
     constexpr int kTogether = kFormat.scale_channels;
-    constexpr int kOfGroup = kTogether < 32 ? 1 : ceil_div(kTogether, 32);  // of a lane
+    constexpr int kOfGroup = kTogether < 32 ? 1 : ceil_div(kTogether, 32);  // scales per lane
     constexpr int kLanes = kTogether < 32 ? kTogether : 32;
     VQ_UNROLL
     for (int first = 0; first < kOfLane; first += kOfGroup) {
@@ -167,10 +166,10 @@ class AppendRows {
         range.join(shuffle_xor(range.low, mask), shuffle_xor(range.high, mask));
       }
       const u32 word = range.word();
-      const auto by = token_scale<kFormat.decoder, kConfig.element>(word);
+      const auto scale = token_scale<kFormat.decoder, kConfig.element>(word);
       VQ_UNROLL
       for (int j = first; j < first + kOfGroup; ++j) {
-        values[j] = by.steps(values[j]);
+        values[j] = scale.steps(values[j]);
       }
       const int channel = lane() + 32 * first;
       if (channel % kTogether == 0 && channel < kChannels) {
@@ -179,14 +178,15 @@ class AppendRows {
     }
   }
 
-  // Where the codes of row t go.
+  // Address of the codes of row t.
   VQ_DEVICE static auto* stored(const Share& share, int t) {
     const AppendWork work = share.work_of(t);
     const int token = work.position + work.first + (kSequences == 1 ? t : t % kTokens);
     return Stored::at(share.to, work.batch, work.head, i64{token});
   }
 
-  // Of row t, but for batches: the sequence; the number of its token, if the call has one.
+  // For row t, without batched flushing: its sequence, and the number of its token if the call has
+  // one.
   VQ_DEVICE static int batch_of(int t) {
     return kSequences == 1 ? block_z() : block_z() * kSequences + t / kTokens;
   }
@@ -201,7 +201,7 @@ class AppendRows {
     const i64 token = i64{batch} * kConfig.new_tokens + number;
     return elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   }
-  // Of a row lane l has channels l + 32 j.
+  // Lane l has channels l + 32 j of a row.
   VQ_DEVICE void fetch(int t) {
     const u16* const row = fresh(batch_of(t), number_of(t));
     VQ_UNROLL
@@ -213,7 +213,7 @@ class AppendRows {
     }
   }
 
-  // Likewise of a batch: row t, which a call before has put into the ring where it is none of this.
+  // Fetches row t of a batch: from the ring if an earlier call stored it there.
   VQ_DEVICE void fetch_visited(const AppendWork& work, int t) {
     const int number = Share::number_of(work, t);
     const u16* const ring = raw_ + Raw::first(args_, work.batch, work.head) +
@@ -222,9 +222,9 @@ class AppendRows {
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
       if (kChannels % 32 != 0 && channel >= kChannels) continue;
-      const int at = channel_of<Operand, Plan>(channel);
-      row_[j] = number < 0 ? load_global_coherent(ring + at)
-                           : load_global(fresh(work.batch, number) + at);
+      const int place = channel_of<Operand, Plan>(channel);
+      row_[j] = number < 0 ? load_global_coherent(ring + place)
+                           : load_global(fresh(work.batch, number) + place);
     }
   }
   // New token `number` to a raw slot. A warp.
@@ -232,12 +232,13 @@ class AppendRows {
     u16* const to = raw_ + Raw::first(args_, work.batch, work.head) + Raw::row(slot);
     const u16* const from = fresh(work.batch, number);
     for (int channel = lane(); channel < kChannels; channel += 32) {
-      const int at = channel_of<Operand, Plan>(channel);
-      store_global(to + at, load_global(from + at));
+      const int place = channel_of<Operand, Plan>(channel);
+      store_global(to + place, load_global(from + place));
     }
   }
 
-  // A word of the share: code c stands in bits [c kBits, (c + 1) kBits); past the last are zeros.
+  // A word of the share: code c is bits [c kBits, (c + 1) kBits), and bits after the last code are
+  // 0.
   VQ_DEVICE static u32 packed(const Share& share, const u32* codes, int word) {
     const int count = share.vectors * kResiduals;
     u32 bits = 0;

@@ -1,8 +1,7 @@
-// What a block of kv_append has of one tensor: a share of the sub-vectors of some new tokens' rows,
-// where these stand in shared memory, and the codebooks that they are compared with: the distance
-// to a candidate, an entry or lattice point, and the code that the nearest candidate becomes.
-// Candidates are numbered so that the lowest of equally near ones has the code that the quantizer
-// takes.
+// The part of one tensor that a block of kv_append encodes: a share of the sub-vectors of some new
+// tokens' rows, in shared memory, and the codebooks to compare them with. Nearest gives the
+// distance to a candidate and its code; candidates are numbered so that the lowest of equally near
+// ones has the quantizer's code.
 //
 // Distances are sums of squared differences: |x|^2 - 2xc + |c|^2 would save a third of the work,
 // but loses the small differences of large vectors.
@@ -25,11 +24,11 @@ VQ_DEVICE void read_entry(float (&value)[kVectorSize], Words words, float scale)
 
 // For each decoder:
 //
-//   kOfEntry                candidates that one entry stands for
-//   scaled(x, scale)        the sub-vector as it is compared, in place
-//   entry_scale(scale)      the factor of entries
-//   distance(x, entry, of)  squared, to number `of` of the entry's candidates
-//   code(x, entry, number, of)  of that candidate of entry `number`
+//   kOfEntry                 candidates per entry
+//   scaled(x, scale)         prepares the sub-vector for comparison, in place
+//   entry_scale(scale)       factor of entries
+//   distance(x, entry, c)    squared distance to candidate c of the entry
+//   code(x, entry, n, c)     code of candidate c of entry n
 template <Decoder kDecoder, int kVectorSize>
 struct Nearest;
 
@@ -54,10 +53,9 @@ struct Nearest<Decoder::table, kVectorSize> {
   }
 };
 
-// The E8P lattice (layout/format.h), whose entries stand for 256 points each: for each shift c by
-// 1/4 the best signs of z = x - c are z's own, or, where their number does not fit the parity of
-// the entry's sum, all but that of the element i where turning it costs least, 4 a_i |z_i|. So two
-// candidates an entry stand for all of its points. In units of the scale.
+// The E8P lattice (layout/format.h): an entry stands for 256 points. For each shift c by 1/4 the
+// best signs are those of z = x - c, or, if their parity is not the entry's, with the element
+// flipped where this costs least: 4 a_i |z_i|. Two candidates per entry therefore cover all points.
 template <int kVectorSize>
 struct Nearest<Decoder::e8p, kVectorSize> {
   static constexpr int kOfEntry = 2;
@@ -68,45 +66,47 @@ struct Nearest<Decoder::e8p, kVectorSize> {
   }
   VQ_DEVICE static float entry_scale(float) { return 1.0f; }
 
-  VQ_DEVICE static float distance(const Vector& x, const Vector& entry, int of) {
-    const Signed all = signs(x, entry, of);
+  VQ_DEVICE static float distance(const Vector& x, const Vector& entry, int candidate) {
+    const Signed all = signs(x, entry, candidate);
     float sum = 0.0f;
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) {
-      const float difference = magnitude(x[i], of) - entry[i];
+      const float difference = magnitude(x[i], candidate) - entry[i];
       sum += difference * difference;
     }
     return all.fit ? sum : sum + 4.0f * all.least;
   }
 
-  VQ_DEVICE static u32 code(const Vector& x, const Vector& entry, int number, int of) {
-    const Signed all = signs(x, entry, of);
+  VQ_DEVICE static u32 code(const Vector& x, const Vector& entry, int number, int candidate) {
+    const Signed all = signs(x, entry, candidate);
     const u32 turned = all.fit ? all.negative : all.negative ^ 1u << all.cheapest;
-    return static_cast<u32>(number) | (turned & 0x7fu) << 8 | static_cast<u32>(of) << 15;
+    return static_cast<u32>(number) | (turned & 0x7fu) << 8 | static_cast<u32>(candidate) << 15;
   }
 
  private:
   struct Signed {
     u32 negative;  // a bit an element
     bool fit;      // their number has the entry's parity
-    float least;   // of a_i |z_i|, and its element
+    float least;   // least a_i |z_i|, and its element
     int cheapest;
   };
-  VQ_DEVICE static float shifted(float x, int of) { return of == 0 ? x - 0.25f : x + 0.25f; }
-  VQ_DEVICE static float magnitude(float x, int of) {
-    return float_from_bits(float_bits(shifted(x, of)) & 0x7fffffffu);
+  VQ_DEVICE static float shifted(float x, int candidate) {
+    return candidate == 0 ? x - 0.25f : x + 0.25f;
   }
-  VQ_DEVICE static Signed signs(const Vector& x, const Vector& entry, int of) {
+  VQ_DEVICE static float magnitude(float x, int candidate) {
+    return float_from_bits(float_bits(shifted(x, candidate)) & 0x7fffffffu);
+  }
+  VQ_DEVICE static Signed signs(const Vector& x, const Vector& entry, int candidate) {
     Signed all{0, false, infinity(), 0};
     float sum = 0.0f;
     u32 parity = 0;
     VQ_UNROLL
     for (int i = 0; i < kVectorSize; ++i) {
-      const u32 sign = float_bits(shifted(x[i], of)) >> 31;
+      const u32 sign = float_bits(shifted(x[i], candidate)) >> 31;
       all.negative |= sign << i;
       parity ^= sign;
       sum += entry[i];
-      const float cost = entry[i] * magnitude(x[i], of);
+      const float cost = entry[i] * magnitude(x[i], candidate);
       if (cost < all.least) {
         all.least = cost;
         all.cheapest = i;
@@ -140,16 +140,12 @@ struct Nearest<Decoder::e4m3, kVectorSize> : NearestScalars<Decoder::e4m3, kVect
 template <int kVectorSize>
 struct Nearest<Decoder::affine, kVectorSize> : NearestScalars<Decoder::affine, kVectorSize> {};
 
-// The new tokens of a sequence that a block encodes, and where they go. `head` is the KV head;
-// `count` tokens from number `first` of the call on, of `all` that are appended. Of batches `first`
-// may be negative, a token of an earlier call, and `count` too, where there is none.
-//
-// A block of several sequences has one for each, a lane of each warp its own; from load() of the
-// rows on also in shared memory. That of its share, of all, counts the rows that the block has room
-// for: has() says which are of a token.
+// The new tokens of a sequence that a block encodes: `count` tokens from number `first` of the call
+// on, of `all`. With batched flushing `first` may be negative (a token of an earlier call). In a
+// block of several sequences lane l has that of sequence l.
 struct AppendWork {
   int batch, head;
-  int position;  // of the call's token 0
+  int position;  // position of the call's token 0
   int first, count, all;
 };
 
@@ -159,7 +155,7 @@ struct AppendShare {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Operand::config();
   static constexpr AppendShared kShared = shared_layout(kConfig, kFormat);
-  static constexpr int kChannels = kFormat.part.channels;  // of a row, or of a part
+  static constexpr int kChannels = kFormat.part.channels;  // channels of a row, or of a part
   static constexpr int kRowFloats = row_floats(kConfig, kFormat);
   static constexpr int kThreads = kConfig.threads;
   static constexpr int kVectorSize = kFormat.vector_size;
@@ -183,7 +179,8 @@ struct AppendShare {
     return {to, work, begin, left < kVectors ? left : kVectors};
   }
 
-  // Of lanes' own: whether there is a token; that of all; that of row t's sequence. All lanes.
+  // From lanes' own work: true if any has a token; the work of the whole block; the work of row t's
+  // sequence. All lanes call them.
   VQ_DEVICE static bool any(const AppendWork& own) {
     return kSequences == 1 ? own.count > 0 : any_of_warp(own.count > 0);
   }
@@ -193,41 +190,37 @@ struct AppendShare {
   }
   VQ_DEVICE static AppendWork of_row(const AppendWork& own, int t) {
     if constexpr (kSequences == 1) return own;
-    const int from = t / kTokens;
-    const auto its = [from](int number) {
-      return static_cast<int>(shuffle(static_cast<u32>(number), from));
+    const int owner = t / kTokens;
+    const auto of_owner = [owner](int number) {
+      return static_cast<int>(shuffle(static_cast<u32>(number), owner));
     };
-    return {block_z() * kSequences + from,
+    return {block_z() * kSequences + owner,
             own.head,
-            its(own.position),
-            its(own.first),
-            its(own.count),
-            its(own.all)};
+            of_owner(own.position),
+            of_owner(own.first),
+            of_owner(own.count),
+            of_owner(own.all)};
   }
 
-  // Whether row t is of a token; its sequence's work; the token's number in the call.
+  // has(): true if row t has a token. Then its sequence's work, and the token's number in the call.
   VQ_DEVICE bool has(int t) const {
-    if constexpr (kSequences == 1) return true;  // as all rows that are counted
+    if constexpr (kSequences == 1) return true;  // the count covers existing rows only
     return t % kTokens < work_of(t).count;
   }
   VQ_DEVICE AppendWork work_of(int t) const {
     if constexpr (kSequences == 1) return work;
-    const U32x4 is = load_shared(works() + t / kTokens);
+    const U32x4 words = load_shared(works() + t / kTokens);
     const auto number = [](u32 word) { return static_cast<int>(word); };
-    return {work.batch + t / kTokens,
-            work.head,
-            number(is.x),
-            number(is.y),
-            number(is.z),
-            number(is.w)};
+    return {work.batch + t / kTokens, work.head,       number(words.x),
+            number(words.y),          number(words.z), number(words.w)};
   }
-  VQ_DEVICE static int number_of(const AppendWork& of, int t) {
-    return of.first + (kSequences == 1 ? t : t % kTokens);
+  VQ_DEVICE static int number_of(const AppendWork& own, int t) {
+    return own.first + (kSequences == 1 ? t : t % kTokens);
   }
-  VQ_DEVICE static void store_work(int sequence, const AppendWork& of) {
+  VQ_DEVICE static void store_work(int sequence, const AppendWork& own) {
     store_shared(works() + sequence,
-                 U32x4{static_cast<u32>(of.position), static_cast<u32>(of.first),
-                       static_cast<u32>(of.count), static_cast<u32>(of.all)});
+                 U32x4{static_cast<u32>(own.position), static_cast<u32>(own.first),
+                       static_cast<u32>(own.count), static_cast<u32>(own.all)});
   }
 
   // The codebook of a sub-vector of the head and a stage, counted through all of the tensor.

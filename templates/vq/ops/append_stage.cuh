@@ -1,10 +1,10 @@
 // One stage of the codes of kv_append: the nearest candidate to what is left of each sub-vector of
 // the block's share.
 //
-//   search   a group of warps a run of sub-vectors: the nearest of each warp's entries
-//   settle   a thread a sub-vector: the nearest of all, its code; the row less what it stands for
+//   search   a group of warps per run of sub-vectors: the nearest of each warp's entries
+//   settle   a thread per sub-vector: the nearest of all, its code; the row less its value
 //
-// A barrier has to stand before, between and after.
+// Callers put a barrier before, between and after the steps.
 #pragma once
 
 #include <vq/codebook/decoding.cuh>
@@ -36,19 +36,19 @@ class AppendStage {
     for (int item = warp() / kWarps; item < share_.work.count * runs;
          item += Share::kThreads / 32 / kWarps) {
       const int t = item / runs;
-      const int from = (first_run + item % runs) * kRun;
-      const i64 book = share_.book_of(from, stage_);
+      const int first_vector = (first_run + item % runs) * kRun;
+      const i64 book = share_.book_of(first_vector, stage_);
       const float scale = share_.scale_of(book);
       Vector x[kRun];
       VQ_UNROLL
-      for (int j = 0; j < kRun; ++j) Share::load_vector(x[j], t, clipped(from + j), scale);
+      for (int j = 0; j < kRun; ++j) Share::load_vector(x[j], t, clipped(first_vector + j), scale);
       float least[kRun];
       u32 nearest[kRun];
       scan(x, book, Candidates::entry_scale(scale), part, least, nearest);
       VQ_UNROLL
       for (int j = 0; j < kRun; ++j) {
         meet(least[j], nearest[j]);
-        const int local = from + j - share_.begin;
+        const int local = first_vector + j - share_.begin;
         if (lane() != j || local < 0 || local >= share_.vectors) continue;
         const int place = place_of(t, local) + part;
         store_shared(Share::distances() + place, least[j]);
@@ -58,7 +58,7 @@ class AppendStage {
   }
 
   VQ_DEVICE void settle() const {
-    using Decode = Decoding<Share::kFormat.decoder, kElement, false>;  // of entries as stored
+    using Decode = Decoding<Share::kFormat.decoder, kElement, false>;  // decodes entries as stored
     for (int i = thread_index(); i < share_.work.count * share_.vectors; i += Share::kThreads) {
       const int t = i / share_.vectors;
       if (!share_.has(t)) continue;
@@ -66,21 +66,21 @@ class AppendStage {
       const int vector = share_.begin + local;
       const u32 nearest = nearest_of_all(place_of(t, local));
       const int number = static_cast<int>(nearest) % kEntries;
-      const int of = static_cast<int>(nearest) / kEntries;
+      const int candidate = static_cast<int>(nearest) / kEntries;
       const i64 book = share_.book_of(vector, stage_);
       const float scale = share_.scale_of(book);
       const auto words = share_.entry(book, number);
       Vector x, entry;
       Share::load_vector(x, t, vector, scale);
       read_entry<kElement>(entry, words, Candidates::entry_scale(scale));
-      const u32 code = Candidates::code(x, entry, number, of);
+      const u32 code = Candidates::code(x, entry, number, candidate);
       store_shared(Share::codes() + (t * Share::kVectors + local) * kResiduals + stage_, code);
       if (stage_ + 1 == kResiduals) continue;
       read_entry<kElement>(entry, Decode::value(Decode::held(words), code), scale);
-      float* const at = Share::row(t) + vector * Share::kVectorSize;
+      float* const rest = Share::row(t) + vector * Share::kVectorSize;
       VQ_UNROLL
       for (int d = 0; d < Share::kVectorSize; ++d) {
-        store_shared(at + d, load_shared(at + d) - entry[d]);
+        store_shared(rest + d, load_shared(rest + d) - entry[d]);
       }
     }
   }
@@ -112,11 +112,12 @@ class AppendStage {
         Vector entry;
         read_entry<kElement>(entry, words[ahead], scale);
         VQ_UNROLL
-        for (int of = 0; of < Candidates::kOfEntry; ++of) {
-          const u32 candidate = static_cast<u32>(of * kEntries + number);
+        for (int variant = 0; variant < Candidates::kOfEntry; ++variant) {
+          const u32 candidate = static_cast<u32>(variant * kEntries + number);
           VQ_UNROLL
           for (int j = 0; j < kRun; ++j) {
-            take_nearer(least[j], nearest[j], Candidates::distance(x[j], entry, of), candidate);
+            take_nearer(least[j], nearest[j], Candidates::distance(x[j], entry, variant),
+                        candidate);
           }
         }
       }
@@ -138,7 +139,7 @@ class AppendStage {
     }
   }
 
-  // That of the warps.
+  // The nearest entry over all warps of the block, ties to the lowest index.
   VQ_DEVICE static u32 nearest_of_all(int place) {
     if constexpr (kWarps == 1) return load_shared(Share::nearest() + place);
     float least = load_shared(Share::distances() + place);
@@ -151,7 +152,7 @@ class AppendStage {
     return nearest;
   }
 
-  // Of the first warp's nearest to sub-vector `local` of the share.
+  // Slot of the first warp's nearest entry to sub-vector `local` of the share.
   VQ_DEVICE static int place_of(int t, int local) { return (t * Share::kVectors + local) * kWarps; }
 
  private:

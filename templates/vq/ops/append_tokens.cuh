@@ -1,9 +1,8 @@
-// kv_append: new tokens of a KV cache, encoded on the device as the quantizer does it (greedy
-// residual quantization, VQKV sec. 3), and written to their packed rows; also to the raw slots,
-// where the cache has some, while their codes are good from the start, or of a batch that leaves
-// the window together, once its last token is there: those before the call's come from the ring. A
-// block is of keys or of values (append_rows.cuh). Dataflows differ in the stage, which has for
-// each stage of the codes
+// kv_append: encodes new tokens of a KV cache as the quantizer does (greedy residual quantization,
+// VQKV sec. 3) and writes their packed rows, and their full-precision slots if the cache has any.
+// Tokens that leave the full-precision window as a batch are encoded with the batch's last token;
+// earlier calls' tokens come from the ring. A block encodes keys or values (append_rows.cuh).
+// Dataflows differ in the stage, which has for each stage of the codes
 //
 //   prepare   what the search needs beside rows, once the last search is over
 //   search    the nearest candidate to each sub-vector of the share
@@ -27,7 +26,7 @@ struct AppendedValues {
   VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
 };
 
-// Tokens that fit between 0 and the capacity, of a block's own. No sum may overflow, whatever the
+// The block's own tokens that fit between 0 and the capacity. No sum may overflow, whatever the
 // position.
 template <class Plan>
 VQ_DEVICE AppendWork append_work(const KvAppendArgs& args, int token_block, int batch) {
@@ -59,7 +58,7 @@ template <class Share>
 using AppendLaneStage =
     Either<(entry_pieces(Share::kFormat) > 1), AppendWideStage<Share>, AppendStage<Share>>;
 
-// Of a block of several sequences lane l has the work of sequence l.
+// In a block of several sequences lane l has the work of sequence l.
 template <class Plan>
 VQ_DEVICE AppendWork own_work(const KvAppendArgs& args, int token_block) {
   constexpr int kSequences = Plan::config().sequences_per_block;

@@ -29,19 +29,19 @@ class AppendUnitRows {
     units_ = (share.begin + share.vectors - 1) / kOfUnit + 1 - first_unit_;
   }
 
-  // Those that the share has sub-vectors of; they are counted from the first.
+  // Codebook sets that the share has sub-vectors of, counted from the first.
   VQ_DEVICE int units() const { return units_; }
   VQ_DEVICE i64 book(int unit) const {
     return share_.book_of((first_unit_ + unit) * kOfUnit, stage_);
   }
   VQ_DEVICE Run run_of(int unit, int first) const {
     const int begin = (first_unit_ + unit) * kOfUnit;
-    const int from = begin < share_.begin ? share_.begin : begin;
+    const int first_row = begin < share_.begin ? share_.begin : begin;
     const int end = share_.begin + share_.vectors;
-    const int to = begin + kOfUnit < end ? begin + kOfUnit : end;
-    return {unit, book(unit), first, from, to - from};
+    const int end_row = begin + kOfUnit < end ? begin + kOfUnit : end;
+    return {unit, book(unit), first, first_row, end_row - first_row};
   }
-  // What lies beyond stands for the first.
+  // Rows past the end repeat the first.
   VQ_DEVICE static Row row_of(const Share& share, const Run& run, int number) {
     const int i = run.first + number;
     const Row row{i / kUnitVectors, i % kUnitVectors, true};

@@ -108,8 +108,8 @@ class AppendWideStage {
         read_entry<Share::kConfig.element>(taken, load_global(from + piece), share_.scale_of(book));
         VQ_UNROLL
         for (int d = 0; d < kPiece; ++d) {
-          float* const at = x + piece * kPiece + d;
-          store_shared(at, load_shared(at) - taken[d]);
+          float* const rest = x + piece * kPiece + d;
+          store_shared(rest, load_shared(rest) - taken[d]);
         }
       }
     }

@@ -1,5 +1,5 @@
-// Scores by lanes: kLanes threads a token decode its key once, over the block's share of the
-// channels, and score it for all heads of the block in fp32.
+// Key scores on CUDA cores: kLanes threads per token decode its key once, over the block's share of
+// the channels, and score it for all heads of the block in fp32.
 #pragma once
 
 #include <vq/ops/attention_query.cuh>
@@ -7,8 +7,8 @@
 
 namespace vq {
 
-// The scores of `count` tokens, each handed to put(head, token, score) by one thread, once
-// dot(token, lane, total) has added up what a lane has of it for all heads.
+// Scores `count` tokens: one thread per token calls put(head, token, score) after dot(token, lane,
+// total) has added up each lane's part for all heads.
 template <class Plan, class Dot, class Put>
 VQ_DEVICE void score_by_lanes(int count, Dot dot, Put put) {
   constexpr int kHeads = Plan::config().heads_per_block;

@@ -1,17 +1,15 @@
-// What a block of attention_decode takes where blocks share all sequences of a call (schedule
-// length). A block's turns (turn_tokens()) of all sequences lie end to end, each behind kStart
-// turns in which nothing is read, for what it takes to begin and end a sequence. Each block takes
-// as many of them; what it has of one sequence is a piece:
+// The share of a block of attention_decode if blocks share all sequences of a call (schedule
+// length). All sequences' turns of turn_tokens() tokens lie end to end, each after kStart empty
+// turns that stand for the cost of a sequence. Each block takes an equal number of turns; what it
+// has of one sequence is a piece:
 //
 //   sequences   |        0        | 1 |2|  3  |
 //   blocks      |   0   |   1   |   2   |  3  |
 //
-// so a block loads its codebooks once, and none has more to do than another, whatever the lengths.
-//
-// The piece that block b has of sequence s is slot b + s of the partials: no other piece has it,
-// and those of a sequence follow each other.
-//
-// Every warp works that out from the lengths, in integers, so that all kernels of a call agree.
+// A block thus loads its codebooks once, and all blocks have equal work whatever the lengths. The
+// piece that block b has of sequence s is slot b + s of the partials: slots are unique, and those
+// of a sequence are contiguous. Every warp computes this in integers from the lengths, so that all
+// kernels of a call agree.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -20,8 +18,8 @@
 
 namespace vq {
 
-// The length of a sequence, so that with `fresh` tokens more it is no longer than the call has room
-// for, whatever is stored: what follows from it is written within the workspace.
+// The length of a sequence, clamped so that with `fresh` more tokens it stays within the call's
+// capacity, whatever is stored: writes stay within the workspace.
 VQ_DEVICE int length_within(const AttentionDecodeArgs& args, int batch, int fresh = 0) {
   const int length = load_global(args.lengths + batch);
   const i64 most = args.capacity - fresh;
@@ -32,7 +30,7 @@ struct AttentionPiece {
   int batch;       // the sequence
   int split;       // which of its pieces
   int count;       // so many it has
-  int slot;        // of the partials
+  int slot;        // slot of the partials
   int begin, end;  // turns of the sequence in which tokens are read; maybe none
 };
 
@@ -41,10 +39,10 @@ class AttentionPieces {
  public:
   static constexpr int kBlocks = Plan::config().splits;
   static constexpr int kTurn = turn_tokens(Plan::config());
-  // A sequence more in a block took 2.9 us, as two turns of 256 tokens did (d4b8, H200).
+  // Beginning a sequence costs a block about as much as two turns of 256 tokens.
   static constexpr int kStart = 2;
 
-  // Those of block number `block`. Whole warps.
+  // The pieces of block number `block`. Whole warps call it.
   VQ_DEVICE AttentionPieces(const AttentionDecodeArgs& args, int block) : slot_(block) {
     const i64 all = turns_before(args, args.batch);
     const i64 share = share_of(all);
@@ -100,8 +98,7 @@ class AttentionPieces {
     return static_cast<int>(turns < kMost ? turns : kMost);
   }
 
-  // Of what any query token of the sequence may see, behind the start; 0 where there is no such
-  // sequence.
+  // Turns that any query token of the sequence may see, with the start's; 0 past the last sequence.
   VQ_DEVICE static int turns_of(const AttentionDecodeArgs& args, int batch) {
     if (batch >= args.batch) return 0;
     const int length = length_within(args, batch);
@@ -110,16 +107,16 @@ class AttentionPieces {
     return kStart + tokens / kTurn + (tokens % kTurn != 0);
   }
   VQ_DEVICE static int reading(int turns) { return turns > kStart ? turns - kStart : 0; }
-  // Of the sequences before this one.
+  // Turns of all sequences before `batch`.
   VQ_DEVICE static i64 turns_before(const AttentionDecodeArgs& args, int batch) {
     i64 turns = 0;
     for (int b = lane(); b < batch; b += 32) turns += turns_of(args, b);
     return sum_of_warp(turns);
   }
 
-  VQ_DEVICE static i64 of_lane(i64 mine, int from) {
-    const u32 low = shuffle(static_cast<u32>(mine), from);
-    const u32 high = shuffle(static_cast<u32>(mine >> 32), from);
+  VQ_DEVICE static i64 of_lane(i64 mine, int source) {
+    const u32 low = shuffle(static_cast<u32>(mine), source);
+    const u32 high = shuffle(static_cast<u32>(mine >> 32), source);
     return static_cast<i64>(u64{high} << 32 | low);
   }
   VQ_DEVICE static i64 sum_of_warp(i64 mine) {
@@ -127,7 +124,7 @@ class AttentionPieces {
     for (int mask = 16; mask > 0; mask /= 2) mine += of_lane(mine, lane() ^ mask);
     return mine;
   }
-  // Of the lanes up to this one.
+  // Inclusive prefix sum over lanes.
   VQ_DEVICE static i64 sum_to_lane(i64 mine) {
     VQ_UNROLL
     for (int back = 1; back < 32; back *= 2) {
@@ -138,11 +135,11 @@ class AttentionPieces {
   }
 
   int slot_;   // less the sequence
-  int share_;  // turns of a block
-  i64 left_;   // of this one; none or fewer: it has nothing to do
+  int share_;  // turns per block
+  i64 left_;   // turns left in this sequence; at most 0 ends the block
   int batch_;
-  int turns_;  // of the sequence
-  int begin_;  // of those the first that is the block's
+  int turns_;  // turns of the sequence
+  int begin_;  // the block's first turn among them
 };
 
 }  // namespace vq

@@ -6,8 +6,8 @@
 
 namespace vq {
 
-// The query's rows of a block, a warp a head; lane l has channels l + 32 j. Loading and using them
-// are apart, so that loads may be in flight while the block does something else.
+// The query rows of a block, one warp per head; lane l has channels l + 32 j. Loading and use are
+// separate, so that loads are in flight while the block does other work.
 template <class Plan>
 class QueryRows {
  public:
@@ -50,10 +50,9 @@ class QueryRows {
     }
   }
 
-  // `query` becomes q diag(lambda) H (VecInfer eq. 7) and raw_query, where it is a place of its
-  // own, q; both times `scale`, rows [heads_per_block][head_dim]. Heads that the block lacks become
-  // zeros. each(i, head, row) is given each row by its warp, zeros past head_dim. A barrier must
-  // follow.
+  // Stores `query` as q diag(lambda) H (VecInfer eq. 7), and q as raw_query if that is another
+  // place; both times `scale`, rows [heads_per_block][head_dim], zeros for missing heads. A row's
+  // warp calls each(i, head, row), zeros past head_dim. A barrier must follow.
   template <class Each>
   VQ_DEVICE void store(float scale, float* query, float* raw_query, Each each) const {
     for_each([&](int i, int head) {
@@ -83,7 +82,7 @@ class QueryRows {
   }
 
  private:
-  // Of keys in parts, part after part.
+  // Keys in parts store the query part after part.
   VQ_DEVICE static int place_of(int channel) {
     if constexpr (kConfig.parts.none()) {
       return channel;
@@ -93,7 +92,7 @@ class QueryRows {
     }
   }
 
-  int heads_;  // of the block that are real
+  int heads_;  // real heads of the block
   u16 raw_[kOfWarp][kOfLane];
   float smooth_[kOfLane];
 };

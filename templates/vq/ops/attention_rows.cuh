@@ -7,7 +7,7 @@
 
 namespace vq {
 
-// What Codebook asks for (codebook.cuh).
+// The format that Codebook (codebook.cuh) takes.
 template <class Plan, AttentionPart kPart, bool kKeys>
 struct CacheFormat {
   static constexpr auto kConfig = Plan::config();

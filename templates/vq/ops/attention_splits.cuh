@@ -1,11 +1,10 @@
-// How the partial results of a sequence's splits become one:
+// Merges the partial results of a sequence's splits:
 //
 //   partials   [query token x query head][slot][channel .., maximum, sum] fp32
 //
-// Split i of sequence b is slot b kSplits + i; where blocks share all sequences, splits are pieces
-// (attention_pieces.cuh). Merged in the order of the splits, whose slots follow each other: groups
-// of kTogether first, then these, whoever merges. Where a split holds no token, its maximum is
-// -inf, its sum 0.
+// Split i of sequence b is slot b kSplits + i; with a balanced schedule slots are pieces
+// (attention_pieces.cuh). The order is fixed whoever merges: groups of kTogether contiguous slots,
+// then the groups. A split without tokens has maximum -inf and sum 0.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -20,7 +19,7 @@ struct AttentionSplits {
   static constexpr int kSplits = partial_count(Plan::config());
   static constexpr int kFloats = kHeadDim + 2;
 
-  // That of a slot for head `head` of query token `number`.
+  // The partial of slot `slot` for head `head` of query token `number`.
   VQ_DEVICE static float* partial(const AttentionDecodeArgs& args, int number, int head, int slot) {
     const i64 row = i64{number} * Plan::config().query_heads + head;
     // partial_slots() by numbers: a config with keys in parts, taken at run time, would be built in
@@ -87,7 +86,7 @@ struct AttentionSplits {
   // Groups of `count` splits become one, in their order; part_of(group) is that group's part.
   template <int kChannels, class PartOf>
   VQ_DEVICE static Part<kChannels> groups_together(int count, PartOf part_of) {
-    Part<kChannels> parts[2] = {Part<kChannels>::none()};  // those before, and the next group
+    Part<kChannels> parts[2] = {Part<kChannels>::none()};  // the merged groups, and the next one
     for (int group = 0; group * kTogether < count; ++group) {
       parts[1] = part_of(group);
       parts[0] = together(parts, 2);
@@ -95,7 +94,7 @@ struct AttentionSplits {
     return parts[0];
   }
 
-  // The same of the partials from `partials` on, by one thread for its channels.
+  // merge() over the partials from `partials` on; one thread merges its channels.
   template <int kChannels, class Load>
   VQ_DEVICE static Part<kChannels> merged(const float* partials, int count, int channel,
                                           Load load) {

@@ -18,9 +18,9 @@
 
 namespace vq {
 
-// The online softmax of a block of attention_decode, in fp32 and units of log2: a warp a head turns
-// a tile's scores into probabilities relative to the highest score so far, and keeps maximum and
-// sum (FlashAttention's recurrence).
+// The online softmax of a block of attention_decode, in fp32 and units of log2: one warp per head
+// turns a tile's scores into probabilities relative to the highest score so far, and keeps maximum
+// and sum (FlashAttention's recurrence).
 template <class Plan, AttentionPart kPart>
 struct AttentionSoftmax {
   static constexpr int kThreads = Plan::config().threads;
@@ -34,7 +34,7 @@ struct AttentionSoftmax {
   VQ_DEVICE static float* sum() { return maximum() + kHeads; }
   VQ_DEVICE static float* rescale() { return sum() + kHeads; }
 
-  // Before the first tile; a barrier has to follow.
+  // Call it before the first tile; a barrier must follow.
   VQ_DEVICE static void reset() {
     for (int h = thread_index(); h < kHeads; h += kThreads) {
       store_shared(maximum() + h, -infinity());
@@ -42,7 +42,7 @@ struct AttentionSoftmax {
     }
   }
 
-  // Between barriers: the scores of `count` tokens, one at least.
+  // Updates the softmax with the scores of `count` >= 1 tokens. Barriers must precede and follow.
   VQ_DEVICE static void tile(int count) {
     for (int h = warp(); h < kHeads; h += kThreads / 32) {
       float* row = scores() + h * kTile;
@@ -76,8 +76,8 @@ struct AttentionSoftmax {
   }
 };
 
-// Values times probabilities: a thread a (sub-vector, slice of tokens) decodes values and
-// accumulates all heads of the block; slices are summed in their order at the end.
+// Values times probabilities: a thread per (sub-vector, slice of tokens) decodes values and
+// accumulates all heads of the block; slices are summed in order at the end.
 template <class Plan, AttentionPart kPart>
 class AttentionValues {
  public:
@@ -93,7 +93,7 @@ class AttentionValues {
   VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
       : args_(args), work_(work), share_(share), book_(args.values, Rows::units()) {}
 
-  // Fetches what stands near of the codebooks; a barrier has to follow.
+  // Loads the near codebook entries to shared memory; a barrier must follow.
   VQ_DEVICE void load() {
     book_.switch_to(Rows::first_unit(work_.kv_head, share_));
     book_.load();
@@ -164,10 +164,9 @@ class AttentionValues {
   float accumulator_[kHeads][kVectorSize] = {};
 };
 
-// Calls use(first, count, buffer) for each tile of tokens [begin, end), once the copies that
-// stage(first, count, buffer) queued for it have landed for this thread; those of the next tile are
-// on their way where there are two buffers. use() begins with a barrier where it reads what others
-// staged, and one follows it. All threads.
+// Calls use(first, count, buffer) for each tile of tokens [begin, end) once this thread's copies of
+// stage(first, count, buffer) have landed; with two buffers the next tile is in flight. use()
+// begins with a barrier if it reads others' copies; a barrier follows it. All threads.
 template <int kTile, int kStages, class Work, class Stage, class Use>
 VQ_DEVICE void for_each_tile(const Work& work, Stage stage, Use use) {
   // Closes the group even where there is no tile, so that the count of pending groups is the same

@@ -1,5 +1,5 @@
-// What one block of attention_decode works on and where its result goes; the kernel that merges
-// splits.
+// What one block of attention_decode reads and where it writes its result, and the kernel that
+// merges splits.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -10,7 +10,7 @@
 
 namespace vq {
 
-// What makes q.k a score in units of log2, so that exp2 serves the softmax.
+// Factor that turns q.k into a score in units of log2: the softmax uses exp2.
 VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   constexpr float kLog2E = 1.44269504088896340736f;
   return args.softmax_scale * kLog2E;
@@ -20,16 +20,16 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
 template <class Plan>
 struct QueryToken {
   static constexpr int kMost = Plan::config().query_tokens;
-  i64 row;     // of query, out and lse
-  int cached;  // of the tokens that it sees, from which on they come from new_keys and new_values
+  i64 row;     // row of query, out and lse
+  int cached;  // first visible token that comes from new_keys and new_values
   i64 fresh;   // row of these less token
 
-  // Of all query tokens that a call may have.
+  // Slots number all query tokens that a call may have.
   VQ_DEVICE static i64 slot(int batch, int number) { return i64{batch} * kMost + number; }
 
-  // The tokens that the last of at most `most` from number `number` on sees, how many these are
-  // coming to stand in `count`. May be none or fewer; without any, of which `count` is 0 or less,
-  // nothing is to be written. Call it before the others.
+  // Returns how many tokens the last of at most `most` query tokens from `number` on sees, and sets
+  // `count` to the number of query tokens; if `count` <= 0 the block writes nothing. Call it before
+  // the other functions.
   VQ_DEVICE int read(const AttentionDecodeArgs& args, int batch, int number, int most, int& count) {
     if constexpr (kMost == 1) return length_within(args, batch);
     const int first = load_global(args.query_start + batch);
@@ -50,9 +50,9 @@ struct QueryToken {
   }
 };
 
-// Tokens [begin, end) of the sequence, those that the last of the block's query tokens sees.
-// `heads` of the block's query heads are real; they start at `first_head`. Of several query tokens
-// the heads of each follow each other.
+// Tokens [begin, end) of the sequence that the last of the block's query tokens sees, and its query
+// heads: `heads` real ones from `first_head` on. With several query tokens each token's heads are
+// contiguous.
 template <class Plan>
 struct AttentionWork {
   static constexpr int kHeadDim = Plan::config().head_dim;
@@ -69,9 +69,9 @@ struct AttentionWork {
   using Raw = RawRows<Plan>;
   static constexpr bool kRawApart = raw_apart(Plan::config());
 
-  int batch, split, splits, slot;  // of the sequence's `splits`; of all partials
+  int batch, split, splits, slot;  // split of the sequence's `splits`; slot in the partials
   int kv_head, first_head, heads;
-  int number;               // of the first query token
+  int number;               // first query token
   int behind;               // query tokens of the block behind that one
   int seen, recent_tokens;  // tokens that the last one sees; from where on it reads its own window.
                             // The first where raw tokens are shared out apart, too
@@ -87,8 +87,8 @@ struct AttentionWork {
     use(work);
   }
 
-  // What needs no memory. `shares` blocks of each heads and split follow each other along the
-  // grid's second axis.
+  // The fields that follow from the block index alone. `shares` blocks per heads and split are
+  // contiguous along grid y.
   VQ_DEVICE static AttentionWork place_of_block(int shares = 1) {
     AttentionWork work;
     const int block = block_y() / shares;
@@ -96,7 +96,7 @@ struct AttentionWork {
     work.number = kQueryTokens > 1 ? block % kHeadBlocks / kTokenBlocks * kTokens : 0;
     const int in_group = block % kTokenBlocks * kHeads;
     work.first_head = work.kv_head * kGroup + in_group;
-    work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;  // of one query token
+    work.heads = kGroup - in_group < kHeads ? kGroup - in_group : kHeads;  // per query token
     return work;
   }
   // The rest; false where the sequence has no such query token, and there is nothing to do. Every
@@ -119,7 +119,7 @@ struct AttentionWork {
     }
     return any;
   }
-  // Likewise, of a piece.
+  // read() for a piece.
   VQ_DEVICE bool take(const AttentionDecodeArgs& args, const AttentionPiece& piece) {
     batch = piece.batch;
     split = piece.split;
@@ -131,8 +131,8 @@ struct AttentionWork {
       end = clip(piece.end * kTurn, length);
     });
   }
-  // Where the tokens of the block's split begin, before the wait for the last launch, which may
-  // still write the length: maybe elsewhere, but within the sequence's room.
+  // Guess of the split's first token, before the wait for the previous launch, which may still
+  // write the length. The result may be another split's, but is within the sequence's capacity.
   VQ_DEVICE i64 begin_by_hint(const AttentionDecodeArgs& args) const {
     if constexpr (kSplits == 1) return 0;
     int length = load_hint(args.lengths + block_z());
@@ -144,16 +144,16 @@ struct AttentionWork {
     return first < args.capacity ? first : args.capacity;
   }
 
-  // Of query token number `of` of the block: where what it reads from codes ends, and what it sees.
-  VQ_DEVICE int codes_end(int of) const {
+  // Ends of the tokens that a query token of the block reads from codes, and of those it sees.
+  VQ_DEVICE int codes_end(int query_token) const {
     if constexpr (kTokens == 1) return raw.recent_tokens;
-    const int own = Raw::least(recent_tokens - behind + of, token.cached);
+    const int own = Raw::least(recent_tokens - behind + query_token, token.cached);
     if constexpr (Raw::kTogether == 1) return own;
-    return Raw::codes_end(own, Raw::least(seen_end(of), token.cached));
+    return Raw::codes_end(own, Raw::least(seen_end(query_token), token.cached));
   }
-  VQ_DEVICE int seen_end(int of) const {
+  VQ_DEVICE int seen_end(int query_token) const {
     if constexpr (kTokens == 1) return end;
-    return seen - behind + of;
+    return seen - behind + query_token;
   }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
@@ -161,9 +161,9 @@ struct AttentionWork {
                                                                            : raw.recent_tokens;
   }
 
-  VQ_DEVICE bool is_raw(int of) const {
-    if constexpr (kQueryTokens > 1) return of < raw.sinks || of >= raw.recent_tokens;
-    return raw.holds(of);
+  VQ_DEVICE bool is_raw(int position) const {
+    if constexpr (kQueryTokens > 1) return position < raw.sinks || position >= raw.recent_tokens;
+    return raw.holds(position);
   }
   // The row of its first query token in `query`.
   VQ_DEVICE i64 query_row() const {
@@ -176,7 +176,7 @@ struct AttentionWork {
     return h / kGroup * Plan::config().query_heads + h % kGroup;
   }
 
-  // Of `count` tokens from `first` on, those that the cache holds codes of.
+  // How many of `count` tokens from `first` on have codes in the cache.
   VQ_DEVICE int cached(int first, int count) const {
     if constexpr (kQueryTokens == 1) return count;
     return Raw::least(token.cached - first, count);
@@ -184,11 +184,13 @@ struct AttentionWork {
 
   // The row of a raw token, from element `skipped` on: of the cache's slots, or of what came with
   // the query.
-  VQ_DEVICE const u16* raw_key(const AttentionDecodeArgs& args, int of, int skipped = 0) const {
-    return raw_row(args, args.raw_keys, args.new_keys, of, skipped);
+  VQ_DEVICE const u16* raw_key(const AttentionDecodeArgs& args, int position,
+                               int first_channel = 0) const {
+    return raw_row(args, args.raw_keys, args.new_keys, position, first_channel);
   }
-  VQ_DEVICE const u16* raw_value(const AttentionDecodeArgs& args, int of, int skipped = 0) const {
-    return raw_row(args, args.raw_values, args.new_values, of, skipped);
+  VQ_DEVICE const u16* raw_value(const AttentionDecodeArgs& args, int position,
+                                 int first_channel = 0) const {
+    return raw_row(args, args.raw_values, args.new_values, position, first_channel);
   }
 
   // One split: the normalised result. More: the split's partial, for the combine kernel or the last
@@ -210,21 +212,21 @@ struct AttentionWork {
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
     if (is_whole()) {
-      const i64 to = first() + heads_to(h);
-      store_global(args.out + to * kHeadDim + channel,
+      const i64 row_index = first() + heads_to(h);
+      store_global(args.out + row_index * kHeadDim + channel,
                    from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
-      if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
+      if (channel == 0) store_global(args.lse + row_index, Splits::log_sum_exp(maximum, sum));
     } else {
-      float* const to = Splits::partial(args, number, first_head + heads_to(h), slot);
-      store_global(to + channel, value);
+      float* const partial = Splits::partial(args, number, first_head + heads_to(h), slot);
+      store_global(partial + channel, value);
       if (channel == 0) {
-        store_global(to + kHeadDim, maximum);
-        store_global(to + kHeadDim + 1, sum);
+        store_global(partial + kHeadDim, maximum);
+        store_global(partial + kHeadDim + 1, sum);
       }
     }
   }
 
-  // In one access where `out` is aligned to it, which callers need not see to.
+  // Stores both in one access if `out` is aligned for it; callers need not align it.
   VQ_DEVICE static void store_pair(u16* to, u32 pair) {
     if (reinterpret_cast<u64>(to) % sizeof(u32) == 0) {
       store_global(reinterpret_cast<u32*>(to), pair);
@@ -234,23 +236,23 @@ struct AttentionWork {
     }
   }
 
-  // The same of channels `channel`, an even one, and the next.
+  // write() for channels `channel`, an even one, and `channel` + 1.
   VQ_DEVICE void write_two(const AttentionDecodeArgs& args, int h, int channel, float even,
                            float odd, float maximum, float sum) const {
     if (is_whole()) {
-      const i64 to = first() + heads_to(h);
+      const i64 row_index = first() + heads_to(h);
       const bool empty = sum == 0.0f;
       store_pair(
-          args.out + to * kHeadDim + channel,
+          args.out + row_index * kHeadDim + channel,
           pack2<Plan::config().element>(empty ? 0.0f : even / sum, empty ? 0.0f : odd / sum));
-      if (channel == 0) store_global(args.lse + to, Splits::log_sum_exp(maximum, sum));
+      if (channel == 0) store_global(args.lse + row_index, Splits::log_sum_exp(maximum, sum));
     } else {
-      float* const to = Splits::partial(args, number, first_head + heads_to(h), slot);
-      store_global(reinterpret_cast<U32x2*>(to + channel),
+      float* const partial = Splits::partial(args, number, first_head + heads_to(h), slot);
+      store_global(reinterpret_cast<U32x2*>(partial + channel),
                    U32x2{float_bits(even), float_bits(odd)});
       if (channel == 0) {
-        store_global(to + kHeadDim, maximum);
-        store_global(to + kHeadDim + 1, sum);
+        store_global(partial + kHeadDim, maximum);
+        store_global(partial + kHeadDim + 1, sum);
       }
     }
   }
@@ -259,15 +261,15 @@ struct AttentionWork {
   VQ_DEVICE int sharing() const { return balanced(Plan::config()) ? splits : kSplits; }
   VQ_DEVICE bool is_whole() const { return sharing() == 1; }
 
-  // Of the blocks that share these heads, the last merges their splits where the plan says so. A
-  // word at `shared` is no longer needed. All threads.
+  // Merges the splits in the last block that shares these heads, if the plan says so. It overwrites
+  // the word at `shared`. All threads.
   VQ_DEVICE void merge_if_last(const AttentionDecodeArgs& args, i64 shared = 0) const {
     if constexpr (Plan::config().combine == Combine::last_block) {
       constexpr int kOfBatch = Plan::config().kv_heads * kHeadBlocks;
       if (is_whole()) return;
       u32* const counter = args.counters + i64{batch} * kOfBatch + block_y();
       if (!is_last_of(sharing(), counter, shared)) return;
-      // Two channels a thread wait for memory together.
+      // Two channels per thread overlap their loads.
       constexpr int kChannels = balanced(Plan::config()) ? 2 : 1;
       for (int i = thread_index() * kChannels; i < heads * kHeadDim; i += kThreads * kChannels) {
         const int head = heads_to(i / kHeadDim);
@@ -281,20 +283,19 @@ struct AttentionWork {
   }
 
  private:
-  // Of all heads of out the block's first.
+  // The block's first head among all heads of out.
   VQ_DEVICE i64 first() const { return query_row() * Plan::config().query_heads + first_head; }
   VQ_DEVICE const u16* raw_row(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
-                               int of, int skipped) const {
+                               int position, int first_channel) const {
     if constexpr (kQueryTokens > 1) {
-      if (of >= token.cached) {
-        return fresh + ((token.fresh + of) * Plan::config().kv_heads + kv_head) * kHeadDim +
-               skipped;
+      if (position >= token.cached) {
+        return fresh + ((token.fresh + position) * Plan::config().kv_heads + kv_head) * kHeadDim +
+               first_channel;
       }
     }
-    return slots + skipped + Raw::at(args, batch, kv_head, of, raw.sinks);
+    return slots + first_channel + Raw::at(args, batch, kv_head, position, raw.sinks);
   }
-  // What stands in memory of the sequence; set_range(length) says which of its tokens are the
-  // split's.
+  // Reads the sequence's state from memory; set_range(length) sets the split's tokens.
   template <class SetRange>
   VQ_DEVICE bool read_tokens(const AttentionDecodeArgs& args, SetRange set_range) {
     int count = 1;
@@ -341,10 +342,9 @@ struct AttentionWork {
   }
 };
 
-// attention_combine: the splits of a sequence become one by a kernel of its own. A block for each
-// (query head, sequence, query token); a thread for each channel and team. Teams load other groups
-// of splits meanwhile, and hand them over in shared memory as they stand in args.partials. Whether
-// there is such a query token is asked last: partials come meanwhile, whatever stands in them.
+// Kernel attention_combine: merges a sequence's splits; a block per (query head, sequence, query
+// token), a thread per channel and team. Teams load different groups of splits and pass them
+// through shared memory. A missing query token is tested last, while loads are in flight.
 template <class Plan>
 VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
   using Splits = AttentionSplits<Plan>;
@@ -379,20 +379,20 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     for (int group = team; group * Splits::kTogether < splits; group += kTeams) {
       const auto part =
           Splits::template load_group<1>(partials, group, splits, channel, LoadGlobal());
-      float* const at = groups + group * Splits::kFloats;
-      store_shared(at + channel, part.values[0]);
+      float* const partial = groups + group * Splits::kFloats;
+      store_shared(partial + channel, part.values[0]);
       if (channel == 0) {
-        store_shared(at + Splits::kHeadDim, part.maximum);
-        store_shared(at + Splits::kHeadDim + 1, part.sum);
+        store_shared(partial + Splits::kHeadDim, part.maximum);
+        store_shared(partial + Splits::kHeadDim + 1, part.sum);
       }
     }
     sync_block();
     if (team > 0) return;
     whole = Splits::template groups_together<1>(splits, [&](int group) {
-      const float* const at = groups + group * Splits::kFloats;
-      return typename Splits::template Part<1>{{load_shared(at + channel)},
-                                               load_shared(at + Splits::kHeadDim),
-                                               load_shared(at + Splits::kHeadDim + 1)};
+      const float* const partial = groups + group * Splits::kFloats;
+      return typename Splits::template Part<1>{{load_shared(partial + channel)},
+                                               load_shared(partial + Splits::kHeadDim),
+                                               load_shared(partial + Splits::kHeadDim + 1)};
     });
   }
   if (count > 0) Splits::write(args, whole, row * Plan::config().query_heads + head, channel);

@@ -1,7 +1,6 @@
-// Chunks that stand one after the other in device memory come to places in shared memory by bulk
-// copies, in turn. No barrier of the block stands between them: the last of a chunk's readers asks
-// for the one that takes its place, so that a warp waits for another only where it is kPlaces
-// chunks ahead.
+// Bulk-copy pipeline of kPlaces stages in shared memory over contiguous chunks of global memory. It
+// needs no __syncthreads: the last reader of a chunk issues the copy that replaces it, so a warp
+// waits for another only when it is kPlaces chunks ahead.
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -9,7 +8,7 @@
 
 namespace vq {
 
-// Of a block whose kReaders warps read each chunk.
+// kReaders warps of the block read each chunk.
 template <int kPlaces, int kBytes, int kReaders>
 class BulkRing {
  public:
@@ -37,7 +36,7 @@ class BulkRing {
     for (int i = 0; i < kPlaces; ++i) ask_for(i, (place_ + i) % kPlaces);
   }
 
-  // This chunk: where it stands, and waits for it. All lanes of a warp.
+  // Address of this chunk; then the wait for it. All lanes of a warp.
   VQ_DEVICE u8* chunk() const { return chunk_at(place_); }
   VQ_DEVICE void await() const { bulk_barrier_wait(barrier(place_), phase_); }
   VQ_DEVICE void advance() {
@@ -46,7 +45,7 @@ class BulkRing {
     place_ = 0;
     phase_ ^= 1u;
   }
-  // The warp has read the chunk before this one; all lanes.
+  // Says that the warp has read the previous chunk. All lanes.
   VQ_DEVICE void give_back() const {
     const int next = number_ - 1 + kPlaces;
     if (next >= count_) return;
@@ -62,10 +61,10 @@ class BulkRing {
     return reinterpret_cast<u64*>(beside_ + place * kRingBesideBytes);
   }
   VQ_DEVICE u32* readers(int place) const { return reinterpret_cast<u32*>(barrier(place) + 1); }
-  VQ_DEVICE void ask_for(int number, int to) const {
+  VQ_DEVICE void ask_for(int number, int place) const {
     if (number >= count_) return;
-    bulk_barrier_expect(barrier(to), kBytes);
-    copy_bulk(chunk_at(to), from_ + i64{number} * kBytes, kBytes, barrier(to));
+    bulk_barrier_expect(barrier(place), kBytes);
+    copy_bulk(chunk_at(place), from_ + i64{number} * kBytes, kBytes, barrier(place));
   }
 
   u8* places_;

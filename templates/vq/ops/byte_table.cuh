@@ -1,9 +1,9 @@
-// Entries for dataflow bytes: a unit's codebooks in shared memory as bytes whose sums over the
-// stages need no carry.
+// Entries of int8 GEMMs: a unit's codebooks in shared memory as bytes whose sums over the stages
+// need no carry.
 //
-// A packed addition of four bytes in a word is right where no byte passes 255. So the entries of a
-// stage, within -127 / stages .. 127 / stages, are raised by about 128 / stages; the sum of all is
-// raised by 128, and with its top bit turned it is a signed byte again.
+// A packed addition of four bytes in a word is correct if no byte exceeds 255. The entries of a
+// stage, within -127 / stages .. 127 / stages, are therefore raised by about 128 / stages; the sum
+// of all is raised by 128, and flipping its top bit makes it a signed byte again.
 #pragma once
 
 #include <vq/ops/linear_work.cuh>
@@ -27,7 +27,7 @@ class ByteTable {
       SharedLevel<Held, kCopies ? Work::at().codebook.replicated : Work::at().codebook.shared,
                   kResiduals, 0, kEntries, kCopies ? kFormat.placement.copies : 1, kConfig.threads>;
   static constexpr int kAll = kResiduals * kEntries;
-  // Entries that a thread loads at first.
+  // Entries per thread in the first loads.
   static constexpr int kLoads = ceil_div(kAll, kConfig.threads);
   static constexpr int kFirst = kLoads < 4 ? kLoads : 4;
   static_assert(kFormat.int8_entries && (kVectorSize == 4 || kVectorSize == 8), "");
@@ -47,8 +47,8 @@ class ByteTable {
     scale_ = load_constant(weights_.scales + unit_ * kResiduals);
   }
 
-  // The same, all of a thread's first loads on their way together, and none waited for before the
-  // second part.
+  // load() in two parts: all first loads of a thread are in flight before the second part waits for
+  // any.
   struct Begun {
     Stored entries[kFirst];
   };
@@ -73,7 +73,7 @@ class ByteTable {
     scale_ = load_constant(weights_.scales + unit_ * kResiduals);
   }
 
-  // By which sums of entries become numbers.
+  // Factor from sums of entries to numbers.
   VQ_DEVICE float scale() const { return scale_; }
 
   // The entries of a sub-vector; code(stage) gives a u32 or a CodeByte.

@@ -1,16 +1,15 @@
-// x of a chunk as bytes in shared memory, for dataflow bytes: what products of integers take as
-// operand b.
+// x of a chunk as bytes in shared memory: operand b of the int8_mma GEMM.
 //
-// A row of a group of columns is scaled so that its largest magnitude is kPeak, and rounded to
-// integers v = 256 high + low, each a signed byte: 15 bits and a sign. A warp turns a unit, a row
-// of a group, at a time, in the block itself or in a kernel before. Order: [step][row tile][lane],
-// in which lane (g, c) has the octet that it also looks up, as operand b of m16n8k32 has it: the
-// first four of its bytes at k = 4c.., the others at k = 16 + 4c.. .
+// A row of a column group is scaled so that its largest magnitude is kPeak, and rounded to integers
+// v = 256 high + low, each a signed byte: 15 bits and a sign. A warp converts a unit, a row of a
+// group, at a time, in the block or in a pre-pass. Order: [step][row tile][lane]; lane (g, c) has
+// the octet that it also looks up, as operand b of m16n8k32: its first four bytes at k = 4c.., the
+// others at k = 16 + 4c.. .
 //
-//   8 rows a product   octet c of row g: high, high, low, low; the words of two products
-//   4                  column g is row g / 2, its high bytes (g even) or its low ones
+//   8 rows per MMA   octet c of row g: high, high, low, low; the words of two MMAs
+//   4                column g is row g / 2, its high bytes (g even) or its low ones
 //
-// A row of a group with an element that is no finite number has a scale that is none.
+// A row of a group with an infinite or NaN element has a scale of NaN.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -29,13 +28,13 @@ class ByteChunk {
  public:
   using Work = LinearWork<Plan>;
   static constexpr auto kConfig = Plan::config();
-  static constexpr bool kPairs = kConfig.product_rows == 4;  // of columns: the bytes of a row
-  static constexpr int kWords = kPairs ? 2 : 4;              // a lane's, of one row tile
+  static constexpr bool kPairs = kConfig.product_rows == 4;  // columns in pairs: the bytes of a row
+  static constexpr int kWords = kPairs ? 2 : 4;              // per lane and row tile
   static constexpr u32 kUnits = chunk_units(kConfig);
   static constexpr int kTileBytes = 32 * 4 * kWords;
 
-  // Of units first, first + kApart, .. of a chunk, kCount at a time and first below kApart: do any
-  // lie past the last?
+  // True if any of units first, first + kApart, .. of a chunk, kCount at a time and first below
+  // kApart, lies past the last.
   template <int kApart, int kCount>
   VQ_HD static constexpr bool may_pass() {
     return kUnits % (kApart * kCount) != 0;
@@ -66,7 +65,7 @@ class ByteChunk {
     return elements;
   }
 
-  // Where a chunk goes: what stands so many bytes from its first.
+  // Destination of a chunk; byte offsets count from its first.
   struct ToShared {
     u8* chunk;
     template <class T>
@@ -137,7 +136,7 @@ class ByteChunk {
   VQ_DEVICE static bool is_octet(int octet) {
     return kGroupColumns % 256 == 0 || octet < kGroupColumns / 8;
   }
-  // Where a unit's bytes begin, and from there the lane's octet i.
+  // Where a unit's bytes begin, and the lane's octet i within them.
   VQ_DEVICE static int unit_place(u32 unit) {
     constexpr int kGroupSteps = group_runs(kConfig) * run_steps(kConfig);
     constexpr u32 kProductRows = kConfig.product_rows;
@@ -169,19 +168,17 @@ class ByteX {
   VQ_DEVICE ByteX(const LinearArgs& args, int first_row)
       : args_(args), first_row_(first_row), ring_(ring_of(args)) {}
 
-  // Where chunks come while others are multiplied: with a kernel before, or from warps that make
-  // them.
+  // Chunks arrive while others are multiplied: prepacked by a pre-pass, or from producer warps.
   using Copied = BulkRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kReaders>;
   using Made = MadeRing<byte_chunks(kConfig), byte_chunk_bytes(kConfig), kMakers, kReaders>;
   using Ring = Either<(kMakers > 0), Made, Copied>;
   VQ_DEVICE Ring& ring() { return ring_; }
 
-  // Without a kernel before: makes the chunk that begins at a column, by all warps, between two
-  // sync_block.
+  // Without a pre-pass: all warps make the chunk that begins at a column, between two sync_block.
   VQ_DEVICE void make(i64 first_column) const {
     make_units<kConfig.threads / 32>(first_column, warp(), [] {});
   }
-  // The same by the warps that make chunks, behind those that multiply.
+  // make() by the producer warps, which follow the consumer warps.
   VQ_DEVICE void make_in_turn(i64 first_column) {
     make_units<kMakers>(first_column, warp() - kReaders, [this] { ring_.await_free(); });
     ring_.hand_out();
@@ -200,7 +197,7 @@ class ByteX {
     }
   }
 
-  // By which the integers of a row and group, 256 high + low, become numbers.
+  // Factor from the integers of a row and group, 256 high + low, to numbers.
   VQ_DEVICE float scale(int group, int row) const {
     return load_shared(
         reinterpret_cast<const float*>(ring_.chunk() + Chunk::scale_place(group, row)));
@@ -256,7 +253,7 @@ class ByteX {
   Ring ring_;
 };
 
-// The first kernel: chunks as they are to stand in shared memory. A warp takes a unit.
+// The pre-pass: stores chunks in their shared-memory layout, one unit per warp.
 template <class Plan>
 VQ_DEVICE void make_chunks(const LinearArgs& args) {
   using Chunk = ByteChunk<Plan>;

@@ -1,10 +1,9 @@
-// The rows of keys and of values as a block reads them: where the codes of its channels stand,
-// staged in shared memory, and which codebooks serve them.
+// Rows of keys and values in a block: positions of its channels' codes, staged in shared memory,
+// and the codebooks that serve them.
 //
 // A share is the channels of a head that the block serves: all, or in dataflow channels one of
-// several. Sub-vectors of more than 8 channels are read by pieces of 8, which are numbered through
-// the share as sub-vectors are. A share begins in the middle of a word where the codes of a share
-// fill no whole words.
+// several. Sub-vectors of more than 8 channels are read in pieces of 8, numbered through the share.
+// A share may begin in the middle of a word.
 #pragma once
 
 #include <vq/layout/attention.h>
@@ -18,7 +17,7 @@ namespace vq {
 template <class Plan, class Format>
 struct CacheRows {
   static constexpr FormatConfig kFormat = Format::config();
-  static constexpr int kHeadDim = kFormat.part.channels;  // of a part: its channels
+  static constexpr int kHeadDim = kFormat.part.channels;  // channels of a part
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kVectorSize = piece_elements(kFormat);
   static constexpr int kPieces = entry_pieces(kFormat);
@@ -43,8 +42,9 @@ struct CacheRows {
                : i64{0};
   }
 
-  // Queues the share's words of tokens [first, first + count) of work.batch and work.kv_head as
-  // rows of kWords. All threads. Of a group of tokens that share scales, those of coded tokens.
+  // Queues copies of the share's words of tokens [first, first + count) of work.batch and
+  // work.kv_head as rows of kWords. In a group of tokens that share scales only coded tokens are
+  // copied. All threads.
   template <class Work>
   VQ_DEVICE static void stage(const QuantizedArgs& tensor, const Work& work, int share, int first,
                               int count, u32* to) {
@@ -63,7 +63,7 @@ struct CacheRows {
       }
       return;
     }
-    // Of the first token in its group, of the first word in its run.
+    // Offsets of the first token in its group and of the first word in its run.
     const int in_group = first % Stored::kLayout.rows;
     const int in_run = begin % Stored::kLayout.words;
     const u32* from = Stored::at(tensor, work.batch, work.kv_head, i64{first} - in_group) +
@@ -94,14 +94,14 @@ struct CacheRows {
       for (int i = 0; i < kVectorSize; ++i) {
         const int word = kFormat.scale_tokens > 0 ? s * kVectorSize + i
                                                   : s * kVectorSize / kFormat.scale_channels;
-        const auto by = token_scale<kFormat.decoder, Plan::config().element>(
+        const auto scale = token_scale<kFormat.decoder, Plan::config().element>(
             load_shared(row + kCodeWords + word));
-        value[i] *= by.scale;
-        if constexpr (kFormat.decoder == Decoder::affine) value[i] += by.zero;
+        value[i] *= scale.scale;
+        if constexpr (kFormat.decoder == Decoder::affine) value[i] += scale.zero;
       }
     }
   }
-  // Of the share's units.
+  // The codebook set within the share.
   VQ_DEVICE static constexpr int unit_of(int s) { return s * kVectorSize / kFormat.unit_elements; }
 
   // Elements of sub-vector s of the share from a raw row.
@@ -114,7 +114,8 @@ struct CacheRows {
   }
 
  private:
-  // A row is its codes and the scales of its group, which stand behind the codes of all of it.
+  // stage() for rows with group scales: a row is its codes and its group's scales, stored after all
+  // codes of the group.
   template <class Work>
   VQ_DEVICE static void stage_groups(const QuantizedArgs& tensor, const Work& work, int first,
                                      int count, u32* to) {

@@ -1,12 +1,11 @@
-// Sums of blocks that share outputs and rows and form a cluster: each block has its own in shared
-// memory, and adds up its part of the outputs from all of them, in the order of the splits, so that
-// the bits are those of the other ways to merge. Layout: layout/linear.h.
+// Split-K reduction of blocks that form a cluster: each keeps its sums in shared memory and adds up
+// its part of the outputs from all of them, in the order of the splits, so that bits equal those of
+// the other ways to merge. Layout: layout/linear.h.
 //
 //   all blocks     store their sums | barrier of the cluster | add up, each its part, write y | ..
 //                  .. | and wait for all: nobody ends whose sums others may be reading
 //
-// A part is every so many-th run of 32 quads of outputs, a quad a lane: loads of 16 bytes that
-// follow each other.
+// A part is every n-th run of 32 quads of outputs, one quad per lane: coalesced loads of 16 bytes.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -20,16 +19,17 @@ struct ClusterSums {
   static constexpr auto kConfig = Work::kConfig;
   static constexpr int kBlocks = splits(kConfig);
   static constexpr int kPitch = sums_pitch(kConfig);
-  static constexpr int kQuads = Work::kBlockOutputs / 4;  // of a row
+  static constexpr int kQuads = Work::kBlockOutputs / 4;  // quads per row
 
-  // All threads, before the first store: other warps have read what stands there.
+  // Waits until other warps have read the memory to be overwritten. Call it with all threads before
+  // the first store.
   VQ_DEVICE static void begin() {
     if constexpr (in_clusters(kConfig)) {
       sync_block();
     }
   }
 
-  // Of a row and an output of the block.
+  // Address of the sum of a row and an output of the block.
   VQ_DEVICE static float* place(int row, int output) {
     return shared_part<float>(0) + row * kPitch + output;
   }
@@ -68,7 +68,7 @@ struct ClusterSums {
 
  private:
   struct Scales {
-    float of[4];
+    float values[4];
   };
 
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, const float (&sum)[4],
@@ -77,15 +77,15 @@ struct ClusterSums {
       u32 words[2];
       VQ_UNROLL
       for (int i = 0; i < 2; ++i) {
-        words[i] = pack2<kConfig.element>(Work::scaled(sum[2 * i], scales.of[2 * i]),
-                                          Work::scaled(sum[2 * i + 1], scales.of[2 * i + 1]));
+        words[i] = pack2<kConfig.element>(Work::scaled(sum[2 * i], scales.values[2 * i]),
+                                          Work::scaled(sum[2 * i + 1], scales.values[2 * i + 1]));
       }
       Work::store_quad(args.y + row * Work::kOutFeatures + output, {words[0], words[1]});
     } else {
       VQ_UNROLL
       for (int i = 0; i < 4; ++i) {
         if (output + i < Work::kOutFeatures) {
-          Work::finish_scaled(args, row, output + i, sum[i], scales.of[i]);
+          Work::finish_scaled(args, row, output + i, sum[i], scales.values[i]);
         }
       }
     }
@@ -97,7 +97,7 @@ struct ClusterSums {
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       if (kConfig.output_scales && output_of(quad) + i < Work::kOutFeatures) {
-        scales.of[i] = load_global(args.output_scales + output_of(quad) + i);
+        scales.values[i] = load_global(args.output_scales + output_of(quad) + i);
       }
     }
     return scales;

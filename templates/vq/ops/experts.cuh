@@ -1,8 +1,8 @@
-// Products of several experts in one launch: which rows of x are whose, which expert a block
-// serves, and the arguments of that expert as if it were alone.
+// MoE: rows of x per expert, the expert of a block, and that expert's arguments as if it were
+// alone.
 //
-// The grid has a slot for each block of rows that there can be, whichever experts have them: slot s
-// has the s-th, counted through the experts, so that slots without rows come last and leave at
+// The grid has a slot for each possible block of rows, whichever experts have them: slot s has the
+// s-th, counted through the experts, so that empty slots come last and end at once.
 // once.
 #pragma once
 
@@ -19,8 +19,8 @@ struct ExpertRows {
   int count;
 };
 
-// All offsets are loaded after after_last_launch(): the launch before may write them. Whatever they
-// are, rows stay within the call's, and an expert has at most the problem's.
+// Offsets are loaded after after_last_launch(), as the previous launch may write them. Whatever
+// they are, rows stay within the call's, and an expert has at most the problem's.
 template <class Plan>
 class Experts {
  public:
@@ -36,11 +36,11 @@ class Experts {
     return {expert, first, count < 0 ? 0 : count < kConfig.rows ? count : kConfig.rows};
   }
 
-  // Those of a slot, the same in all lanes of a warp, which must all arrive.
+  // The rows of the expert in a slot, equal in all lanes of a warp. All lanes must call it.
   VQ_DEVICE ExpertRows in_slot(int slot) const {
     constexpr int kOfLane = ceil_div(kExperts, 32);
     constexpr int kBlock = kConfig.rows_per_block;
-    int blocks[kOfLane];  // of rows, of each of this lane's experts
+    int blocks[kOfLane];  // row blocks of each of this lane's experts
     u32 mine = 0;
     VQ_UNROLL
     for (int i = 0; i < kOfLane; ++i) {
@@ -48,7 +48,7 @@ class Experts {
       blocks[i] = expert < kExperts ? ceil_div(rows_of(expert).count, kBlock) : 0;
       mine += static_cast<u32>(blocks[i]);
     }
-    u32 before = mine;  // of the experts up to this lane's last
+    u32 before = mine;  // row blocks of all experts up to this lane's last
     VQ_UNROLL
     for (int step = 1; step < 32; step *= 2) {
       const u32 others = shuffle(before, lane() < step ? lane() : lane() - step);
@@ -88,8 +88,8 @@ class Experts {
     return rows_of(low);
   }
 
-  // What a kernel for these rows of the expert alone would be given: partials are those of its
-  // rows; counters, and what a first kernel makes of x, those of its slot.
+  // The arguments of a kernel for these rows of this expert alone: partials are those of its rows;
+  // counters and the prepacked x, those of its slot.
   VQ_DEVICE LinearArgs alone(const ExpertRows& rows, int slot) const {
     LinearArgs own = args_;
     own.rows = rows.count;
@@ -118,8 +118,8 @@ class Experts {
   const LinearArgs& args_;
 };
 
-// Calls act(args) with those of the rows of a slot, if there are any; of one matrix with its own.
-// All threads.
+// Calls act(args) for the rows of a slot, if there are any; with a single matrix, for its own
+// arguments. All threads.
 template <class Plan, class Act>
 VQ_DEVICE void for_expert(const LinearArgs& args, int slot, Act act) {
   if constexpr (Plan::config().experts == 0) {

@@ -1,14 +1,13 @@
-// The codes of dataflow fragments: each lane streams those of its own outputs, a run of whole words
-// at a time (layout/linear.h), straight into registers. In a step a lane (g, c) looks up 8 / v
-// entries of v elements of each of its outputs:
+// Codes of the mma dataflow: each lane streams the codes of its own outputs, a run of whole words
+// at a time (layout/linear.h), straight to registers. In a step a lane (g, c) looks up 8 / v
+// entries of v elements for each of its outputs:
 //
 //   own octets     all of octet c
 //   shared ones    fusion registers, n = v / 2: entry c / n of octets c % n, c % n + n, .. below 4;
 //                  for v = 8 the same thing. The lanes that share octets load the same words.
 //
-// Outputs go to lanes as one access brings their codes: where the layout of the codes has groups of
-// T rows, and a lane so many outputs, lane (g, c) has outputs T g .. T g + T - 1 of 8 T; else
-// output g of each 8.
+// Outputs are assigned to lanes by access: if the layout groups the codes of T rows and a lane has
+// T outputs, lane (g, c) has outputs T g .. T g + T - 1 of 8 T; else output g of each 8.
 #pragma once
 
 #include <vq/layout/linear_runs.h>
@@ -17,7 +16,7 @@
 
 namespace vq {
 
-// Load: how codes are read, begun where it stands.
+// `Load` is how codes are read, issued where it is written.
 template <class Plan, class Load = BeginConstant>
 class FragmentCodes {
  public:
@@ -25,8 +24,8 @@ class FragmentCodes {
   static constexpr FormatConfig kFormat = kConfig.weights;
   static constexpr int kTileOutputs = fragment_outputs(kConfig);
   static constexpr int kTiles = kConfig.outputs_per_warp / kTileOutputs;
-  static constexpr int kLaneOutputs = kTileOutputs / 8;   // of a tile
-  static constexpr int kOutputs = kTiles * kLaneOutputs;  // of a lane
+  static constexpr int kLaneOutputs = kTileOutputs / 8;   // outputs of a tile per lane
+  static constexpr int kOutputs = kTiles * kLaneOutputs;  // outputs per lane
   static constexpr int kRunWords = run_words(kConfig);
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
@@ -34,7 +33,7 @@ class FragmentCodes {
   static constexpr int kRowWords =
       static_cast<int>(padded_words(kLayout, row_words(kConfig.in_features, kFormat.vector_size,
                                                        kFormat.num_codebooks, kFormat.index_bits)));
-  // Outputs of a lane whose words one access brings, and words of each of them.
+  // Outputs per lane whose words one access loads, and words of each of them.
   static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
   static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);
   static constexpr int kTogether = kOutputs % kGroup == 0 ? kGroup : 1;
@@ -47,11 +46,11 @@ class FragmentCodes {
     u32 words[kTiles][kLaneOutputs][kRunWords];
   };
 
-  // The warp serves outputs from `first_output` on. Those past the matrix read its last.
+  // Codes of the warp's outputs from `first_output` on. Outputs past the matrix repeat its last.
   VQ_DEVICE FragmentCodes(const u32* codes, i64 first_output)
       : codes_(codes), first_(first_output) {}
 
-  // Output `i` of a lane's of a tile, of a warp that serves outputs from `first` on.
+  // Output `i` of a lane in a tile, for a warp with outputs from `first` on.
   VQ_DEVICE static i64 output_of(i64 first, int tile, int i) {
     const int number = tile * kLaneOutputs + i;
     return first + number / kTogether * (8 * kTogether) + lane_group() * kTogether +
@@ -67,16 +66,17 @@ class FragmentCodes {
       for (int i = 0; i < kLaneOutputs; ++i) {
         if ((tile * kLaneOutputs + i) % kTogether != 0) continue;
         VQ_UNROLL
-        for (int at = 0; at < kRunWords; at += kAtOnce) {
+        for (int piece = 0; piece < kRunWords; piece += kAtOnce) {
           if constexpr (kTogether == 1) {
-            load_run(to.words[tile][i] + at, row(tile, i), word + at);
+            load_run(to.words[tile][i] + piece, row(tile, i), word + piece);
           } else {
             u32 words[kTogether * kAtOnce];
-            load_run(words, row(tile, i), word + at);
+            load_run(words, row(tile, i), word + piece);
             VQ_UNROLL
             for (int n = 0; n < kTogether * kAtOnce; ++n) {
               const int number = tile * kLaneOutputs + i + n / kAtOnce;
-              to.words[number / kLaneOutputs][number % kLaneOutputs][at + n % kAtOnce] = words[n];
+              to.words[number / kLaneOutputs][number % kLaneOutputs][piece + n % kAtOnce] =
+                  words[n];
             }
           }
         }
@@ -84,8 +84,8 @@ class FragmentCodes {
     }
   }
 
-  // The same, of a run that begins before column `end`. Of others nothing is loaded, for a warp
-  // does not end before its loads have come; what the registers held meets x that is zero.
+  // load() of a run that begins before column `end`. Later runs are not loaded, as a warp cannot
+  // end before its loads arrive; the stale registers meet x that is zero.
   VQ_DEVICE void load_before(i64 end, Run& to, i64 run) const {
     if (run * run_columns(kConfig) < end) load(to, run);
   }
@@ -97,8 +97,8 @@ class FragmentCodes {
     return octet_column(kStreams, run_octets(kConfig), step, octet) + number * kFormat.vector_size;
   }
 
-  // Its code of a stage, of the run's words of one output. The place is known once loops are
-  // unrolled, but for which entry of an octet it is where lanes share octets.
+  // The code of a stage in a run's words of one output. Its position is a constant once loops are
+  // unrolled, except the entry of an octet if lanes share octets.
   VQ_DEVICE static auto at(const u32* words, int step, int e, int stage) {
     const int sub_vector = step * kEntries + e;
     if constexpr (kStreams == 4) {
@@ -109,8 +109,8 @@ class FragmentCodes {
   }
 
  private:
-  // The lane's of the octet's codes `first`, `first` + residuals, ..: by one shift where they stand
-  // in one word, else by selects.
+  // This lane's among the octet's codes `first`, `first` + residuals, ..: one shift if they share a
+  // word, else selects.
   VQ_DEVICE static u32 one_of_octet(const u32* words, int first) {
     constexpr int kApart = kFormat.num_codebooks * kFormat.index_bits;
     const int which = place_in_group() / kStreams;
@@ -136,7 +136,7 @@ class FragmentCodes {
     load_words<kCount>(to, from, Load());
   }
 
-  // Where the row of a lane's output begins, or of the first of an access's.
+  // Start of the row of a lane's output, or of the first output of an access.
   VQ_DEVICE const u32* row(int tile, int i) const {
     constexpr bool kInside = kConfig.out_features % outputs_per_block(kConfig) == 0;
     constexpr i64 kLast = (kConfig.out_features - 1) / kTogether * kTogether;

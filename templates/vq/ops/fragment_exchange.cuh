@@ -1,15 +1,14 @@
-// From the lanes that look entries up to those that multiply them (VQ-LLM, section VI-B), for plans
-// that keep the columns of a product in their natural order. What meets is a tile of 8 outputs by 4
-// octets, 4 words a lane (g, c):
+// Moves entries from the lanes that look them up to the lanes that multiply them (VQ-LLM, section
+// VI-B), for plans that keep the natural column order. The unit is a tile of 8 outputs by 4 octets,
+// 4 words per lane (g, c):
 //
 //   before   the entries that the lane looked up, of n = v / 2 words each (fragment_codes.cuh)
 //   after    word c, columns 2c and 2c + 1, of octets 0 .. 3: as mma.m16n8k16 has row g of an
 //   operand
 //
-// Registers: n neighbouring lanes hold the same words of n octets, an octet each, and want one word
-// of all. They turn lane against register in steps 1 .. n - 1: 1, 2, 3 for entries of 8, one for 4,
-// none for 2, as heuristics/fusion/exchange.h has it (docs/internals/dataflows/gemm-mma.md). Shared: through a tile of
-// the warp's and ldmatrix.
+// Registers: n neighbouring lanes hold the same words of n octets, one octet each, and transpose
+// lanes and registers by shuffles in steps 1 .. n - 1, as in heuristics/fusion/exchange.h. Shared:
+// a warp's tile goes through shared memory and ldmatrix.
 #pragma once
 
 #include <vq/kernels/linear_mma/plan.h>
@@ -56,7 +55,8 @@ class FragmentExchange {
  public:
   static constexpr auto kConfig = Plan::config();
 
-  // All lanes of the warp; see above. As they came where the plan permutes x.
+  // Exchanges the words, with all lanes of the warp. A plan that permutes x leaves them as they
+  // are.
   VQ_DEVICE void apply(u32 (&words)[4]) {
     if constexpr (kConfig.fusion == LinearFusion::registers) {
       exchange_words<kConfig.weights.vector_size / 2>(words);
@@ -68,8 +68,8 @@ class FragmentExchange {
  private:
   static constexpr i64 kOffset = shared_layout(kConfig).beside;
 
-  // Two tiles a warp take turns, so that one barrier a tile is enough: who stores in a tile has
-  // passed the barrier of the other since all have read it.
+  // A warp alternates between two tiles, so that one barrier per tile is enough: whoever stores in
+  // a tile has passed the other's barrier since all have read it.
   VQ_DEVICE void through_shared(u32 (&words)[4]) {
     U32x4* tile = shared_part<U32x4>(kOffset) + (warp() * kExchangeTiles + turn_) * kExchangeOctets;
     turn_ ^= 1;

@@ -1,12 +1,12 @@
-// x of a chunk in shared memory, for dataflow fragments: [run][step][row tile], a row tile being
+// x of a chunk in shared memory, for the mma GEMM: [run][step][row tile]; a row tile is
 // fragment_rows rows by the 4 octets of a step (layout/linear.h). Two orders of a row tile:
 //
 //   permuted   fusion permute: [lane], in which lane (g, c) takes the octet that it also looks up.
 //              Pairs: octet c of row g. Halves: words 0 and 2, or 1 and 3, of octet c of row g / 2
 //   natural    other fusions: rows of 4 octets, read by ldmatrix as a row-major operand is
 //
-// Neither has bank conflicts, nor have the stores (steps_together): threads that memory serves at
-// once take steps that follow each other in x.
+// Neither has bank conflicts, nor have the stores (steps_together): lanes served at once take
+// consecutive steps of x.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -21,7 +21,7 @@ class FragmentX {
   static constexpr auto kConfig = Plan::config();
   static constexpr bool kHalves = kConfig.fragment_rows == 4;
   static constexpr bool kNatural = kConfig.fusion != LinearFusion::permute;
-  static constexpr int kWords = kHalves ? 2 : 4;  // a lane's, of one row tile
+  static constexpr int kWords = kHalves ? 2 : 4;  // per lane and row tile
 
   // Zeros past the rows and columns of x. All threads; sync_block before and after.
   VQ_DEVICE static void stage(const LinearArgs& args, int first_row, i64 first_column) {
@@ -76,7 +76,7 @@ class FragmentX {
   static constexpr int kTilePlaces = kNatural ? kConfig.fragment_rows * 4 : 32;
   static constexpr i64 kOffset = shared_layout(kConfig).x;
 
-  // Of a row tile; places are octets, or halves of them where they are stored so.
+  // First place of a row tile; places count octets, or half octets if they are stored so.
   VQ_DEVICE static int first_place(int run, int step, int tile) {
     constexpr int kGap = step_gap_bytes(kConfig) / (kHalves && !kNatural ? 8 : 16);
     const int number = run * kSteps + step;

@@ -1,16 +1,15 @@
-// The query with the scales of a group of keys, for fragment_scores.cuh. Where keys are
-// zero + scale n, a scale and a zero for each channel and group of tokens,
+// The query times the scales of a key group, for fragment_scores.cuh. Keys are zero + scale n, with
+// a scale and a zero for each channel and group of tokens, so
 //
 //   score   q . key = sum of q zero + sum of (q scale) n
 //
-// of which the first is one number for all tokens of the group. A warp makes q scale anew for each
-// group, in two parts as query_fragments.cuh has them, as operand b of products with n: lane l the
-// octet of channels l / kSharing, of every kSharing-th head. The other sum is a product of its own:
-// operand a are the zeros, in all rows alike.
+// The first sum is one number for all tokens of the group: an MMA whose operand a is the zeros,
+// equal in all rows. For the second a warp makes q scale for each group, in two parts
+// (query_fragments.cuh), as operand b of the MMA with n: lane l makes the octet of channels l /
+// kSharing for every kSharing-th head.
 //
-//   shared memory, of a warp   rows of operand words (plan.h): [part][head], then the zeros; and
-//   the words of scales and
-//                              zeros as they come, a channel each
+//   shared memory per warp   rows of operand words (plan.h): [part][head], then the zeros; then the
+//                            words of scales and zeros as loaded, one per channel
 #pragma once
 
 #include <vq/codebook/affine_operands.cuh>
@@ -19,8 +18,8 @@
 
 namespace vq {
 
-// Format says config(), that of the keys. Shared memory is reached by functions of constants alone,
-// as codebook.cuh has it.
+// Format::config() is the keys' format. Shared memory is addressed by functions of constants alone,
+// as in codebook.cuh.
 template <class Plan, class Format>
 class GroupQuery {
  public:
@@ -33,15 +32,15 @@ class GroupQuery {
   using Query = QueryFragments<Plan, 2, kElement, Operand, false>;
   using Octet = typename Query::Octet;
   static constexpr int kQuads = Query::kQuads;
-  static constexpr int kOctets = kHeadDim / 8;  // of a row
+  static constexpr int kOctets = kHeadDim / 8;  // octets per row
   static constexpr int kSharing = 32 / kOctets;
   static constexpr int kOfRow = static_cast<int>(scale_words(kFormat, kHeadDim));
-  static constexpr int kFirstScale = static_cast<int>(code_words(kFormat, kHeadDim));  // of a row
+  static constexpr int kFirstScale = static_cast<int>(code_words(kFormat, kHeadDim));  // in a row
   static_assert(kHeadDim % 8 == 0 && kOctets <= 32, "");
 
-  // The largest magnitude of a query: scales of f16 are 131008 / 15 at most. Of products that are
-  // no normal f16, as of a small scale, a score loses up to 2^-24 of them, which counts for queries
-  // of thousands.
+  // Peak magnitude of the scaled query. Scales of f16 are at most 131008 / 15. If products are
+  // subnormal in f16, as for a small scale, a score loses up to 2^-24 of them, which matters for
+  // queries of thousands.
   static constexpr float kPeak = 4.0f;
 
   // Words that one copy moves: of one token's row, and 8 bytes at most, which go by way of L1:
@@ -51,14 +50,14 @@ class GroupQuery {
                        kConfig.code_words % 2 == 0 && kOfRow % 2 == 0;
     return pairs ? 2 : 1;
   }
-  // Where this lane's words of the first copy stand, from the group's first row on; row(i): words
-  // to row i of the group.
+  // Offset of this lane's words of the first copy from the group's first row; row(i) is the word
+  // offset of row i of the group.
   template <class Row>
   VQ_DEVICE static int first_place(Row row) {
     return place_of(lane() * width(), row);
   }
-  // Begins to copy the scales and zeros of a group to shared memory, once make() has been called
-  // for the last one. `from`: where this lane's first words stand.
+  // Begins to copy a group's scales and zeros to shared memory, after make() has used the last
+  // ones. `from` is the address of this lane's first words.
   template <class Row>
   VQ_DEVICE static void copy(const u32* from, Row row) {
     using Words = Either<width() == 2, U32x2, u32>;
@@ -93,13 +92,13 @@ class GroupQuery {
   // read_copied() does.
   template <class Read>
   VQ_DEVICE static void make(float (&zeros)[kQuads], Read read) {
-    u32 words[8], by[4], zero[4];
+    u32 words[8], scale[4], zero[4];
     read(words, octet());
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const u32 first = words[Operand::channel(2 * i)];
       const u32 second = words[Operand::channel(2 * i + 1)];
-      by[i] = byte_permute(first, second, 0x5410u);
+      scale[i] = byte_permute(first, second, 0x5410u);
       zero[i] = byte_permute(first, second, 0x7632u);
     }
     const bool has_octet = kOctets * kSharing == 32 || lane() / kSharing < kOctets;
@@ -116,9 +115,9 @@ class GroupQuery {
       load_octet(low, query_words(0) + place(Query::row_of(head, 1)), true);
       VQ_UNROLL
       for (int w = 0; w < 4; ++w) {
-        const u32 product = fused2<kElement>(high[w], by[w], 0x80008000u);
-        const u32 left = fused2<kElement>(high[w], by[w], product ^ 0x80008000u);
-        low[w] = fused2<kElement>(low[w], by[w], left);
+        const u32 product = fused2<kElement>(high[w], scale[w], 0x80008000u);
+        const u32 left = fused2<kElement>(high[w], scale[w], product ^ 0x80008000u);
+        low[w] = fused2<kElement>(low[w], scale[w], left);
         high[w] = product;
       }
       store_octet(own() + place(Query::row_of(head, 0)), high);
@@ -131,8 +130,8 @@ class GroupQuery {
   VQ_DEVICE static void read(Octet& to, int octet) { Query::read_from(own(), to, octet); }
   template <int kTiles>
   VQ_DEVICE static void multiply(float (&sums)[(kTiles + 1) / 2][Query::kProducts][4],
-                                 const u32 (&octets)[kTiles][4], const Octet& of) {
-    Query::multiply(sums, octets, of);
+                                 const u32 (&octets)[kTiles][4], const Octet& query_octet) {
+    Query::multiply(sums, octets, query_octet);
   }
 
  private:
@@ -156,7 +155,7 @@ class GroupQuery {
     const int own = lane() / kSharing;
     return kOctets * kSharing == 32 || own < kOctets ? own : kOctets - 1;
   }
-  // Of this lane's octet in row `row`.
+  // Offset of this lane's octet in row `row`.
   VQ_DEVICE static int place(int row) {
     constexpr int kOfQuarter = kOctets / 4;
     return query_word(Query::kQuarter, 4, row, octet() / kOfQuarter, octet() % kOfQuarter * 4);
@@ -171,8 +170,8 @@ class GroupQuery {
     float sums[2][kQuads][4] = {};
     VQ_UNROLL
     for (int i = 0; i < Query::kOctets; ++i) {
-      Octet of;
-      Query::read_from(query_words(1), of, i);
+      Octet query_octet;
+      Query::read_from(query_words(1), query_octet, i);
       u32 a[4];
       load_octet(a, own() + query_word(Query::kQuarter, 4, 2 * kHeads, place_in_group(), i * 4),
                  true);
@@ -180,7 +179,8 @@ class GroupQuery {
       for (int quad = 0; quad < kQuads; ++quad) {
         VQ_UNROLL
         for (int half = 0; half < 2; ++half) {
-          const u32 b[2] = {of.words[quad][2 * half], of.words[quad][2 * half + 1]};
+          const u32 b[2] = {query_octet.words[quad][2 * half],
+                            query_octet.words[quad][2 * half + 1]};
           mma_m16n8k16<kElement>(sums[half][quad], a, b);
         }
       }

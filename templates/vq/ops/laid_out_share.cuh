@@ -1,9 +1,8 @@
-// x of a block's split for dataflow rowgroups without a kernel before: the block lays out all of
-// its columns in shared memory before the first product (layout/warpgroup_steps.h).
+// x of a block's split for wgmma_large_m without a pre-pass: the block lays out all of its columns
+// in shared memory before the first MMA (layout/warpgroup_steps.h).
 //
-// A thread takes a row of a step, the octets of four lanes. Threads that follow each other take the
-// steps of a run, whose octets follow each other in x; the 16 bytes between steps keep them from
-// meeting in a bank.
+// A thread takes a row of a step, the octets of four lanes. Consecutive threads take the steps of a
+// run, whose octets are contiguous in x; the 16 bytes between steps avoid bank conflicts.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -38,7 +37,7 @@ class LaidOutShare {
   static constexpr int kRows = kConfig.rows_per_block;
   static constexpr int kRunSteps = run_steps(kConfig);
   static constexpr int kAll = share_steps(kConfig) * kRows;
-  // Rows of a thread, and those whose loads are on their way together.
+  // Rows per thread, and rows whose loads are in flight together.
   static constexpr int kTurns = ceil_div(kAll, kConfig.threads);
   static constexpr int kTogether = kTurns < 4 ? kTurns : 4;
   struct Row {

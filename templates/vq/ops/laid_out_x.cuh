@@ -1,5 +1,5 @@
-// x for dataflow rowgroups: laid out once by a kernel of its own, in the workspace, as it is to
-// stand in shared memory (layout/warpgroup_steps.h), and copied there piece by piece.
+// x of the wgmma_large_m dataflow: a pre-pass stores it in the workspace in its shared-memory
+// layout (layout/warpgroup_steps.h), and blocks copy it piece by piece.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -41,9 +41,9 @@ VQ_DEVICE void linear_rows_of_x(const LinearArgs& args) {
   for_expert<Plan>(args, block_z(), [](const LinearArgs& own) { lay_out_rows<Plan>(own); });
 }
 
-// The x of a block's split, piece by piece, within runs, unlike BulkRing. One thread asks for
-// pieces; a place is asked for again behind the barrier of the next piece but one, before which
-// each warp has waited for its products.
+// Pipeline of x for a block's split, piece by piece, within runs (unlike BulkRing). One thread
+// issues copies; a stage is refilled after the barrier two pieces later, before which each warp has
+// waited for its MMAs.
 template <class Plan>
 class XRing {
  public:
@@ -53,7 +53,7 @@ class XRing {
   static constexpr int kBytes = piece_bytes(kConfig);
   static constexpr int kAhead = kRingPieces - 2;  // pieces asked for before the one that is awaited
 
-  // Of warps that take what group number `group` along the columns does.
+  // The pipeline of the warps that multiply group number `group` along the columns.
   VQ_DEVICE XRing(const LinearArgs& args, int group)
       : from_(args.staged + block_y() * laid_out_row_bytes(kConfig) +
               Work::begin() / 32 * step_bytes(kConfig)),
@@ -66,14 +66,14 @@ class XRing {
     VQ_UNROLL
     for (int i = 0; i < kRingPieces; ++i) bulk_barrier_begin(barrier(i));
   }
-  // The same thread.
+  // Issues the first copies. The thread that initialized the barriers calls it.
   VQ_DEVICE void ask_for_first() const {
     VQ_UNROLL
     for (int i = 0; i < kAhead; ++i) ask_for(i);
   }
 
-  // Operand b of the first product of a step of a run. All threads, steps in their order, when a
-  // warp has no products in flight but those of the step before.
+  // Operand b of the first MMA of a step of a run. All threads call it in step order, with no MMAs
+  // in flight but the previous step's.
   VQ_DEVICE u64 step(int number) {
     if (number % kSteps == 0) {
       ++piece_;
@@ -95,9 +95,9 @@ class XRing {
   }
   VQ_DEVICE void ask_for(int piece) const {
     if (piece >= count_) return;
-    const int to = piece % kRingPieces;
-    bulk_barrier_expect(barrier(to), kBytes);
-    copy_bulk(buffer(to), from_ + i64{piece} * kBytes, kBytes, barrier(to));
+    const int place = piece % kRingPieces;
+    bulk_barrier_expect(barrier(place), kBytes);
+    copy_bulk(buffer(place), from_ + i64{piece} * kBytes, kBytes, barrier(place));
   }
 
   const u8* from_;

@@ -1,5 +1,5 @@
-// What the blocks of gemv and gemm have in common: their share of the columns, the codebook units
-// that serve it, where sums go, and how those of the splits become one.
+// What the blocks of GEMV and GEMM share: their columns and codebook units, where sums go, and how
+// split-K sums merge.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -59,7 +59,7 @@ struct LinearWork {
       return args.rows;
     }
   }
-  // Whether any of them is the block's: its first one is, then.
+  // True if the block has any row, and then it has its first one.
   VQ_DEVICE static bool has_rows(const LinearArgs& args) {
     if constexpr (kRows <= kConfig.rows_per_block) {
       return true;
@@ -107,8 +107,8 @@ struct LinearWork {
     return words;
   }
 
-  // Where this block's split leaves its sum of an output and row; of a multiple of four outputs and
-  // of partials, 16-byte aligned.
+  // Where this block's split stores its sum of an output and row; 16-byte aligned if `output` is a
+  // multiple of four and partials are aligned.
   VQ_DEVICE static float* partial(const LinearArgs& args, int row, i64 output) {
     return args.partials + (split() * kTotalRows + row) * kOutFeatures + output;
   }
@@ -125,7 +125,7 @@ struct LinearWork {
     }
   }
 
-  // The same with the output's scale, loaded before.
+  // The scale of an output, loaded early.
   VQ_DEVICE static float output_scale(const LinearArgs& args, i64 output) {
     constexpr bool kScales = kConfig.output_scales && splits(kConfig) == 1;
     return kScales && output < kOutFeatures ? load_global(args.output_scales + output) : 1.0f;
@@ -138,9 +138,9 @@ struct LinearWork {
     }
   }
 
-  // Where the sums of an output go, of rows from one on.
+  // Destinations of an output's sums, for rows from `row` on.
   struct Results {
-    float* partials;  // of which only one is used
+    float* partials;  // only one of the two is used
     u16* y;
     float scale;
     int rows;  // that are wanted
@@ -196,7 +196,7 @@ struct LinearWork {
     }
   }
 
-  // Where the plan has the last block merge, that of those which share outputs and rows does.
+  // Merges splits in the last block that shares outputs and rows, if the plan says so.
   VQ_DEVICE static void merge_if_last(const LinearArgs& args) {
     if constexpr (kConfig.combine == Combine::last_block) {
       constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
@@ -213,7 +213,7 @@ struct LinearWork {
     }
   }
 
-  // Whether a sum is to be written. Of a cluster's block all are, whose place no other takes.
+  // True if a sum is to be written. Cluster blocks write all sums, as each has its own place.
   VQ_DEVICE static bool is_wanted(const LinearArgs& args, int row, i64 output) {
     if constexpr (in_clusters(kConfig)) return true;
     return output < kOutFeatures && row < rows(args);
@@ -225,7 +225,7 @@ struct LinearWork {
     if constexpr (kConfig.output_scales) scale = load_global(args.output_scales + output);
     finish_scaled(args, row, output, sum, scale);
   }
-  // The same with the output's scale, which counts where the problem has any.
+  // finish() with the output's scale, used if the problem has output scales.
   VQ_DEVICE static void finish_scaled(const LinearArgs& args, int row, i64 output, float sum,
                                       float scale) {
     store_global(args.y + row * kOutFeatures + output,
@@ -257,7 +257,7 @@ struct LinearWork {
   }
 };
 
-// What a block of one matrix does: the sums of a Block, and nothing where it has no rows.
+// Block of a single matrix: a Block's sums, and nothing if it has no rows.
 template <class Plan, class Block>
 VQ_DEVICE void matrix_block(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
@@ -266,8 +266,8 @@ VQ_DEVICE void matrix_block(const LinearArgs& args) {
   Work::end_sums(args);
 }
 
-// The same of any dataflow. Of grouped products no codes are loaded ahead: whose they are is known
-// behind the launch before.
+// Entry point of every linear kernel. An MoE kernel cannot prefetch codes before
+// after_last_launch(): the expert offsets come from the previous kernel.
 template <class Plan, class Block>
 VQ_DEVICE void linear_block(const LinearArgs& args) {
   if constexpr (Plan::config().experts == 0) {  // not by way of the other: registers differ

@@ -1,6 +1,6 @@
-// Chunks that some warps of a block make in places of shared memory, in turn, while the others read
-// them. No barrier of the block stands between them: a warp waits for makers where it is ahead of
-// them, and makers wait for the last reader of what stands in the place.
+// Producer/consumer pipeline of kPlaces stages in shared memory: some warps fill a stage while
+// others read another. It needs no __syncthreads: consumers wait for producers, and producers wait
+// for a stage's last consumer.
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -8,14 +8,13 @@
 
 namespace vq {
 
-// Each warp has its own, of a block where kMakers warps make each chunk and kReaders read it.
+// Each warp has its own object; kMakers warps of the block make each chunk and kReaders read it.
 template <int kPlaces, int kBytes, int kMakers, int kReaders>
 class MadeRing {
  public:
-  // Where in shared memory `places`, [kPlaces][kBytes], and `beside`, [kPlaces][kRingBesideBytes],
-  // begin: offsets, aligned to 16 bytes. Pointers of a chunk are made of shared_memory() anew: of
-  // one that had been kept in a member, NVRTC 13.0 took stores for unreachable. `before` chunks
-  // have been made and read.
+  // Stages `places`, [kPlaces][kBytes], and `beside`, [kPlaces][kRingBesideBytes], are offsets in
+  // shared memory, aligned to 16 bytes; `before` chunks have passed. Pointers are rebuilt from
+  // shared_memory() each time: with one kept in a member, NVRTC 13.0 took stores for unreachable.
   VQ_DEVICE MadeRing(i64 places, i64 beside, u32 before = 0)
       : places_(places),
         beside_(beside),
@@ -32,7 +31,7 @@ class MadeRing {
     }
   }
 
-  // Where this chunk stands.
+  // Address of this chunk.
   VQ_DEVICE u8* chunk() const { return shared_part<u8>(places_ + place_ * kBytes); }
   VQ_DEVICE void advance() {
     if (number_ < kPlaces) ++number_;
@@ -48,8 +47,8 @@ class MadeRing {
     if (lane() == 0) bulk_barrier_arrive(read(place_ == 0 ? kPlaces - 1 : place_ - 1));
   }
 
-  // All lanes of a maker: waits until nobody reads what stands there; and its part of the chunk
-  // stands there.
+  // Both take all lanes of a producer: await_free() waits until nobody reads the stage, and the
+  // other publishes the lanes' part of the chunk.
   VQ_DEVICE void await_free() const {
     if (number_ == kPlaces) bulk_barrier_wait(read(place_), phase_ ^ 1u);
   }
@@ -67,7 +66,7 @@ class MadeRing {
 
   i64 places_;
   i64 beside_;
-  int number_;  // of this chunk, or kPlaces where it is more
+  int number_;  // number of this chunk, at most kPlaces
   int place_;
   u32 phase_;
 };

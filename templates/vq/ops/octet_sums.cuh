@@ -1,12 +1,10 @@
-// What a lane of a warp group looks up in a step, 8 columns of an output, and what operand words of
-// 16 bits it makes of that: the sum of the residual stages.
+// Octets of a warpgroup's lanes: 8 columns of an output, looked up and summed over residual stages,
+// as 16-bit operand words.
 //
-//   elements   entries as they come, added up in 16 bits; stages with scales are added in fp32 as
-//              they are looked up, and rounded
-//   bytes      of formats whose sums are bytes (byte_table.cuh): half of the shared memory's
-//   passes.
-//              Stages are added up as bytes, which are exact as elements; scale() makes them
-//              numbers
+//   elements   entries are summed in 16 bits; stages with scales in fp32 as they are looked up,
+//              and rounded
+//   bytes      formats whose sums fit bytes (byte_table.cuh): half of the shared-memory wavefronts.
+//              Byte sums are exact as elements; scale() makes them numbers
 #pragma once
 
 #include <vq/codebook/codebook.cuh>
@@ -69,7 +67,7 @@ class OctetSums<Plan, true> {
   using Begun = typename Table::Begun;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kEntries = 8 / kConfig.weights.vector_size;
-  static constexpr int kWords = kConfig.weights.vector_size / 4;  // of an entry, as bytes
+  static constexpr int kWords = kConfig.weights.vector_size / 4;  // words per entry, as bytes
 
   VQ_DEVICE explicit OctetSums(const LinearArgs& args) : table_(args) {}
 

@@ -1,12 +1,12 @@
-// The query of a block as operand b of a product of bytes, for keys of int8 entries, whose bytes
-// are operand a as they come from their lookup. Lanes, channels and columns as query_fragments.cuh
-// has them in parts: column n is head n / 2 of a quad, part n % 2; an octet of channels is k of one
-// product of m16n8k32, its first four at k = 4c.., the others at k = 16 + 4c.. .
+// The query as operand b of byte MMAs, for keys with int8 entries, whose bytes are operand a as
+// they come from the lookup. Lanes, channels and columns are as in query_fragments.cuh in parts:
+// column n is head n / 2 of a quad, part n % 2; an octet of channels is k of one m16n8k32, its
+// first four at k = 4c.., the others at k = 16 + 4c.. .
 //
-// A head's row is scaled to kPeak at most and rounded to integers v = 128 high + low, high and low
-// within a byte: about 15 bits of the largest magnitude, no coarser than what 16-bit elements leave
-// of a score. Sums of integers are exact: 128 * 127 * 128 + 128 * 64 for each channel and stage is
-// below 2^31 up to 1028 of them.
+// A head's row is scaled to kPeak at most and rounded to integers v = 128 high + low, with high and
+// low in a byte: about 15 bits of the largest magnitude, no coarser than 16-bit elements. Integer
+// sums are exact: 128 * 127 * 128 + 128 * 64 per channel and stage stays below 2^31 up to 1028 of
+// them.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -29,7 +29,7 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Sum = i32;
   static_assert(Plan::config().head_dim * Plan::config().keys.num_codebooks <= 1024, "");
 
-  // As QueryFragments has them.
+  // QueryFragments::prepare() for bytes.
   template <class Weight>
   VQ_DEVICE static void prepare(u32* words, int head, const float* row, float factor,
                                 Weight weight) {
@@ -38,7 +38,7 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
       VQ_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int channel = i / 2 * 8 + Order::channel(i % 2 * 4 + j);
-        // What is no number comes of a row whose peak is none, which makes none of the scores.
+        // NaN comes only from a row whose peak is NaN, and scores do not use it.
         const i32 whole =
             nearest_within(load_shared(row + channel) * factor * weight(channel), kPeak);
         const i32 first = (whole + 64) >> 7;  // 64: the second is within -64 .. 63
@@ -55,14 +55,14 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
   // sums += the products of octet `of` of the keys of pairs of tiles, as QueryFragments has them.
   template <int kTiles>
   VQ_DEVICE void multiply(i32 (&sums)[(kTiles + 1) / 2][kProducts][4],
-                          const u32 (&octets)[kTiles][2], const Octet& of) const {
+                          const u32 (&octets)[kTiles][2], const Octet& query_octet) const {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; tile += 2) {
       u32 a[4];
       pair_tiles(a, octets, tile, 0);
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
-        mma_m16n8k32_s8(sums[tile / 2][quad], a, of.words[quad]);
+        mma_m16n8k32_s8(sums[tile / 2][quad], a, query_octet.words[quad]);
       }
     }
   }
@@ -73,9 +73,10 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
                                     float (&scores)[kTiles][kQuads]) {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) {
-      const auto& of = sums[i / kQuads / 2][i % kQuads];
+      const auto& products = sums[i / kQuads / 2][i % kQuads];
       const int first = i / kQuads % 2 * 2;
-      scores[i / kQuads][i % kQuads] = static_cast<float>(of[first] * 128 + of[first + 1]);
+      scores[i / kQuads][i % kQuads] =
+          static_cast<float>(products[first] * 128 + products[first + 1]);
     }
   }
 };

@@ -1,18 +1,18 @@
-// The query of a block as the tensor core's operand b. Lane (g, c) holds of
-// its column all its channels [c head_dim / 4, (c + 1) head_dim / 4). Columns n of a product:
+// The query as the tensor core's operand b. Lane (g, c) holds the channels [c head_dim / 4, (c + 1)
+// head_dim / 4) of its column. Columns n of an MMA:
 //
 //   in parts   head n / 2 of a quad of four, part n % 2: c0 + c1 is the score of head c
 //   whole      of a pair of quads head n / 2 of quad n % 2, where there are pairs: c0 is the
 //              score of head c of the first, c1 of the second; else as in parts, with zeros for
 //              the second
 //
-// The order of channels is free: words w0..w3 of an octet of a key, as they come from their lookup,
-// are k of two products, w0 and w1 of the first, for rows g and g + 8 the same octet of two tokens
+// The order of channels is free: words w0..w3 of a key octet, as they come from the lookup, are k
+// of two MMAs, w0 and w1 of the first; rows g and g + 8 are the same octet of two tokens
 // (attention_mma.cuh).
 //
-// A raw query is exact in 16 bits, and whole. One that was transformed, or has taken the keys'
-// stage scales, is not, and scores may be large: it is scaled to 128 at most and parted in two, the
-// second what the first's rounding left.
+// A raw query is exact in 16 bits and kept whole. A transformed or scaled one is not, and scores
+// may be large: it is scaled to 128 at most and split in two parts, the second being the first's
+// rounding error.
 #pragma once
 
 #include <vq/layout/query_words.h>
@@ -60,8 +60,8 @@ VQ_DEVICE void pair_tiles(u32 (&a)[4], const u32 (&octets)[kTiles][kWords], int 
   a[2] = octets[tile][i + 1], a[3] = paired ? other[i + 1] : 0u;
 }
 
-// What both forms of the query have: operand words of kOctetWords an octet, in kParts parts, 1
-// or 2. They may be held in registers unless kNear is false.
+// Common part of both query forms: operand words, kOctetWords per octet, in kParts parts, 1 or 2.
+// They may be in registers unless kNear is false.
 template <class Plan, int kParts, int kOctet, bool kNear = true>
 class QueryOperand {
  public:
@@ -72,14 +72,14 @@ class QueryOperand {
   static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
   static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
-  // The row of operand words of a head's part. Where lanes write those of two heads at a time,
-  // these lie in other banks, and so do the parts of a head, which lanes read together.
+  // Row of operand words of a head's part. If lanes write two heads at a time, the heads are in
+  // different banks, and so are the parts of a head, which lanes read together.
   VQ_HD static constexpr int row_of(int head, int part) {
     return head * kParts + (kNear ? part : (part + head) % kParts);
   }
 
-  // Of bytes those of 16 heads of 128 channels are in registers too, which 8 warps have left unless
-  // values are scalar: of a step's 80 loads from shared memory 16 fall away.
+  // With bytes, 16 heads of 128 channels fit in registers too if values are not scalar: 8 warps
+  // have them free, and a step needs fewer shared-memory loads.
   static constexpr bool kMany = kQuads > 2 && kOctet == 2 && kConfig.keys.int8_entries &&
                                 !is_scalar(kConfig.values.decoder) &&
                                 kProducts * kOctets * kOctet <= 32;
@@ -95,8 +95,8 @@ class QueryOperand {
     }
   }
 
-  // Operand words of an octet, of all products; those of few heads are in registers, those of more
-  // in shared memory, to be read ahead of their use.
+  // Operand words of an octet for all MMAs. Those of few heads are in registers; those of more are
+  // in shared memory, read ahead of their use.
   struct Octet {
     u32 words[kProducts][kOctetWords];
   };
@@ -111,7 +111,7 @@ class QueryOperand {
       }
     }
   }
-  // The same of rows at `words`.
+  // read() from rows at `words`.
   VQ_DEVICE static void read_from(const u32* words, Octet& to, int octet) {
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
@@ -188,11 +188,11 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
     }
   }
 
-  // sums += the products of octet `of` of the keys of pairs of tiles of 8 tokens with all heads: of
-  // the first tile c0 and c1, of the second c2 and c3, which stand for c0 and c1 above.
+  // Adds the products of the keys' octet `octet` in pairs of tiles of 8 tokens with all heads: c0
+  // and c1 are the first tile's, c2 and c3 the second's.
   template <int kTiles>
   VQ_DEVICE static void multiply(float (&sums)[(kTiles + 1) / 2][kProducts][4],
-                                 const u32 (&octets)[kTiles][4], const Octet& of) {
+                                 const u32 (&octets)[kTiles][4], const Octet& query_octet) {
     VQ_UNROLL
     for (int i = 0; i < 4; i += 2) {
       VQ_UNROLL
@@ -201,7 +201,7 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
         pair_tiles(a, octets, tile, i);
         VQ_UNROLL
         for (int product = 0; product < kProducts; ++product) {
-          const u32 b[2] = {of.words[product][i], of.words[product][i + 1]};
+          const u32 b[2] = {query_octet.words[product][i], query_octet.words[product][i + 1]};
           mma_m16n8k16<kElement>(sums[tile / 2][product], a, b);
         }
       }
@@ -216,9 +216,10 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
     for (int i = 0; i < kTiles * kQuads; ++i) {
       const int tile = i / kQuads;
       const int quad = i % kQuads;
-      const auto& of = sums[tile / 2][kPaired ? quad / 2 : quad];
+      const auto& products = sums[tile / 2][kPaired ? quad / 2 : quad];
       const int first = tile % 2 * 2;
-      scores[tile][quad] = kPaired ? of[first + quad % 2] : of[first] + of[first + 1];
+      scores[tile][quad] =
+          kPaired ? products[first + quad % 2] : products[first] + products[first + 1];
     }
   }
 };

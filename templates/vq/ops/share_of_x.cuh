@@ -1,8 +1,7 @@
-// x of a block's columns as bytes in shared memory, for dataflow bytegroups without a kernel
-// before: all of them at once, by all warps. Order and scales: linear_int8_wgmma/plan.h.
-//
-// A warp turns some rows at a time, lane l octets l, l + 32, .. of each. The words of an octet go
-// to four core matrices; those of 8 steps, which a warp's lanes have, meet in no bank.
+// x of a block's columns as bytes in shared memory, for int8_wgmma without a pre-pass: all warps
+// convert all columns at once (order and scales: linear_int8_wgmma/plan.h). A warp converts some
+// rows at a time, lane l octets l, l + 32, .. of each row. An octet's words go to four core
+// matrices; the 8 steps of a warp's lanes have no bank conflicts.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -27,13 +26,13 @@ class ShareOfX {
                                 [&](int turn) { store(rows, turn); }, meanwhile);
   }
 
-  // Where the chunk that begins at a column stands.
+  // Address of the chunk that begins at a column.
   VQ_DEVICE static u8* chunk(i64 first_column) {
     const auto number = static_cast<int>((first_column - Work::begin()) / kConfig.chunk_columns);
     return shared_part<u8>(Work::at().x + number * chunk_bytes(kConfig));
   }
 
-  // By which the integers of a row of the block become numbers.
+  // Factor from the integers of a row of the block to numbers.
   VQ_DEVICE static float scale(int row) { return load_shared(scales() + row); }
 
  private:
@@ -42,7 +41,7 @@ class ShareOfX {
   static constexpr int kColumns = staged_chunks(kConfig) * kConfig.chunk_columns;
   static constexpr int kOctets = share_octets(kConfig);
   static constexpr int kRunOctets = run_octets(kConfig);
-  // Rows of a warp, and those whose loads are on their way together.
+  // Rows per warp, and rows whose loads are in flight together.
   static constexpr int kTurns = ceil_div(kRows, kWarps);
   static constexpr int kMost = kOctets < 8 ? 8 / kOctets : 1;
   static constexpr int kTogether = kTurns < kMost ? kTurns : kMost;
@@ -104,9 +103,9 @@ class ShareOfX {
         shared_part<u8>(Work::at().x) + step * step_stride(kConfig) + row * kCoreRowBytes + c * 4;
     VQ_UNROLL
     for (int k = 0; k < 2; ++k) {
-      u8* const at = to + k * k_octet_bytes(kConfig);
-      store_shared(reinterpret_cast<u32*>(at), high[k]);
-      store_shared(reinterpret_cast<u32*>(at + kRows * kCoreRowBytes), low[k]);
+      u8* const octet_bytes = to + k * k_octet_bytes(kConfig);
+      store_shared(reinterpret_cast<u32*>(octet_bytes), high[k]);
+      store_shared(reinterpret_cast<u32*>(octet_bytes + kRows * kCoreRowBytes), low[k]);
     }
   }
 };

@@ -9,18 +9,18 @@ namespace vq {
 struct SplitBytes {
   static constexpr float kPeak = 127.0f * 256.0f;
 
-  // The larger of both halves of `peak` and the magnitudes of 8 elements, as bits: their order is
-  // that of the numbers, with what is none above them.
+  // The larger of both halves of `peak` and the magnitudes of 8 elements, as bits: they order as
+  // the numbers do, with NaN above all.
   VQ_DEVICE static u32 peak_bits(u32 peak, const U32x4& octet) {
     VQ_UNROLL
     for (int w = 0; w < 4; ++w) peak = larger_halves(peak, word_of(octet, w) & 0x7fff7fffu);
     return peak;
   }
-  // Of all lanes.
+  // The peak over all lanes.
   VQ_DEVICE static u32 peak_of_warp(u32 peak) {
     return largest_of_warp(larger_halves(peak, peak >> 16) & 0xffffu);
   }
-  // As a number: NaN where one is no finite number.
+  // The peak as a number: NaN if an element is not finite.
   template <Element kElement>
   VQ_DEVICE static float peak(u32 bits) {
     const u32 low = bits & 0xffffu, high = bits >> 16;
@@ -30,13 +30,13 @@ struct SplitBytes {
                             : float_from_bits(0x7fc00000u);
   }
 
-  // To and from integers; a row whose peak is below kLeast, for which the factor may be none, is as
-  // zeros.
+  // Factors to and from integers. A row whose peak is below kLeast counts as zeros; its factor may
+  // be NaN or infinite.
   VQ_DEVICE static float factor_of(float peak) {
-    // By way of a number from 1 to 2, whose reciprocal is one in any case.
+    // Scales to [1, 2) first, where the reciprocal is a normal number.
     const u32 power = float_bits(peak) & 0x7f800000u;
     const float part = float_from_bits((float_bits(peak) & 0x007fffffu) | 0x3f800000u);
-    constexpr int kPeakPower = 14;  // of two in kPeak
+    constexpr int kPeakPower = 14;  // power of two of kPeak
     const float scaled = kPeak / (1 << kPeakPower) * reciprocal(part);
     const float to_peak = float_from_bits(((2 * 127u + kPeakPower) << 23) - power);
     return peak > kLeast ? scaled * to_peak : 0.0f;

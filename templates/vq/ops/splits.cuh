@@ -1,6 +1,5 @@
-// What merging splits takes, whoever does it: loads of several splits in flight that are used in
-// the order of the splits, so that the bits of a sum depend neither on who merges nor on when; and
-// how a block learns that it is the last.
+// Merging of splits: loads of several splits are in flight but used in split order, so that the
+// bits of a sum depend neither on who merges nor on when; and the test for the last block.
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -28,19 +27,15 @@ VQ_DEVICE void in_order(Load load, Use use) {
   }
 }
 
-// How a partial is read by a block of the launch that stored it; by a kernel of its own, by
-// LoadGlobal.
+// Loads a partial that a block of this launch stored; a separate kernel uses LoadGlobal.
 struct LoadOfThisLaunch {
   VQ_DEVICE float operator()(const float* pointer) const { return load_global_coherent(pointer); }
 };
 
-// Called once by all threads of each of `blocks` blocks when their partials are stored and a word
-// of shared memory, at `shared`, is no longer needed: true in the block that calls last, which may
-// then load the partials of all with load_global_coherent. `counter` is 0 before the first call and
-// after the last.
-//
-// The barrier hands the stores of the block's threads to one of them, whose addition releases them
-// all to the device: a fence a thread would wait for the same stores once a warp.
+// True in the last of `blocks` blocks to call it: it may load all partials by load_global_coherent.
+// All threads call it once, after their stores; it overwrites the word at `shared`, and `counter`
+// is 0 before and after. One thread releases all stores after a barrier: a fence each would wait
+// more.
 VQ_DEVICE bool is_last_of(int blocks, u32* counter, i64 shared = 0) {
   u32* const told = shared_part<u32>(shared);
   sync_block();

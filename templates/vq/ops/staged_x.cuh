@@ -19,7 +19,7 @@ class StagedRow {
   static constexpr int kRows = kConfig.rows_per_block;
   static constexpr int kThreads = staging_threads(kConfig);
   static constexpr int kAllSteps = static_cast<int>(staged_steps(kConfig));
-  static constexpr int kSteps = ceil_div(kAllSteps, kThreads);  // of a thread, the last maybe none
+  static constexpr int kSteps = ceil_div(kAllSteps, kThreads);  // per thread, the last maybe empty
 
   VQ_DEVICE StagedRow(const LinearArgs& args, int row) : args_(args), row_(row) {}
 
@@ -38,7 +38,7 @@ class StagedRow {
   }
 
  private:
-  static constexpr int kOctets = 4;  // of a step: those that a product's four lanes look up
+  static constexpr int kOctets = 4;  // octets per step: those that an MMA's four lanes look up
 
   VQ_DEVICE static int step_of(int i) { return thread_index() + i * kThreads; }
 

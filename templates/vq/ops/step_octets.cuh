@@ -17,7 +17,7 @@ VQ_DEVICE U32x4 step_octet(const LinearArgs& args, int row, int step, int c) {
   return column < Work::kInFeatures ? Work::x_octet(args, row, column) : U32x4{};
 }
 
-// A row of a step as it is to stand, turned by naming: k octet p is word p of all four octets.
+// A row of a step in its shared-memory layout, transposed: k octet p is word p of all four octets.
 VQ_DEVICE U32x4 k_octet(const U32x4 (&octets)[kStepOctets], int p) {
   return {word_of(octets[0], p), word_of(octets[1], p), word_of(octets[2], p),
           word_of(octets[3], p)};

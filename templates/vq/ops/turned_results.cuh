@@ -1,13 +1,13 @@
-// Results of products by warp groups, written by rows. As wgmma leaves its sums, a lane has some
-// rows of two outputs, and a store of each of them would be 2 or 4 bytes wide. Turned within the
-// warp, a lane has four outputs of a row, and four lanes write 32 bytes of y or 64 of partials:
+// Epilogue that transposes wgmma sums within a warp and writes results by rows. wgmma leaves a lane
+// rows of two outputs, whose stores would be 2 or 4 bytes wide; transposed, a lane has four outputs
+// of a row, and four lanes write 32 bytes of y or 64 of partials:
 //
 //   lane (g, c)    outputs g and g + 8, of rows 2 c and 2 c + 1
 //   turned         outputs 2 c, 2 c + 1 and 8 + 2 c, 9 + 2 c, of row g
 //   exchanged      c even: outputs 2 c .. 2 c + 3; c odd: 6 + 2 c .. 9 + 2 c
 //
-// Where a lane's outputs are 2 g and 2 g + 1 (fragment_codes.cuh), it has outputs 4 c .. 4 c + 3
-// once they are turned.
+// A lane whose outputs are 2 g and 2 g + 1 (fragment_codes.cuh) has outputs 4 c .. 4 c + 3 after
+// the transposition.
 #pragma once
 
 #include <vq/lanes/fragment_lanes.cuh>
@@ -15,7 +15,7 @@
 
 namespace vq {
 
-// kTogether: outputs of a lane side by side.
+// kTogether is the number of a lane's adjacent outputs.
 template <class Plan, int kTogether>
 struct TurnedResults {
   using Work = LinearWork<Plan>;
@@ -60,7 +60,7 @@ struct TurnedResults {
   }
 
  private:
-  // Of two words their low halves, and their high ones.
+  // The low halves of two words, and their high halves.
   VQ_DEVICE static u32 first_halves(u32 a, u32 b) { return byte_permute(a, b, 0x5410u); }
   VQ_DEVICE static u32 second_halves(u32 a, u32 b) { return byte_permute(a, b, 0x7632u); }
 

@@ -46,8 +46,8 @@ class WarpSoftmax {
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kLanes = value_lanes(kConfig);        // that share a row of values
-  static constexpr int kValues = kConfig.head_dim / kLanes;  // channels of a lane
-  static constexpr int kProducts = kValues / 4;              // of a tile
+  static constexpr int kValues = kConfig.head_dim / kLanes;  // channels per lane
+  static constexpr int kProducts = kValues / 4;              // MMAs per tile
   static_assert(kValues % 4 == 0, "");
   static constexpr bool kZeros = kFormat.decoder == Decoder::affine;
   static constexpr float kSlack = 8.0f;       // in units of log2
@@ -69,7 +69,7 @@ class WarpSoftmax {
     }
   }
 
-  // Which share of a row of values this lane has.
+  // The share of a value row that this lane has.
   VQ_DEVICE static int share() {
     return kLanes == 8 || lane_group() < kLanes ? lane_group() : kLanes - 1;
   }
@@ -79,12 +79,12 @@ class WarpSoftmax {
     return base + tile / kJoined * (8 * kJoined) + row * kJoined + tile % kJoined;
   }
 
-  // The scales of tokens: those of row g of each tile.
+  // Scales of the tokens in row g of each tile.
   struct Scales {
     float logarithm[kTiles];  // base 2
     float inverse[kTiles];
   };
-  // From what the lane has of tokens 2c and 2c + 1 of each tile: scale(tile, i), its bits.
+  // Scales of the lane's tokens 2c and 2c + 1 of each tile; scale(tile, i) returns their bits.
   template <class Scale>
   VQ_DEVICE static Scales scales_of(Scale scale) {
     Scales scales;
@@ -94,17 +94,17 @@ class WarpSoftmax {
       const u32 mine = odd == 1 ? scale(tile, 1) : scale(tile, 0);
       const float own = float_from_bits(shuffle(mine, odd * kGroupLanes + group_pair()));
       scales.logarithm[tile] = log2_approx(own);
-      // What stands where no token counts may be anything; others get 0 for what is no number.
+      // Tokens that do not count may have any bits; a NaN here must not reach others, so it becomes
+      // 0.
       const float inverse = exp2_approx(-scales.logarithm[tile]);
       scales.inverse[tile] = inverse < infinity() ? inverse : 0.0f;
     }
     return scales;
   }
 
-  // Scores times scale[quad], in units of log2, of the rows g of the tiles from `base` on become
-  // probabilities relative to the warp's maximum; those of tokens outside [first, end) become 0,
-  // and of a block of several query tokens those that its own, counts(query token, token), leaves
-  // out, all of which are `common` or more. With kScaled they are multiplied by their `scales`.
+  // Turns scores times scale[quad], in units of log2, of tokens from `base` on into probabilities
+  // relative to the warp's maximum. They are 0 outside [first, end), and where counts(query token,
+  // token) is false; tokens below `common` count for all. kScaled multiplies by `scales`.
   template <bool kScaled, class Counts>
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
                                   int base, int first, int end, int common, Counts counts,
@@ -176,7 +176,7 @@ class WarpSoftmax {
     }
   }
 
-  // Words of this lane's channels as they are in memory become those of scalar values' order.
+  // Permutes this lane's words from memory order to the order of scalar values.
   VQ_DEVICE static void arrange(u32 (&words)[kValues / 2]) {
     if constexpr (Order::channel(1) != 1) {
       VQ_UNROLL
@@ -235,27 +235,22 @@ class WarpSoftmax {
       mma_m16n8k16<kElement>(output_[quad * kAll + j], a, b[quad]);
     }
   }
-  // Of affine values: adds the words of scales and zeros of tokens 2c and 2c + 1 of a tile, or of
-  // the pair that begins with it. Rows g + 8 of one tile are nobody's, and have what stands beside.
+  // Adds the scale and zero words of affine values, for tokens 2c and 2c + 1 of a tile, or of its
+  // pair. Rows g + 8 of a single tile are unused and may hold anything.
   VQ_DEVICE void add_zeros(const u32 (&words)[kTiles][2], int tile, const u32 (&b)[kQuads][2]) {
-    const auto& of = words[tile];
+    const auto& tile_words = words[tile];
     const auto& other = words[kTiles == 1 ? tile : tile ^ 1];
     if constexpr (kPaired) {
-      add_pairs<kConfig.element>(kValues / 2, rows_of(of[0], of[1]), rows_of(other[0], other[1]),
-                                 b);
+      add_pairs<kConfig.element>(kValues / 2, rows_of(tile_words[0], tile_words[1]),
+                                 rows_of(other[0], other[1]), b);
     } else {
-      add<kConfig.element>(kProducts, {of[0], other[0], of[1], other[1]}, b);
+      add<kConfig.element>(kProducts, {tile_words[0], other[0], tile_words[1], other[1]}, b);
     }
   }
 
-  // The warps' parts of one block become one, in the order of the warps, through shared memory:
-  //
-  //   warp_maximum [warp][head]      merge: sum [warp][head], weighted [warp][head][channel + 4]
-  //
-  // Lane (g, c) brings for head c of each quad its warp's maximum, its own share of the sum, and
-  // its accumulators: channels g kValues + i. All threads; begins with a barrier. A thread gets
-  // pairs of channels of the whole: each(head, channel, even, odd, maximum, sum), the maximum with
-  // channel 0 alone, the sum too where the block is not `whole`: where splits follow.
+  // Merges a block's warps in warp order through shared memory, after a barrier: sum [warp][head],
+  // weighted [warp][head][channel + 4]. Calls each(head, channel, even, odd, maximum, sum) for
+  // pairs of channels: maximum for channel 0 alone, as sum unless `whole` (no splits). All threads.
   template <class Each>
   VQ_DEVICE void merge(bool whole, Each each) const {
     if (lane() < kGroupLanes) {
@@ -264,7 +259,7 @@ class WarpSoftmax {
         store_shared(warp_maximum(warp(), quad * 4 + lane()), maximum_[quad]);
       }
     }
-    sync_block();  // and what stood where parts go has been read
+    sync_block();  // the memory of the parts has been read, too
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       const float weight = exp2_approx(maximum_[quad] - block_maximum(quad * 4 + place_in_group()));
@@ -303,15 +298,15 @@ class WarpSoftmax {
   }
 
  private:
-  VQ_DEVICE static float* warp_maximum(int of, int head) {
-    return shared_part<float>(kAt.warp_maximum) + of * kHeads + head;
+  VQ_DEVICE static float* warp_maximum(int warp, int head) {
+    return shared_part<float>(kAt.warp_maximum) + warp * kHeads + head;
   }
-  VQ_DEVICE static float* warp_sum(int of, int head) {
-    return shared_part<float>(kAt.merge) + of * kHeads + head;
+  VQ_DEVICE static float* warp_sum(int warp, int head) {
+    return shared_part<float>(kAt.merge) + warp * kHeads + head;
   }
-  VQ_DEVICE static float* weighted(int of, int head) {
+  VQ_DEVICE static float* weighted(int warp, int head) {
     return shared_part<float>(kAt.merge) + kWarps * kHeads +
-           (of * kHeads + head) * merge_stride(kConfig.head_dim);
+           (warp * kHeads + head) * merge_stride(kConfig.head_dim);
   }
 
   VQ_DEVICE static float block_sum(int head) {
@@ -348,7 +343,7 @@ class WarpSoftmax {
     }
   }
 
-  // Of a quad's scores, `least` at least.
+  // The largest of a quad's scores and `least`.
   VQ_DEVICE static float largest_of(const float (&scores)[kTiles][kQuads], int quad, float least) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) least = larger(least, scores[tile][quad]);
@@ -363,7 +358,7 @@ class WarpSoftmax {
       for (int mask = 4; mask < 32; mask *= 2) {
         highest = larger(highest, shuffle_xor(highest, mask));
       }
-      // By the head alone, so that no other head's scores change its bits.
+      // Each head decides alone, so that other heads' scores do not change its bits.
       highest = highest > maximum_[quad] + kSlack ? highest : maximum_[quad];
       const float factor = exp2_approx(maximum_[quad] - highest);
       maximum_[quad] = highest;
@@ -387,11 +382,11 @@ class WarpSoftmax {
     return const_cast<WarpSoftmax*>(this)->output(quad, i);
   }
 
-  static constexpr int kSums = kValues + (kZeros ? 2 : 0);       // of a lane and quad
+  static constexpr int kSums = kValues + (kZeros ? 2 : 0);       // sums per lane and quad
   static constexpr int kAll = kProducts + (kZeros ? 1 : 0);      // products of a tile and quad
-  static constexpr int kWords = kValues / 2 + (kZeros ? 1 : 0);  // likewise, of a pair of both
+  static constexpr int kWords = kValues / 2 + (kZeros ? 1 : 0);  // per lane and pair of quads
 
-  float maximum_[kQuads];  // the same in all lanes that have the head
+  float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane held
   float output_[kPaired ? kQuads / 2 * kWords : kQuads * kAll][4];
   float largest_scale_[kQuads];  // logarithm, of the tokens that count of those in sum_

@@ -1,15 +1,15 @@
-// What a block of warp groups does with codes and with x in shared memory, for warpgroups and
-// rowgroups, which differ in how x comes there.
+// GEMM main loop of the wgmma and wgmma_large_m dataflows, which differ in how x reaches shared
+// memory.
 //
-// A warp group multiplies 64 outputs by all rows of the block over 16 places of k (wgmma), a in
-// registers, b in shared memory. Lane (g, c) of a warp looks up octets of
-// outputs g (w0..w7) and g + 8 (v0..v7), which are a of two products as they come:
+// wgmma multiplies 64 outputs by all rows of the block over k = 16, with a in registers and b in
+// shared memory. Lane (g, c) of a warp looks up octets of outputs g (w0..w7) and g + 8 (v0..v7),
+// which are a of two MMAs as they come:
 //
 //   {w01, v01, w23, v23}, then {w45, v45, w67, v67}
 //
-// for x has been laid out to match (layout/warpgroup_steps.h). Residual stages are added up before
-// the product (octet_sums.cuh), so that there is one and not one a stage. The tensor cores multiply
-// while the lanes look up the next step: two sets of operands take turns.
+// as x has been permuted to match (layout/warpgroup_steps.h). Residual stages are summed before the
+// MMA (octet_sums.cuh), so one MMA serves all stages. Tensor cores multiply while lanes look up the
+// next step: operands are double-buffered.
 #pragma once
 
 #include <vq/layout/warpgroup_steps.h>
@@ -31,7 +31,7 @@ class WarpgroupProducts {
   static constexpr bool kAhead = kConfig.prefetch_steps == 1;
   static constexpr int kTiles = kConfig.outputs_per_warp / fragment_outputs(kConfig);
   static constexpr int kRows = kConfig.rows_per_block;
-  // Of operands: with a single step a run there is no other for the products to take turns with.
+  // Operand buffers: a single step per run has no other to alternate with.
   static constexpr int kSets = kSteps > 1 ? 2 : 1;
   // Groups that share the columns of an output, and the warps of one of them; each has a part of
   // the sums at last.
@@ -72,7 +72,7 @@ class WarpgroupProducts {
       if constexpr (!kAhead) look_up(octets_, codes, step, first, column);
       if (step == kFetchStep) fetch();
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets_.of[tile]);
+      for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets_.of_outputs[tile]);
       if (kAhead && step + 1 < kSteps) look_up(octets_, codes, step + 1, first, column);
       const u64 x = x_of(step);
       warpgroup_fence();
@@ -88,7 +88,7 @@ class WarpgroupProducts {
     }
   }
 
-  // Past the last product.
+  // Writes the results. Call it after the last MMA.
   VQ_DEVICE void write() {
     for_each_tile([](float(&sum)[kRows / 2], int) { warpgroup_hold(sum); });
     add_groups();
@@ -111,7 +111,7 @@ class WarpgroupProducts {
     });
   }
 
-  // Of the groups that share outputs, the one that the warp is of.
+  // The warp's group among those that share outputs.
   VQ_DEVICE static int group() { return kAlong == 1 ? 0 : warp() / kOutputWarps; }
 
  private:
@@ -150,9 +150,9 @@ class WarpgroupProducts {
     return Codes::output_of(first_output(), tile, half);
   }
 
-  // What a lane looks up in a step: an octet of each of its outputs.
+  // A lane's lookups in a step: an octet of each of its outputs.
   struct Octets {
-    typename Entries::Octet of[kTiles][2];
+    typename Entries::Octet of_outputs[kTiles][2];
   };
 
   // The operands of a tile's two products, in registers that no product in flight reads.
@@ -178,18 +178,18 @@ class WarpgroupProducts {
           const int unit =
               Work::unit_in_chunk(output_of(tile, half), column + Codes::column(step, e), first);
           const u32* const words = codes.words[tile][half];
-          entries_.look_up(to.of[tile][half], e, unit,
+          entries_.look_up(to.of_outputs[tile][half], e, unit,
                            [&](int stage) { return Codes::at(words, step, e, stage); });
         }
       }
     }
   }
 
-  // Of groups that share outputs each stores the others' parts of its sums, and adds theirs to its
-  // own part, in the order of the groups.
+  // Cross-group reduction: each group stores the other groups' parts of its sums, and adds their
+  // stores to its own part in group order.
   VQ_DEVICE void add_groups() {
     if constexpr (kAlong > 1) {
-      sync_block();  // all products are done with what stands there
+      sync_block();  // all MMAs have read the memory to be overwritten
       VQ_UNROLL
       for (int part = 0; part < kAlong; ++part) {
         if (part == group()) continue;
@@ -210,10 +210,10 @@ class WarpgroupProducts {
       });
     }
   }
-  // Of sum number `i` of a part, from another group.
-  VQ_DEVICE static float* handed_over(int part, int from, int tile, int i) {
+  // Address of sum number `i` of a part from another group.
+  VQ_DEVICE static float* handed_over(int part, int group, int tile, int i) {
     constexpr int kThreads = kOutputWarps * 32;
-    const int place = part * (kAlong - 1) + (from < part ? from : from - 1);
+    const int place = part * (kAlong - 1) + (group < part ? group : group - 1);
     return shared_part<float>(shared_layout(kConfig).x) +
            ((place * kTiles + tile) * kPart + i) * kThreads + thread_index() % kThreads;
   }

@@ -1,12 +1,12 @@
-// x of a chunk for dataflow warpgroups: fetched into registers while the last chunk is multiplied,
-// and then stored as core matrices (layout/linear.h). A thread takes a row of a step, the octet of
-// each lane, and turns it by naming:
+// x of a chunk for the wgmma GEMM: loaded to registers while the last chunk is multiplied, then
+// stored as core matrices (layout/linear.h). A thread takes a row of a step, the octet of each
+// lane, and transposes it by register naming:
 //
 //   octets of lanes 0 .. 3    w0 w1 w2 w3 each        to k octet p: word p of all four
 //
-// so a step costs 4 loads and 4 stores of 16 bytes and no shuffle. The 8 threads that memory serves
-// at once take steps that follow each other in x, up to 8 of one row, and then other rows: few
-// lines of 128 bytes to load from, and banks of their own to store to (step_bytes).
+// A step thus costs 4 loads and 4 stores of 16 bytes and no shuffle. 8 threads that are served at
+// once take consecutive steps of x, up to 8 of one row and then other rows: few lines of 128 bytes
+// to load, and no bank conflicts of stores (step_bytes).
 #pragma once
 
 #include <vq/ops/linear_work.cuh>
@@ -44,7 +44,7 @@ class WarpgroupX {
     }
   }
 
-  // What was fetched, to buffer 0, 1 or 2. fence_shared and sync_block must follow.
+  // Stores the fetched octets to buffer 0, 1 or 2. fence_shared and sync_block must follow.
   VQ_DEVICE void store(int buffer) const {
     constexpr u64 kCores = x_descriptor(kConfig, 0);
     VQ_UNROLL
@@ -54,16 +54,16 @@ class WarpgroupX {
       u8* const to = chunk(buffer) + step_of(place) * step_bytes(kConfig);
       VQ_UNROLL
       for (int p = 0; p < kStepOctets; ++p) {
-        const u32 at = core_row(kCores, row_of(place), p);
-        store_shared(reinterpret_cast<U32x4*>(to + at),
+        const u32 offset = core_row(kCores, row_of(place), p);
+        store_shared(reinterpret_cast<U32x4*>(to + offset),
                      {word_of(octets_[i][0], p), word_of(octets_[i][1], p),
                       word_of(octets_[i][2], p), word_of(octets_[i][3], p)});
       }
     }
   }
 
-  // Operand b of the buffer's first product; that of the step's second stands product_bytes on,
-  // those of the next step step_bytes.
+  // Operand b of the buffer's first MMA. The second MMA's operand is product_bytes later, and the
+  // next step's is step_bytes later.
   VQ_DEVICE static u64 operand(int buffer) {
     return warpgroup_operand(chunk(buffer), k_octet_bytes(kConfig), kCoreBytes);
   }

@@ -1,12 +1,11 @@
-// Where cached tokens stand, their codes and their raw rows: nobody else turns a sequence, a kv
-// head and a token into a place. attention_decode loads and stages from here what kv_append has
-// written.
+// Addresses of cached tokens, codes and raw rows: the only code that turns a sequence, a KV head
+// and a token into an address, for kv_append's writes and attention_decode's reads.
 //
 //   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, words
-//              of a row in runs (layout/codes.h). In pages: a sequence's page of `page_tokens`
-//              tokens at a time, which stand anywhere, and within one in the caller's order
-//   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens in slots of
-//              their own (sinks), then the ring of the newest (window)
+//              of a row in runs (layout/codes.h). Paged: a sequence's page of `page_tokens` tokens
+//              at a time, pages anywhere, in the caller's order within a page
+//   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens have slots of
+//              their own (sinks), followed by the ring of the newest
 //
 // Strides of sequences and heads are those of the arguments (args/), in words or elements.
 #pragma once
@@ -16,23 +15,19 @@
 
 namespace vq {
 
-// The codes of one tensor; `Format` says FormatConfig config(). Word w of a token's row stands at
-// at(.., token) + word(w).
-//
-// at(.., a) + row(b) is the row of token a + b where a and b have no bits in common below the size
-// of a group, as where one of them is whole groups. word() adds up likewise, by runs.
-//
-// Of a cache in pages at() alone serves, or page(), in_page() and paged_row(), which add up.
+// Addresses of one tensor's codes; `Format` has FormatConfig config(). Word w of a token's row is
+// at(.., token) + word(w); at(.., a) + row(b) is the row of token a + b if a and b share no bits
+// below the group size. Paged: at(), or page() + in_page() + paged_row().
 template <class Format, class Plan>
 struct CodeRows {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kPageTokens = Plan::config().page_tokens;
   static constexpr bool kPaged = kPageTokens > 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
-  // Of a row, or of the part of it that is in this format.
+  // Words of a row, or of its part in this format.
   static constexpr int kWords = static_cast<int>(row_words(kFormat, kFormat.part.channels));
   static constexpr int kFirstWord = kFormat.part.first_word;
-  // From a row to the next, were rows not in groups.
+  // Words from a row to the next, if rows were not grouped.
   static constexpr int kStoredWords =
       static_cast<int>(padded_words(kLayout, kFormat.part.row_words));
 
@@ -78,8 +73,8 @@ struct CodeRows {
   VQ_DEVICE static int groups(int tokens) { return tokens * kStoredWords; }
 };
 
-// Where a channel of a format's rows stands in a head. The table is static: as a local every thread
-// would build it in memory of its own.
+// Position of a format's channel in a head. The table is static: each thread would build a local
+// one in its own memory.
 template <class Format, class Plan>
 VQ_DEVICE int channel_of(int channel) {
   constexpr RowPart kPart = Format::config().part;
@@ -118,9 +113,8 @@ struct RawRows {
     }
     VQ_DEVICE void end_with_codes(int length) { recent_tokens = codes_end(recent_tokens, length); }
   };
-  // Where what is read from codes ends: before the tokens that the counts have in the window, of
-  // which batches leave it whole, and before those that have no codes yet, of `length` that the
-  // cache holds.
+  // End of the tokens that are read from codes: before the window, which whole batches leave, and
+  // before the tokens, of `length` in the cache, that have no codes yet.
   VQ_DEVICE static int codes_end(int recent_tokens, int length) {
     if constexpr (kTogether == 1) return recent_tokens;
     const int end = least(recent_tokens, whole(length));
@@ -135,7 +129,7 @@ struct RawRows {
     raw.end_with_codes(length);
     return raw;
   }
-  // The same by the counts alone.
+  // tokens() by the counts alone.
   template <class Args>
   VQ_DEVICE static Tokens counted(const Args& args, int batch, int length) {
     Tokens raw{0, length};
@@ -164,7 +158,7 @@ struct RawRows {
     return batch * args.raw_batch_stride + head * args.raw_head_stride;
   }
   VQ_DEVICE static i64 row(int slot) { return i64{slot} * kHeadDim; }
-  // Likewise to the row of a raw token.
+  // Elements from args.raw_keys or args.raw_values to the row of a raw token.
   template <class Args>
   VQ_DEVICE static i64 at(const Args& args, int batch, int head, int token, const int& sinks) {
     return first(args, batch, head) + row(slot(token, sinks));

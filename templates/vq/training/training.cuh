@@ -1,17 +1,16 @@
-// K-means on a device: assignment and sums in one kernel, and what goes with it.
+// K-means on a device: assignment and sums in one kernel.
 //
-// A block takes 512 to 2048 sub-vectors of one book, some in the registers of each thread, and all
-// entries, a slice in shared memory at a time. Each entry is read once a warp, by broadcast, for
-// the sub-vectors of all its threads. The distance is that of kv_append, sums of squared
-// differences: two instructions an element, which at 4096 entries of 8 are all but a tenth of the
-// time.
+// A block takes 512 to 2048 sub-vectors of one codebook, in the threads' registers, and all
+// entries, a slice in shared memory at a time. A warp reads each entry once, by broadcast, for all
+// its sub-vectors. Distances are kv_append's sums of squared differences, which take nearly all of
+// the time.
 //
 //   a block, 1024 vectors, d8b12    2 x 1024 x 4096 x 8 = 67 M operations
-//     reads                         32 KB of vectors, 128 KB of entries (second-level cache)
+//     reads                         32 KB of vectors, 128 KB of entries (L2)
 //     adds                          1024 x 10 words of 64 bits
 //
-// So the sums need no bins in shared memory: integers are added where they are, in global memory,
-// neighbouring lanes to neighbouring words. Integers, so that the order does not matter.
+// Sums therefore need no bins in shared memory: neighbouring lanes add integers to neighbouring
+// words in global memory, and integer sums do not depend on the order.
 #pragma once
 
 #include <vq/args/training.h>
@@ -33,7 +32,7 @@ class TrainingBlock {
   static constexpr int kOwn = training_own(kSize);
   static constexpr int kVectors = training_block_vectors(kSize);
   static constexpr int kSlice = kTrainingSliceBytes / 4 / kSize;  // entries
-  static constexpr int kAtOnce = 4;                               // entries of a turn
+  static constexpr int kAtOnce = 4;                               // entries per turn
   using Vector = float[kSize];
 
   VQ_DEVICE explicit TrainingBlock(const TrainingArgs& args)
@@ -149,8 +148,8 @@ class TrainingBlock {
 
   const TrainingArgs& args_;
   int book_;
-  i64 first_;    // of all vectors
-  int vectors_;  // of the block; none, or fewer than that, past the book's end
+  i64 first_;    // first of all vectors
+  int vectors_;  // vectors of the block; fewer, or none, past the book's end
 };
 
 template <int kSize>

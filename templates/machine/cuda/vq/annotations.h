@@ -1,7 +1,7 @@
-// How this machine marks functions and kernels. The CUDA side.
+// How kernels and functions are marked in CUDA.
 #pragma once
 
-// What both sides may call.
+// Marks of what host and device may both call.
 #define VQ_HD __host__ __device__
 #define VQ_DEVICE __device__ __forceinline__
 #define VQ_UNROLL _Pragma("unroll")

@@ -1,5 +1,5 @@
-// Where loads stand among other instructions, as far as ptxas lets a program say so, and loads that
-// come before what they load is sure to stand there.
+// Scheduling hints to ptxas: where loads go among other instructions, and loads issued before their
+// data is known to be final.
 #pragma once
 
 #include <vq/types.h>
@@ -23,8 +23,8 @@ VQ_DEVICE u32 zero_behind(u32 word) {
       : "r"(word));
   return zero;
 }
-// Of what the last launch may still write, before after_last_launch() too: the old value or the new
-// one, for what changes no result. Past L1, which would keep it.
+// Loads what the previous launch may still write, before after_last_launch() too: returns the old
+// value or the new one, so it must not affect results. It bypasses L1, which would keep the value.
 VQ_DEVICE i32 load_hint(const i32* pointer) {
   i32 value;
   asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");

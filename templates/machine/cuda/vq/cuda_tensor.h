@@ -1,6 +1,6 @@
-// Tensor cores and the moves of matrices between lanes, in PTX. Fragments are laid out as
-// templates/machine/host/vq/fragments.h says. All of it is for all 32 lanes of a warp together;
-// volatile, so that no lane is parted from the others here.
+// Tensor cores and matrix moves between lanes, in PTX, with the fragment layout of
+// templates/machine/host/vq/fragments.h. All 32 lanes of a warp call each function together;
+// volatile keeps them converged.
 #pragma once
 
 #include <vq/annotations.h>
@@ -57,7 +57,7 @@ VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]
   static_assert(!kAsked || kHasMmaS8, "mma_m16n8k32_s8 needs sm_80; ask kHasMmaS8 first");
   VQ_MMA("m16n8k32.row.col.s32.s8.s8.s32", "+r");
 }
-// The same, b of unsigned bytes.
+// mma_m16n8k32_s8 with b of unsigned bytes.
 template <bool kAsked = true>
 VQ_DEVICE void mma_m16n8k32_s8_u8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   static_assert(!kAsked || kHasMmaS8, "mma_m16n8k32_s8_u8 needs sm_80; ask kHasMmaS8 first");

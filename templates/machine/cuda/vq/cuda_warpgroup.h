@@ -1,7 +1,6 @@
-// Products of warp groups in PTX, wgmma of sm_90a: four warps multiply a, in their registers, with
-// b in shared memory, which a descriptor names (vq/layout/core_matrices.h), and go on while the
-// tensor cores work. Each number of columns is an instruction of its own, with its sums written out
-// in full; those built are the powers of two.
+// wgmma of sm_90a in PTX: four warps multiply a, in their registers, by b in shared memory, which a
+// descriptor names (vq/layout/core_matrices.h), and go on while the tensor cores work. Each number
+// of columns is an instruction of its own with all its sums; the powers of two are built.
 #pragma once
 
 #include <vq/cuda_tensor.h>
@@ -112,7 +111,7 @@ VQ_DEVICE void warpgroup_mma(float (&c)[kColumns / 2], const u32 (&a)[4], u64 b)
   }
 }
 
-// The same of signed bytes, 64x32 by 32xN, with sums of integers.
+// wgmma of signed bytes, 64x32 by 32xN, with integer sums.
 #define VQ_WARPGROUP_MMA_S8(columns, names, sums, a0, a1, a2, a3, operand)                      \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k32.s32.s8.s8 {" names "}, {%" #a0 \
                ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #operand ", 1;"                             \

@@ -65,8 +65,8 @@ constexpr bool kOneOf = (kSame<T, Allowed> || ...);
 template <class T>
 constexpr bool kIsAccess = kOneOf<T, u8, u16, u32, i32, float, U32x2, U32x4>;
 
-// What no launch writes, before after_last_launch() too: by the read-only path (ld.global.nc),
-// which the compiler orders as it likes.
+// Loads what no launch writes, before after_last_launch() too, by the read-only path
+// (ld.global.nc), which the compiler may reorder.
 template <class T>
 VQ_DEVICE T load_constant(const T* pointer) {
   static_assert(kIsAccess<T>, "load_constant: u8, u16, u32, i32, float, U32x2 or U32x4");
@@ -80,8 +80,8 @@ VQ_DEVICE T load_constant(const T* pointer) {
     return __ldg(pointer);
   }
 }
-// What no thread of the launch writes. From sm_90 on a plain access, since the read-only path has
-// no order to the wait of after_last_launch(), and before it memory may change.
+// Loads what no thread of this launch writes. From sm_90 on it is a plain access: the read-only
+// path is not ordered after after_last_launch(), before which memory may change.
 template <class T>
 VQ_DEVICE T load_global(const T* pointer) {
   static_assert(kIsAccess<T>, "load_global: u8, u16, u32, i32, float, U32x2 or U32x4");
@@ -92,15 +92,15 @@ VQ_DEVICE T load_global(const T* pointer) {
   return load_constant(pointer);
 #endif
 }
-// As load_constant, but begun where it stands: before the wait, if that follows.
+// load_constant() issued where it is written: before the wait, if that follows.
 template <class T>
 VQ_DEVICE T begin_constant(const T* pointer) {
   return load_global(pointer);
 }
 
-// As begin_constant, of what is read once and in order: leaves nothing in L1, and brings the 256
-// bytes around it to L2, so that rows which many warps read a little of at a time come from device
-// memory by larger pieces.
+// begin_constant() for data that is read once and in order: bypasses L1 and prefetches the 256
+// bytes around it to L2, so that rows which many warps read a little at a time come from DRAM in
+// larger pieces.
 template <class T>
 VQ_DEVICE T stream_constant(const T* pointer) {
 #if __CUDA_ARCH__ >= 800
@@ -127,8 +127,8 @@ VQ_DEVICE void prefetch_global(const void* pointer) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer));
 }
 
-// The assumptions name the address space, for ld.shared and st.global in place of generic accesses
-// that look it up at run time. Plain accesses, not asm: the compiler may schedule them.
+// The assumptions name the address space, so that ld.shared and st.global replace generic accesses.
+// Plain accesses, not asm, leave scheduling to the compiler.
 template <class T>
 VQ_DEVICE T load_shared(const T* pointer) {
   static_assert(kIsAccess<T> && sizeof(T) > 1, "load_shared: u16, u32, i32, float, U32x2 or U32x4");
@@ -163,8 +163,8 @@ VQ_DEVICE void store_global(T* pointer, T value) {
   }
 }
 
-// Of what other threads of the launch write: past the read-only path and past L1, in the order that
-// atomic_add_global and the barriers give it.
+// Loads what other threads of the launch write: bypasses L1 and the read-only path, ordered by
+// atomic_add_global and the barriers.
 template <class T>
 VQ_DEVICE T load_global_coherent(const T* pointer) {
   static_assert(kOneOf<T, u16, u32, i32, float, U32x4>,
@@ -243,7 +243,7 @@ VQ_DEVICE void copy_async_commit() {}
 template <int N>
 VQ_DEVICE void copy_async_wait() {}
 #endif
-// The same of what no launch writes, before after_last_launch() too.
+// copy_async() from memory that no launch writes, before after_last_launch() too.
 template <class T>
 VQ_DEVICE void copy_constant_async(T* shared, const T* global) {
   copy_async(shared, global);
@@ -332,7 +332,7 @@ VQ_DEVICE u32 masked_or(u32 a, u32 mask, u32 bits) {
   return result;
 }
 VQ_DEVICE u32 add_scaled_byte(u32 bytes, int byte, u32 factor, u32 addend) {
-  const u32 factors = factor << 16 * (byte & 1);  // of the two bytes that the instruction takes
+  const u32 factors = factor << 16 * (byte & 1);  // the two bytes that the instruction takes
   u32 sum;
   if (byte < 2) {
     asm("dp2a.lo.u32.u32 %0, %1, %2, %3;" : "=r"(sum) : "r"(factors), "r"(bytes), "r"(addend));
@@ -355,7 +355,7 @@ VQ_DEVICE u32 byte_permute(u32 a, u32 b, u32 selector) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
   return bytes;
 }
-// From sm_90 on one instruction.
+// One instruction from sm_90 on.
 VQ_DEVICE u32 larger_halves(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 900
   u32 halves;

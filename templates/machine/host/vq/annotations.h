@@ -1,5 +1,5 @@
-// How this machine marks functions. Plain C++ needs no mark for one that both sides may call; the
-// host layers of vqgen read the args and layout headers through this file too.
+// How functions are marked on the host. Plain C++ needs no mark for shared functions; vqgen's host
+// layers read the args and layout headers through this file too.
 #pragma once
 #define VQ_HD
 #define VQ_DEVICE inline __attribute__((always_inline))

@@ -64,7 +64,7 @@ template <class T>
   track(access, p, sizeof(T), site);
 }
 
-// By bytes, so that a word written as one type may be read as another, as on the GPU.
+// Accesses go by bytes, so that a word written as one type may be read as another, as on the GPU.
 template <class T>
 [[gnu::always_inline]] inline T load(const T* p) {
   T value;

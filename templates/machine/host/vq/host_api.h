@@ -1,5 +1,5 @@
-// What a loaded host kernel and the runner that calls it know of each other. Plain C++, part of the
-// kernel's text and of the runner. Raise kApiVersion with every change.
+// The interface between a loaded host kernel and the runner that calls it: plain C++, in the
+// kernel's text and in the runner. Raise kApiVersion with every change.
 #pragma once
 
 #include <vq/types.h>
@@ -8,7 +8,7 @@ namespace vq::host {
 
 inline constexpr int kApiVersion = 11;
 
-// Where the device code says something; the text's #line marks name the template.
+// A place in the device code; the text's #line marks name the template.
 struct Site {
   const char* file;
   int line;
@@ -22,14 +22,15 @@ enum class Access : int {
   kCopyAsync,
   kLdmatrix,
   kWarpgroupMma,
-  // Of global memory that other threads write meanwhile: ordered by the kernel's own protocol.
+  // These access global memory that other threads write meanwhile, ordered by the kernel's own
+  // protocol.
   kLoadGlobalCoherent,
   kAtomicAddGlobal,
   kLoadConstant,
   kCopyBulk,
   kCountShared,  // a counter too, of the threads of the block
   kAddShared,    // additions of several threads commute
-  kLoadPeer      // of the shared memory of a block of the cluster
+  kLoadPeer      // from another block's shared memory in the cluster
 };
 enum class Collective : int {
   kSyncBlock,
@@ -41,10 +42,10 @@ enum class Collective : int {
   kMovmatrix,
   kVote,
   kLargest,
-  kWarpgroupMma,     // of four warps; all others are of one, or of the block
-  kBulkBarrierWait,  // no collective: each thread waits by itself
-  kSyncCluster,      // of all threads of all blocks of the cluster
-  kLeaveCluster      // the same
+  kWarpgroupMma,     // takes four warps; all others take one, or the block
+  kBulkBarrierWait,  // each thread waits by itself: no collective
+  kSyncCluster,      // takes all threads of all blocks of the cluster
+  kLeaveCluster      // takes all threads of all blocks of the cluster
 };
 
 // A lane that needs one that its warp does not have; lane < 0 where all is well.
@@ -52,8 +53,8 @@ struct Refusal {
   int lane;
   int wanted;
 };
-// What a collective of a warp or a warp group does when all have arrived: operands[lane] is what
-// the lane brought, null for a lane that its warp does not have.
+// What a collective of a warp or warpgroup does once all have arrived: operands[lane] is the lane's
+// argument, null for a lane that its warp lacks.
 using Exchange = Refusal (*)(void* const* operands);
 
 // The running thread as its kernel sees it, and what the kernel asks of the runner. One a worker.
@@ -66,7 +67,7 @@ struct Context {
   // The allocation that the last global access fell into; the fast path of the next one.
   u64 range_begin;
   u64 range_bytes;
-  bool* waited;  // a thread each: has it called after_last_launch()?
+  bool* waited;  // per thread: has it called after_last_launch()?
 
   void (*synchronize)(Context*, Collective, Site);
   void (*exchange)(Context*, Collective, void* operands, Exchange, Site);
@@ -75,7 +76,7 @@ struct Context {
   void (*fail_shared)(Context*, Access, u64 address, u64 bytes, Site);
   // Every access that passed its checks, where the text is compiled to check races.
   void (*track)(Context*, Access, u64 address, u64 bytes, Site);
-  // Of a product of the warp group, which reads until the thread has waited for it; where races are
+  // Records a read by wgmma, which lasts until the thread has waited for it. Null unless races are
   // checked.
   void (*warpgroup_read)(Context*, u64 address, u64 bytes, Site);
   void (*warpgroup_commit)(Context*);
@@ -90,11 +91,11 @@ struct Context {
   void (*bulk_copy)(Context*, void* shared, const void* global, u64 bytes, const u64* barrier,
                     Site);
   void (*bulk_wait)(Context*, const u64* barrier, u32 parity, Site);
-  // Where block number `block` of the cluster has what this one has at `shared`, for a load.
+  // Address in block `block` of the cluster that corresponds to this block's `shared`, for a load.
   const void* (*peer)(Context*, const void* shared, u64 bytes, int block, Site);
 };
 
-// What VQ_KERNEL(name, ...) exports as vq_entry_<name>.
+// The struct that VQ_KERNEL(name, ...) exports as vq_entry_<name>.
 struct Entry {
   int api_version;
   int threads;

@@ -12,7 +12,8 @@ namespace vq {
 inline constexpr bool kHasBulkCopies = true;
 
 namespace host {
-// To the race checker the barrier's word is stored where it begins and read where it is used.
+// The race checker sees the barrier's word stored where it is initialized and read where it is
+// used.
 VQ_DEVICE void check_barrier(Access access, const u64* barrier, Site site) {
   check_shared(access, reinterpret_cast<const U32x2*>(barrier), site);
 }

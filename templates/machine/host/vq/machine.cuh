@@ -212,7 +212,7 @@ VQ_DEVICE T load_global_coherent(const T* p, VQ_SITE) {
   host::check_global(host::Access::kLoadGlobalCoherent, p, {file, line});
   return host::load(p);
 }
-// Another value than stands there: a result that depends on it is wrong.
+// Returns a different value than memory holds: a result that depends on it is wrong.
 VQ_DEVICE i32 load_hint(const i32* p, VQ_SITE) {
   host::check_global(host::Access::kLoadConstant, p, {file, line});
   return host::load(p) ^ 0x55555555;
@@ -301,8 +301,8 @@ VQ_DEVICE u32 add2(u32 a, u32 b) {
 template <Element E>
 VQ_DEVICE u32 fused2(u32 a, u32 b, u32 c) {
   const auto sum = [=](int half) {
-    const auto of = [half](u32 pair) { return to_float<E>(static_cast<u16>(pair >> half)); };
-    return host::fused_to_odd(of(a), of(b), of(c));
+    const auto element = [half](u32 pair) { return to_float<E>(static_cast<u16>(pair >> half)); };
+    return host::fused_to_odd(element(a), element(b), element(c));
   };
   return pack2<E>(sum(0), sum(16));
 }

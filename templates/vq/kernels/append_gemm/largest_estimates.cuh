@@ -1,8 +1,7 @@
-// The largest of many estimates of a row. Four lanes of a product have the row's columns; each
-// keeps the largest of its own, and then their lists become one. Estimates are the integers that
-// their bits are: those that are not negative have the order of floats, and from sm_90 on one
-// instruction compares three integers. Negative ones come behind them in the reverse order, so that
-// of these a list tells no more than that none is above 0.
+// The largest estimates of a row: four lanes keep the largest of their own columns and then merge
+// their lists. Estimates are compared as integer bits, where sm_90 compares three at once;
+// non-negative floats keep their order. Negative ones are below these but reversed: a list with
+// them says only that no estimate is above 0.
 #pragma once
 
 #include <vq/machine.cuh>
@@ -36,7 +35,7 @@ struct LargestEstimates {
       estimate = lower;
     }
   }
-  // Two: of three that are kept, 8 comparisons in place of 10.
+  // Takes two estimates; with three kept this needs 8 comparisons instead of 10.
   VQ_DEVICE void take(i32 a, i32 b) {
     if constexpr (kCount == 3) {
       bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));
@@ -58,9 +57,9 @@ struct LargestEstimates {
   }
 };
 
-// Of kSlots rows whose estimates four lanes have: those of the row that this lane has in the end,
-// which is row lane() % 4 / (4 / kSlots). The last also stands for what lanes did not keep, which
-// is no more than the last that each of them kept.
+// Merges four lanes' estimates of kSlots rows; this lane returns those of row lane() % 4 / (4 /
+// kSlots). The last one also bounds what lanes did not keep, which is at most the last that each
+// kept.
 template <int kKept, int kOfLane, int kSlots>
 VQ_DEVICE LargestEstimates<kKept> largest_of_row(
     const LargestEstimates<kOfLane> (&of_lane)[kSlots]) {

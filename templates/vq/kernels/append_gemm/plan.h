@@ -1,6 +1,6 @@
-// Plan of appending by products: tiles of entries pass through shared memory, where tensor cores
-// multiply them with all sub-vectors of a block, and the few entries that may be nearest are
-// compared in fp32. For sub-vectors of 16 channels or more (VQKV).
+// Plan of kv_append by GEMM, for sub-vectors of 16 channels or more (VQKV): tiles of entries pass
+// through shared memory, tensor cores multiply them by all sub-vectors of a block, and the few
+// entries that may be nearest are compared in fp32.
 #pragma once
 
 #include <vq/layout/append.h>
@@ -17,7 +17,7 @@ struct AppendGemm {
   static constexpr int warps_along_entries = 1;
   static constexpr int sub_vectors_per_warp = 1;
   static constexpr int sequences_per_block = 1;
-  static constexpr bool norms = false;  // of all entries
+  static constexpr bool norms = false;  // norms of all entries
 
   static constexpr const char* kType = "AppendGemm";
   static constexpr const char* kName = "append_gemm";
@@ -40,24 +40,23 @@ struct AppendGemm {
 
 using ProductsConfig = AppendConfig<AppendGemm>;
 
-// Sub-vectors of a warp's products, and of a warp that compares what they leave, each lane one: the
-// same, but for entries of which shared memory has room for half as many warps.
+// Sub-vectors per warp in the GEMM, and in the comparison of what it leaves, one per lane: equal,
+// except that shared memory holds half as many warps of long entries.
 VQ_HD constexpr int product_vectors(const ProductsConfig& c) { return c.warpgroups == 1 ? 16 : 32; }
 VQ_HD constexpr int compared_vectors(const ProductsConfig& c, const FormatConfig& f) {
   return f.vector_size <= 96 ? product_vectors(c) : 32;
 }
 inline constexpr int kProductEntries = 32;  // the least of a codebook
-inline constexpr int kTileBuffers = 2;      // of tiles as products read them
-inline constexpr int kRawTiles = 2;         // as they arrive for warp groups, by bulk copies
+inline constexpr int kTileBuffers = 2;      // tiles in core-matrix layout
+inline constexpr int kRawTiles = 2;         // tiles as bulk copies deliver them, with wgmma
 
-// Entries in shared memory are core matrices, 8 entries by 16 bytes, those of an entry's octets
-// after each other.
+// Entries in shared memory are core matrices of 8 entries by 16 bytes; those of an entry's octets
+// are contiguous.
 VQ_HD constexpr int core_rows_bytes(const FormatConfig& f) {
   return f.vector_size / 8 * kCoreBytes;
 }
 
-// Entries of a tile: 64, or more where they fit tile_bytes, or all. Registers have room for the
-// sums of so many with warp groups.
+// Entries per tile: 64, or more if they fit tile_bytes, or all. With wgmma registers bound them.
 inline constexpr int kMostGroupTile = 128;
 VQ_HD constexpr int tile_entries(const ProductsConfig& c, const FormatConfig& f) {
   const int all = entries(f);
@@ -69,30 +68,29 @@ VQ_HD constexpr int tile_entries(const ProductsConfig& c, const FormatConfig& f)
 VQ_HD constexpr int raw_tile_bytes(const ProductsConfig& c, const FormatConfig& f) {
   return tile_entries(c, f) * f.vector_size * 2;
 }
-// As products read it: core matrices, and B - |c|^2 / 2 behind them, fp32.
+// A tile in core-matrix layout, followed by B - |c|^2 / 2 in fp32.
 VQ_HD constexpr int tile_place_bytes(const ProductsConfig& c, const FormatConfig& f) {
   return tile_entries(c, f) / kCoreRows * core_rows_bytes(f) + tile_entries(c, f) * 4;
 }
 
-// Entries of a set: of a row, a lane keeps the largest estimate of a set. Four sets are a group of
-// entries that follow each other. More entries of a codebook are larger sets, so that their numbers
-// have few bits.
+// Entries per set: a lane keeps a row's largest estimate of a set. Four sets are a group of
+// consecutive entries. Larger codebooks have larger sets, so that set numbers have few bits.
 VQ_HD constexpr int set_entries(const FormatConfig& f) { return entries(f) >= 16384 ? 16 : 4; }
 
-// Entries of sets are compared from shared memory: bytes from one to the next, an odd number of 16,
-// so that eight of them meet in no bank.
+// Bytes between entries of sets in shared memory: an odd multiple of 16, so that eight have no bank
+// conflicts.
 VQ_HD constexpr int staged_bytes(const FormatConfig& f) { return f.vector_size * 2 + 16; }
 
-// A run: the sub-vectors of a unit that a block's warps take at once, and how many runs a unit has.
+// A run: the sub-vectors of a unit that a block's warps take at once; and the runs per unit.
 VQ_HD constexpr int run_vectors(const ProductsConfig& c) {
   return c.threads / 32 * product_vectors(c);
 }
 VQ_HD constexpr int unit_runs(const ProductsConfig& c, const FormatConfig& f) {
   return ceil_div(c.tokens_per_block * unit_sub_vectors(c, f), run_vectors(c));
 }
-// Estimates that a lane keeps of its sets of a row, a quarter of all; and a row of its four lanes:
-// those of sets that may be compared, and one that bounds all others. Each row that needs more
-// costs its block a pass over all entries. The rounding of bf16 is eight times that of f16.
+// Estimates that a lane keeps of a row's sets, and that its four lanes keep together: candidates to
+// compare, and one bound for all others. A row that needs more costs its block a pass over all
+// entries. bf16 rounds eight times as coarsely as f16.
 VQ_HD constexpr int lane_estimates(const ProductsConfig& c) {
   return c.element == Element::bf16 ? 5 : 3;
 }
@@ -103,14 +101,14 @@ VQ_HD constexpr int kept_estimates(const ProductsConfig& c) {
 // Byte offsets into the part of shared memory that a search has to itself.
 struct ProductsShared {
   i64 tiles;     // [kTileBuffers] tiles, and B - |c|^2 / 2 of their entries
-  i64 raw;       // [kRawTiles] tiles as they arrive, with warp groups
+  i64 raw;       // [kRawTiles] tiles as they arrive, with wgmma
   i64 sets;      // in the same place, once the products are done: of each warp that compares 32
                  // entries
   i64 kept;      // there, too, but behind the tiles that products read: [kept_estimates + 2]
                  // [run_vectors] fp32, |h|^2 and |r|^2 the last two
   i64 largest;   // [warp] fp32: the largest norm that it has seen
   i64 partials;  // [2][warp] fp32 and u32: the nearest of a warp's share of all entries
-  i64 beside;    // [kTileBuffers + kRawTiles] of the rings of both, with warp groups
+  i64 beside;    // [kTileBuffers + kRawTiles] barriers of both pipelines, with wgmma
   i64 total;
 };
 VQ_HD constexpr ProductsShared products_shared(const ProductsConfig& c, const FormatConfig& f) {
@@ -130,7 +128,7 @@ VQ_HD constexpr ProductsShared products_shared(const ProductsConfig& c, const Fo
   at.total = carve.next;
   return at;
 }
-// Rows of 16 channels' multiples would meet in a bank where lanes read one each.
+// Padding: rows of multiples of 16 channels would conflict in banks if lanes read one each.
 VQ_HD constexpr int row_floats(const ProductsConfig&, const FormatConfig& f) {
   return f.part.channels + 8;
 }

@@ -20,7 +20,7 @@ class AppendGemmSets {
   static constexpr int kSet = set_entries(kFormat);
   static constexpr u32 kSetMask = Share::kEntries / kSet - 1;
   static constexpr int kKept = kept_estimates(kConfig);
-  static constexpr int kRows = compared_vectors(kConfig, kFormat);  // of a warp
+  static constexpr int kRows = compared_vectors(kConfig, kFormat);  // rows per warp
   static constexpr int kOfLane = lane_estimates(kConfig);
   using Largest = LargestEstimates<kKept>;
   using OfLane = LargestEstimates<kOfLane>;
@@ -28,7 +28,7 @@ class AppendGemmSets {
   using Narrow = typename Wide::Narrow;
 
   using Units = AppendUnitRows<Share>;
-  using Run = typename Units::Run;  // the rows of a warp
+  using Run = typename Units::Run;  // rows per warp
   using Row = typename Units::Row;
 
   VQ_DEVICE AppendGemmSets(const Share& share, int stage) : share_(share), stage_(stage) {}
@@ -41,7 +41,8 @@ class AppendGemmSets {
   }
   VQ_DEVICE static float inverse(float scale) { return inverse_within(scale, kMostScale); }
 
-  // What products say of row `number` of a run, by the lane that has it; behind the last of them.
+  // Stores the estimates of row `number` of a run. The lane that owns the row calls it after the
+  // last GEMM tile.
   VQ_DEVICE static void keep(int number, const Largest& estimates, float squares, float rest) {
     VQ_UNROLL
     for (int i = 0; i < kKept; ++i) {
@@ -51,7 +52,8 @@ class AppendGemmSets {
     store_shared(kept(kKept + 1) + number, rest);
   }
 
-  // Rows from `first` on of a run, a lane one; `largest` is the largest |c|^2 / 2, `offset` B.
+  // Compares rows from `first` on of a run, one per lane; `largest` is the largest |c|^2 / 2,
+  // `offset` B.
   VQ_DEVICE void compare(const Run& run, int first, float largest, float offset) const {
     const int own = first + lane() % kRows;
     Largest estimates;
@@ -83,9 +85,9 @@ class AppendGemmSets {
       const bool open = own < all && own % Share::kVectors < share_.vectors &&
                         load_shared(Share::nearest() + own) == kOpen;
       if (!any_of_warp(open)) continue;
-      for (int from = 0; from < 32; ++from) {
-        if (shuffle(open ? 1u : 0u, from) == 0) continue;
-        const int place = first + from;
+      for (int owner = 0; owner < 32; ++owner) {
+        if (shuffle(open ? 1u : 0u, owner) == 0) continue;
+        const int place = first + owner;
         float least;
         u32 nearest;
         Wide(share_, stage_)
@@ -107,11 +109,11 @@ class AppendGemmSets {
     }
   }
 
-  // A warp some rows at once, so that their entries are on their way together; those that there are
-  // not stand for the first.
+  // A warp settles several rows at once to keep their entry loads in flight; missing rows repeat
+  // the first.
   VQ_DEVICE void settle() const {
     constexpr int kAhead = 8;
-    constexpr int kWords = ceil_div(kSize / 2, 32);  // of a lane
+    constexpr int kWords = ceil_div(kSize / 2, 32);  // words per lane
     const bool last = stage_ + 1 == Share::kResiduals;
     for (int first = warp(); first < share_.work.count * Share::kVectors;
          first += kWarps * kAhead) {
@@ -148,13 +150,13 @@ class AppendGemmSets {
   static constexpr int kStride = staged_bytes(kFormat);
   static constexpr ProductsShared kAt = products_shared(kConfig, kFormat);
   static constexpr u32 kOpen = 0xffffffffu;
-  static constexpr float kMostSquares = 0x1p30f;  // of y, which has to fit f16
+  static constexpr float kMostSquares = 0x1p30f;  // largest |y|^2 that fits f16
   static constexpr float kMostMargin = 0x1p60f;   // far from where fp32 ends
-  // And its inverse: distances lose 2^-150 a channel where fp32 ends, which by so small a scale is
-  // within kLeast of y.
+  // Bound of the inverse scale. fp32 underflow costs a distance 2^-150 per channel, which at this
+  // scale is within kLeast of y.
   static constexpr float kMostScale = 0x1p20f;
 
-  // By how much the estimate of a set may be below the largest, if it has the nearest entry.
+  // How far the estimate of a set may be below the largest if the set has the nearest entry.
   class Margin {
    public:
     VQ_DEVICE Margin(i32 best, float offset, float squares, float rest, float largest)
@@ -208,13 +210,13 @@ class AppendGemmSets {
   VQ_DEVICE void compare_sets(const Run& run, bool wanted, u32 set, bool first) const {
     const float scale = share_.scale_of(run.book);
     for (int pass = 0; pass < kPasses; ++pass) {
-      const int of = row_lane(pass);
-      const bool mine = shuffle(wanted ? 1u : 0u, of) != 0;
-      const u32 own_set = shuffle(set, of);
+      const int owner = row_lane(pass);
+      const bool mine = shuffle(wanted ? 1u : 0u, owner) != 0;
+      const u32 own_set = shuffle(set, owner);
       const bool any = any_of_warp(mine);
       if (any) fetch(run, own_set);
       if (any) {
-        const Row row = row_of(run, of);
+        const Row row = row_of(run, owner);
         float least = Wide::template distance<1>(
             vector(row), reinterpret_cast<const U32x4*>(staged() + lane() * kStride), scale,
             LoadShared{});
@@ -235,7 +237,7 @@ class AppendGemmSets {
     }
   }
   // The lane that has the row which this lane compares.
-  static constexpr int kPasses = kRows * kSet / 32;  // of 32 entries
+  static constexpr int kPasses = kRows * kSet / 32;  // passes of 32 entries
   VQ_DEVICE static int row_lane(int pass) { return pass * (32 / kSet) + lane() / kSet; }
 
   // The entries of a pass: lanes that follow each other copy what does, so that few accesses are
@@ -243,17 +245,18 @@ class AppendGemmSets {
   VQ_DEVICE void fetch(const Run& run, u32 own_set) const {
     const u8* const book =
         reinterpret_cast<const u8*>(share_.to.codebooks) + run.book * Share::kEntries * (kSize * 2);
-    // Else places of all chunks would be reckoned before the products, whose registers they take.
+    // warpgroup_copy keeps ptxas from computing all chunks' addresses before the GEMM, which needs
+    // the registers.
     const u32 first = warpgroup_copy(static_cast<u32>(lane()));
     const u32 entry = static_cast<u32>(entry_of(own_set, lane() % kSet)) * (kSize * 2);
     VQ_UNROLL
     for (u32 i = 0; i < kChunks; ++i) {
-      const u32 chunk = 32 * i + first;  // of the pass
+      const u32 chunk = 32 * i + first;  // chunk within the pass
       const u32 slot = chunk / kChunks;
-      const u32 from = shuffle(entry, static_cast<int>(slot)) + (chunk - slot * kChunks) * 16;
+      const u32 offset = shuffle(entry, static_cast<int>(slot)) + (chunk - slot * kChunks) * 16;
       copy_constant_async(
           reinterpret_cast<U32x4*>(staged() + slot * kStride + (chunk - slot * kChunks) * 16),
-          reinterpret_cast<const U32x4*>(book + from));
+          reinterpret_cast<const U32x4*>(book + offset));
     }
     copy_async_commit();
     copy_async_wait<0>();
@@ -281,10 +284,10 @@ class AppendGemmSets {
       if (word >= kSize / 2) continue;
       float taken[2];
       read_entry<kElement>(taken, words[k], scale);
-      U32x2* const at = reinterpret_cast<U32x2*>(vector(row) + 2 * word);
-      const U32x2 old = load_shared(at);
-      store_shared(at, U32x2{float_bits(float_from_bits(old.x) - taken[0]),
-                             float_bits(float_from_bits(old.y) - taken[1])});
+      U32x2* const pair = reinterpret_cast<U32x2*>(vector(row) + 2 * word);
+      const U32x2 old = load_shared(pair);
+      store_shared(pair, U32x2{float_bits(float_from_bits(old.x) - taken[0]),
+                               float_bits(float_from_bits(old.y) - taken[1])});
     }
   }
 

@@ -47,8 +47,7 @@ class AppendGemmStage {
   VQ_DEVICE AppendGemmStage(const Share& share, int stage)
       : share_(share), stage_(stage), units_(share, stage) {}
 
-  // With warp groups the first tiles of the first unit are on their way while the last stage is
-  // settled.
+  // With warpgroups, the first tiles of the first codebook load while the last stage is settled.
   VQ_DEVICE void prepare() const {
     if (stage_ == 0) begin_rings();
     ask_for_first(0);
@@ -78,35 +77,35 @@ class AppendGemmStage {
   static constexpr int kSize = Share::kVectorSize;
   static constexpr int kUnitRuns = unit_runs(kConfig, kFormat);
   static constexpr int kRunVectors = run_vectors(kConfig);
-  static constexpr int kSteps = kSize / 16;  // of 16 columns that a product takes
+  static constexpr int kSteps = kSize / 16;  // k steps of 16 columns
   static constexpr bool kWarpgroups = kConfig.warpgroups == 1;
   static constexpr int kTile = Tiles::kTile;
   static constexpr int kSet = Sets::kSet;
   static constexpr int kGroup = 4 * kSet;
-  // Of a product: a tile of warp groups where registers hold its sums.
+  // Columns per MMA: a whole tile with warpgroups, if registers hold its sums.
   static constexpr int kColumns = kWarpgroups ? (kTile > 64 && kSize > 96 ? 64 : kTile) : kGroup;
   static constexpr int kKept = Sets::kKept;
   static constexpr int kOfLane = Sets::kOfLane;
   using Largest = typename Sets::OfLane;
 
-  // Of a lane: rows of products, 16 of a tile.
+  // GEMM rows per lane; a row tile has 16.
   static constexpr int kRowTiles = product_vectors(kConfig) / 16;
   static constexpr int kSlots = 2 * kRowTiles;
   static constexpr int kCompared = Sets::kRows;
   static_assert(kSize % 16 == 0 && kRunVectors % kCompared == 0, "");
   static_assert(kTile % kColumns == 0 && kColumns % kGroup == 0, "");
 
-  // Of a unit, those that have rows.
+  // Runs of the codebook set that have rows.
   VQ_DEVICE int runs() const {
     if constexpr (kUnitRuns == 1) return 1;
     return ceil_div(share_.work.count * Units::kUnitVectors, kRunVectors);
   }
-  // Of search number `i` of the stage.
+  // Tiles of search number `i` of the stage.
   VQ_DEVICE Tiles tiles(int i) const {
     const int all = units_.units() * runs();
     return Tiles(share_, units_.book(i / runs()), stage_ * all + i);
   }
-  // By one thread.
+  // One thread of the block calls it.
   VQ_DEVICE void begin_rings() const {
     if constexpr (kWarpgroups) {
       if (thread_index() != 0) return;
@@ -117,7 +116,7 @@ class AppendGemmStage {
   VQ_DEVICE void ask_for_first(int i) const {
     if constexpr (kWarpgroups) {
       if (thread_index() != 0) return;
-      fence_shared();  // sets stood there
+      fence_shared();  // tiles overwrite the sets
       tiles(i).raw(0).ask_for_first();
     }
   }
@@ -150,7 +149,7 @@ class AppendGemmStage {
       Sets::keep(own_first + row_number(lane() % 4 / (4 / kSlots), lane() / 4), merged, squares[0],
                  rest[0]);
     }
-    sync_block();  // sets stand where tiles stood
+    sync_block();  // sets overwrite the tiles
     const int compared = warp() * kCompared;
     if (compared >= kRunVectors || first + compared >= rows) return;
     Sets(share_, stage_)
@@ -164,11 +163,11 @@ class AppendGemmStage {
   // h of a row, of the lane's columns; the lane's parts of |h|^2 and |r|^2.
   VQ_DEVICE static void fragments(u32 (&a)[kSteps][4], int half, const Row& row, float inverted,
                                   float& squares, float& rest) {
-    const float* const at = Sets::vector(row) + 2 * (lane() % 4);
+    const float* const numbers = Sets::vector(row) + 2 * (lane() % 4);
     squares = rest = 0.0f;
     VQ_UNROLL
     for (int i = 0; i < 2 * kSteps; ++i) {
-      const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(at + 8 * i));
+      const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(numbers + 8 * i));
       const float low = float_from_bits(pair.x) * inverted;
       const float high = float_from_bits(pair.y) * inverted;
       const u32 word = pack2<kElement>(low, high);
@@ -179,7 +178,7 @@ class AppendGemmStage {
       a[i / 2][half + i % 2 * 2] = word;
     }
   }
-  // Of the row that this lane has in the end, the sum of its four lanes.
+  // The sum over the four lanes of a row, in the lane that owns it.
   VQ_DEVICE static float own(float (&sums)[kSlots]) {
     VQ_UNROLL
     for (int mask = 2; mask > 0; mask /= 2) {
@@ -224,9 +223,9 @@ class AppendGemmStage {
     return offset;
   }
 
-  // The same by warp groups. Tiles arrive by bulk copies, and each warp brings a part of the next
-  // one to where products read it. No barrier of the block stands between tiles, and no product is
-  // under way where the loop begins anew: ptxas would let each wait for the one before.
+  // estimate() with wgmma. Tiles arrive by bulk copies and each warp rearranges a part of the next
+  // one, without __syncthreads between tiles. No wgmma is in flight at the loop's back edge: ptxas
+  // would then serialize them.
   VQ_DEVICE static float estimate_by_groups(const u32 (&a)[kSteps][4], const Tiles& tiles,
                                             Largest (&estimates)[kSlots]) {
     float largest = 0.0f, offset = 0.0f;
@@ -260,8 +259,8 @@ class AppendGemmStage {
     return offset;
   }
 
-  // Of a row tile: accumulator 4 j + 2 half + i is column 8 j + 2 c + i, c the lane's number in its
-  // group, of the row of slot 2 tile + half.
+  // Accumulator 4 j + 2 half + i of a row tile is column 8 j + 2 c + i of the row of slot 2 tile +
+  // half; c is the lane's number in its group.
   using Sums = float[kColumns / 2];
   static constexpr int kProducts = kTile / kColumns;
 
@@ -286,18 +285,18 @@ class AppendGemmStage {
     }
     warpgroup_commit();
   }
-  // One product after the other: while a warp takes its sums, or what `meanwhile` does once, tensor
-  // cores have those of others.
+  // Issues the MMAs one by one: while a warp reads its sums, or runs `meanwhile` once, the tensor
+  // cores work for other warps.
   template <class Meanwhile>
-  VQ_DEVICE static void multiply_by_groups(const u32 (&a)[kSteps][4], u8* at, int tile,
+  VQ_DEVICE static void multiply_by_groups(const u32 (&a)[kSteps][4], u8* entries, int tile,
                                            Largest (&estimates)[kSlots], Meanwhile meanwhile) {
     VQ_UNROLL
     for (int product = 0; product < kProducts; ++product) {
       Sums sums;
-      set_norms(sums, at, product);
+      set_norms(sums, entries, product);
       warpgroup_hold(sums);
       warpgroup_fence();
-      begin_product(a, sums, at, product);
+      begin_product(a, sums, entries, product);
       if (product == 0) meanwhile();
       warpgroup_wait<0>();
       warpgroup_hold(sums);
@@ -305,15 +304,17 @@ class AppendGemmStage {
     }
   }
 
-  VQ_DEVICE static void multiply_by_warps(const u32 (&a)[kRowTiles][kSteps][4], u8* at, int tile,
-                                          Largest (&estimates)[kSlots]) {
+  VQ_DEVICE static void multiply_by_warps(const u32 (&a)[kRowTiles][kSteps][4], u8* entries,
+                                          int tile, Largest (&estimates)[kSlots]) {
     for (int product = 0; product < kProducts; ++product) {
       Sums sums[kRowTiles];
       VQ_UNROLL
-      for (int r = 0; r < kRowTiles; ++r) set_norms(sums[r], at, product);
-      // Of the four matrices that a load has, two octets of 16 entries, the lane gives this row.
-      const u8* const row = Tiles::core(at, product * kColumns) + lane() / 16 * Tiles::kRowsBytes +
-                            lane() / 8 % 2 * kCoreBytes + lane() % 8 * kCoreRowBytes;
+      for (int r = 0; r < kRowTiles; ++r) set_norms(sums[r], entries, product);
+      // The row whose address this lane gives to ldmatrix.x4, which loads four matrices: two octets
+      // of 16 entries.
+      const u8* const row = Tiles::core(entries, product * kColumns) +
+                            lane() / 16 * Tiles::kRowsBytes + lane() / 8 % 2 * kCoreBytes +
+                            lane() % 8 * kCoreRowBytes;
       VQ_UNROLL
       for (int step = 0; step < kSteps; ++step) {
         VQ_UNROLL
@@ -345,11 +346,11 @@ class AppendGemmStage {
     constexpr int kGroups = kColumns / kGroup;
     const int set = (tile * kTile + product * kColumns) / kSet + lane() % 4;
     const auto of_set = [&](int group, int half) {
-      const float* const of = sums + group * (kGroup / 2) + 2 * half;
-      i32 most = estimate_bits(of[0]);
+      const float* const estimates = sums + group * (kGroup / 2) + 2 * half;
+      i32 most = estimate_bits(estimates[0]);
       VQ_UNROLL
       for (int i = 1; i < kSet; ++i) {
-        most = larger_estimate(most, estimate_bits(of[i / 2 * 4 + i % 2]));
+        most = larger_estimate(most, estimate_bits(estimates[i / 2 * 4 + i % 2]));
       }
       return (most & ~static_cast<i32>(Sets::kSetMask)) | (set + 4 * group);
     };

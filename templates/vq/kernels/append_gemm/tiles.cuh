@@ -1,7 +1,7 @@
-// Tiles of a codebook as they pass through shared memory for append_gemm. Products of warp
-// groups, and ldmatrix, read core matrices, which no copy makes of entries: warps load entries,
-// eight at once, and store them so. On their way they sum up |c|^2 / 2. Behind the matrices of a
-// tile stands B - |c|^2 / 2, one B for the whole codebook.
+// Tiles of a codebook on their way through shared memory for append_gemm. wgmma and ldmatrix
+// read core matrices, into which no copy engine can lay entries: warps load eight entries at once,
+// store them as core matrices and sum up |c|^2 / 2. After its matrices a tile has B - |c|^2 / 2,
+// with one B for the whole codebook.
 #pragma once
 
 #include <vq/kernels/append_gemm/plan.h>
@@ -21,12 +21,12 @@ class AppendGemmTiles {
   // Each warp brings so many times eight entries of a tile, if there are so many.
   static constexpr int kEights = ceil_div(kTile / kCoreRows, kWarps);
   static constexpr int kQuarter = ceil_div(Share::kVectorSize / 8, 4);
-  // Of warp groups: entries arrive by bulk copies, and each warp waits for what the others bring.
+  // With warpgroups, entries arrive by bulk copies, and each warp waits for the other warps' part.
   using Raw = BulkRing<kRawTiles, raw_tile_bytes(Share::kConfig, Share::kFormat), kWarps>;
   using Ring =
       MadeRing<kTileBuffers, tile_place_bytes(Share::kConfig, Share::kFormat), kWarps, kWarps>;
 
-  // Of a book that is searched behind `searches` others.
+  // Tiles of book `book`, searched after `searches` others.
   VQ_DEVICE AppendGemmTiles(const Share& share, i64 book, int searches)
       : book_(reinterpret_cast<const u8*>(share.to.codebooks) +
               book * Share::kEntries * (kSize * 2)),
@@ -34,7 +34,8 @@ class AppendGemmTiles {
                     ? 0u
                     : static_cast<u32>(searches * kTiles)) {}
 
-  // From a tile on. All that rings know follows from its number, so no register keeps it.
+  // The pipeline from tile `tile` on. Its state follows from the tile number, which saves
+  // registers.
   VQ_DEVICE Ring ring(int tile) const {
     return Ring(kPlaces, Share::kShared.search + kAt.beside, before_ + static_cast<u32>(tile));
   }
@@ -45,12 +46,12 @@ class AppendGemmTiles {
         in_book(tile), kTiles - tile, before_ + static_cast<u32>(tile));
   }
 
-  // What a lane brings of a tile: of each eight entries of the warp a quarter of one.
+  // A lane's part of a tile: a quarter of one entry in each eight entries of the warp.
   struct Chunks {
     U32x4 words[kEights][kQuarter];
   };
   VQ_DEVICE const u8* in_book(int tile) const { return book_ + tile * (kTile * kSize * 2); }
-  // Of a tile as the codebook has it.
+  // Loads this lane's part of a tile in the codebook's layout.
   template <class Load>
   VQ_DEVICE static void load(Chunks& to, const u8* tile, Load load) {
     VQ_UNROLL
@@ -66,16 +67,17 @@ class AppendGemmTiles {
   }
   // |c|^2 / 2 of the entries of which the lane has chunks.
   struct Norms {
-    float of[kEights];
+    float halves[kEights];
 
-    // Of these and of `others`.
+    // The largest of these norms and `others`.
     VQ_DEVICE float largest(float others) const {
       VQ_UNROLL
-      for (int i = 0; i < kEights; ++i) others = larger(others, of[i]);
+      for (int i = 0; i < kEights; ++i) others = larger(others, halves[i]);
       return others;
     }
   };
-  // As core matrices. Asynchronous copies to core matrices would take as many accesses as lanes.
+  // Stores entries as core matrices. Asynchronous copies to core matrices would take one access per
+  // lane.
   VQ_DEVICE static Norms store(const Chunks& from, u8* tile) {
     Norms norms{};
     VQ_UNROLL
@@ -99,7 +101,7 @@ class AppendGemmTiles {
       float sum = 0.5f * (sums[0] + sums[1]);
       sum += shuffle_xor(sum, 8);
       sum += shuffle_xor(sum, 16);
-      norms.of[i] = sum;
+      norms.halves[i] = sum;
     }
     return norms;
   }
@@ -113,7 +115,7 @@ class AppendGemmTiles {
     VQ_UNROLL
     for (int i = 0; i < kEights; ++i) {
       if (has(i) && lane() < 8) {
-        store_shared(below_offset(tile, first_entry(i)) + lane(), offset - norms.of[i]);
+        store_shared(below_offset(tile, first_entry(i)) + lane(), offset - norms.halves[i]);
       }
     }
   }
@@ -123,7 +125,7 @@ class AppendGemmTiles {
     return shared_part<u8>(kPlaces) + number * tile_place_bytes(Share::kConfig, Share::kFormat);
   }
 
-  // Of a tile: the core matrices of 8 entries; B - |c|^2 / 2 from an entry on.
+  // Addresses in a tile: the core matrices of 8 entries; B - |c|^2 / 2 from an entry on.
   VQ_DEVICE static u8* core(u8* tile, int entry) { return tile + entry / kCoreRows * kRowsBytes; }
   VQ_DEVICE static float* below_offset(u8* tile, int entry) {
     return reinterpret_cast<float*>(tile + kTile / kCoreRows * kRowsBytes) + entry;
@@ -145,7 +147,7 @@ class AppendGemmTiles {
 
  private:
   static constexpr int kSize = Share::kVectorSize;
-  static constexpr int kChunks = kSize / 8;  // of 16 bytes that an entry has
+  static constexpr int kChunks = kSize / 8;  // 16-byte chunks per entry
   static constexpr Element kElement = Share::kConfig.element;
   static constexpr ProductsShared kAt = products_shared(Share::kConfig, Share::kFormat);
   static constexpr i64 kPlaces = Share::kShared.search + kAt.tiles;

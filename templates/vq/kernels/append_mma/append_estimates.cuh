@@ -36,12 +36,12 @@ class AppendEstimates {
   VQ_DEVICE AppendEstimates(const Share& share, int stage)
       : share_(share), stage_(stage), units_(share, stage) {}
 
-  // |c|^2 / 2 of the entries of the share's units, of which the last launch changes none.
+  // Computes |c|^2 / 2 of the entries of the share's units, which no previous launch changes.
   VQ_DEVICE void prepare() const {
     for (int i = thread_index(); i < units_.units() * kEntries; i += Share::kThreads) {
       float entry[kSize];
-      const auto* const at = share_.entry_at(units_.book(i / kEntries), i % kEntries);
-      read_entry<kElement>(entry, load_constant(at), 1.0f);
+      const auto* const stored = share_.entry_at(units_.book(i / kEntries), i % kEntries);
+      read_entry<kElement>(entry, load_constant(stored), 1.0f);
       float sum = 0.0f;
       VQ_UNROLL
       for (int d = 0; d < kSize; ++d) sum += entry[d] * entry[d];
@@ -69,12 +69,12 @@ class AppendEstimates {
   static constexpr int kPairs = kSize / 2;  // words of an entry
   static constexpr int kEntries = Share::kEntries;
   static constexpr int kUnitItems = unit_items(Share::kConfig, kFormat);
-  static constexpr int kParts = kSize == 8 ? 2 : 3;  // of a number of y
+  static constexpr int kParts = kSize == 8 ? 2 : 3;  // parts of each number of y
   static constexpr int kGroup = group_tiles(kFormat);
   static constexpr int kGroups = kEntries / kAppendTile / kGroup;
   static constexpr int kRowTiles = Share::kConfig.row_tiles;
   static constexpr int kItemRows = item_rows(Share::kConfig);
-  static constexpr int kSlots = 2 * kRowTiles;  // rows of a lane: 2 of each tile
+  static constexpr int kSlots = 2 * kRowTiles;  // rows per lane: 2 of each tile
   static constexpr int kOwn = kSlots / 4;       // that it has alone in the end
   static constexpr u32 kSetMask = 4 * kGroups - 1;
   static_assert(kRowTiles % 2 == 0, "the four lanes of a row share its slots in the end");
@@ -85,9 +85,9 @@ class AppendEstimates {
       (4.42f + (kElement == Element::bf16 && kSize == 8 ? 2.42f : 0.2f) + 2.0f + 1.0f +
        static_cast<float>(kSetMask + 1) / 32);
   static constexpr float kLeastMargin = 0x1p-27f;
-  static constexpr float kMostSquares = 0x1p30f;  // of y, whose parts have to fit f16
+  static constexpr float kMostSquares = 0x1p30f;  // largest |y|^2 whose parts fit f16
   static constexpr float kMostMargin = 0x1p60f;   // far from where fp32 ends
-  static constexpr float kMostScale = 0x1p40f;    // likewise, and its inverse
+  static constexpr float kMostScale = 0x1p40f;    // bound of the scale and of its inverse
 
   // The estimates of a row: the least, and the least of all other sets.
   struct Least {
@@ -97,13 +97,13 @@ class AppendEstimates {
   VQ_DEVICE Row row_of(const Run& rows, int number) const {
     return Units::row_of(share_, rows, number);
   }
-  // Of tile `tile`, the row of half `half` of group `group` of lanes.
+  // The row that half `half` of lane group `group` holds in tile `tile`.
   VQ_DEVICE static int number_of(int tile, int half, int group) {
     return 16 * tile + 8 * half + group;
   }
 
   VQ_DEVICE void search(const Run& rows) const {
-    const i64 number = units_.book(rows.unit);  // of rows.book ptxas makes a larger loop
+    const i64 number = units_.book(rows.unit);  // ptxas makes a larger loop from rows.book
     const float scale = share_.scale_of(number);
     const float inverted = inverse_within(scale, kMostScale);
     u32 a[kRowTiles][4];
@@ -125,20 +125,20 @@ class AppendEstimates {
     }
   }
   // Row i that lane `of` has alone, see merge().
-  VQ_DEVICE static int own_number(int i, int of) {
-    const int slot = of % 4 * kOwn + i;
-    return number_of(slot / 2, slot % 2, of / 4);
+  VQ_DEVICE static int own_number(int i, int owner) {
+    const int slot = owner % 4 * kOwn + i;
+    return number_of(slot / 2, slot % 2, owner / 4);
   }
 
-  // Parts of -y of a tile of rows. Of the 8 pairs of k, pair p is pair p % kPairs of part
-  // p / kPairs; a lane has pairs p = its number in the group and that + 4.
+  // Loads parts of -y for a tile of rows. Pair p of the 8 pairs along k is pair p % kPairs of part
+  // p / kPairs; a lane has pairs lane() % 4 and lane() % 4 + 4.
   VQ_DEVICE void fragment(u32 (&a)[4], const Run& rows, int tile, float inverted) const {
     const int mine = lane() % 4;
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
       const Row row = row_of(rows, number_of(tile, half, lane() / 4));
-      const float* const at = Share::row(row.token) + row.vector * kSize + 2 * (mine % kPairs);
-      const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(at));
+      const float* const numbers = Share::row(row.token) + row.vector * kSize + 2 * (mine % kPairs);
+      const U32x2 pair = load_shared(reinterpret_cast<const U32x2*>(numbers));
       float low = -float_from_bits(pair.x) * inverted;
       float high = -float_from_bits(pair.y) * inverted;
       u32 part[kParts];
@@ -172,11 +172,11 @@ class AppendEstimates {
     load_tiles(next, words, 0);
     for (int group = 0; group < kGroups; ++group) {
       u32 entries[kGroup];
-      U32x2 of[kGroup];
+      U32x2 halves[kGroup];
       VQ_UNROLL
       for (int tile = 0; tile < kGroup; ++tile) {
         entries[tile] = next[tile];
-        of[tile] = load_shared(
+        halves[tile] = load_shared(
             reinterpret_cast<const U32x2*>(norms + (group * kGroup + tile) * kAppendTile));
       }
       load_tiles(next, words, group + 1 < kGroups ? group + 1 : group);
@@ -184,8 +184,8 @@ class AppendEstimates {
       float lowest[kSlots];
       VQ_UNROLL
       for (int tile = 0; tile < kGroup; ++tile) {
-        const float left = float_from_bits(of[tile].x);
-        const float right = float_from_bits(of[tile].y);
+        const float left = float_from_bits(halves[tile].x);
+        const float right = float_from_bits(halves[tile].y);
         const u32 b[2] = {entries[tile], entries[tile]};
         VQ_UNROLL
         for (int i = 0; i < kRowTiles; ++i) {
@@ -216,7 +216,7 @@ class AppendEstimates {
     }
   }
 
-  // Of all lanes of a row, to the one whose it is: lane l of four has slots kOwn l + i.
+  // Merges the estimates of all lanes of a row in its owner: lane l of four owns slots kOwn l + i.
   VQ_DEVICE static void merge(Least (&least)[kSlots]) {
     VQ_UNROLL
     for (int mask = 2; mask > 0; mask /= 2) {
@@ -269,11 +269,11 @@ class AppendEstimates {
     return sure;
   }
 
-  // All entries, for those of the lanes' rows i that are open, one by one.
+  // Compares all entries, one by one, with the lanes' rows i that are open.
   VQ_DEVICE void compare_all(const Run& rows, int i, bool open, i64 book, float scale) const {
-    for (int from = 0; from < 32; ++from) {
-      if (shuffle(open ? 1u : 0u, from) == 0) continue;
-      const Row row = row_of(rows, own_number(i, from));
+    for (int owner = 0; owner < 32; ++owner) {
+      if (shuffle(open ? 1u : 0u, owner) == 0) continue;
+      const Row row = row_of(rows, own_number(i, owner));
       const AppendStage<Share> stage(share_, stage_);
       float x[1][kSize], least[1];
       u32 nearest[1];

@@ -1,5 +1,5 @@
-// kv_append by fragments (ops/append_tokens.cuh): tensor cores estimate all distances, and what may
-// be nearest is compared as append_simt compares it (ops/append_estimates.cuh).
+// mma kv_append (ops/append_tokens.cuh): tensor cores estimate all distances, and candidates for
+// the nearest entry are compared as in append_simt (ops/append_estimates.cuh).
 #pragma once
 
 #include <vq/kernels/append_mma/plan.h>

@@ -1,5 +1,5 @@
-// Plan of appending by fragments: products on tensor cores estimate the distances of many
-// sub-vectors to all entries, and the few entries that may be nearest are compared in fp32.
+// Plan of mma kv_append: tensor cores estimate the distances of many sub-vectors to all entries,
+// and the few entries that may be nearest are compared in fp32.
 #pragma once
 
 #include <vq/layout/append.h>
@@ -13,7 +13,7 @@ struct AppendMma {
   int sequences_per_block = 1;
   int row_tiles = 4;
   static constexpr int warps_along_entries = 1;
-  static constexpr int sub_vectors_per_warp = 1;  // of those that are compared with all entries
+  static constexpr int sub_vectors_per_warp = 1;  // of those compared with all entries
   static constexpr bool norms = true;
 
   static constexpr const char* kType = "AppendMma";
@@ -38,7 +38,7 @@ struct AppendMma {
 inline constexpr int kAppendTile = 8;
 inline constexpr int kAppendRows = 16;
 
-// Sub-vectors of a warp at once.
+// Sub-vectors per warp at once.
 VQ_HD constexpr int item_rows(const AppendMma& plan) { return kAppendRows * plan.row_tiles; }
 
 // Tiles of a group: of a group's entries a lane keeps its least estimate.
@@ -48,7 +48,7 @@ VQ_HD constexpr int group_tiles(const FormatConfig& f) {
   return tiles < wanted ? tiles : wanted;
 }
 
-// Items of a block that a unit makes.
+// Items of a block per unit.
 VQ_HD constexpr int unit_items(const AppendConfig<AppendMma>& c, const FormatConfig& f) {
   return ceil_div(block_rows(c, f) * unit_sub_vectors(c, f), item_rows(c));
 }

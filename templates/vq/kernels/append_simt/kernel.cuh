@@ -1,4 +1,4 @@
-// kv_append by lanes (ops/append_tokens.cuh): each entry is compared by the lane that loads it.
+// simt kv_append (ops/append_tokens.cuh): each entry is compared by the lane that loads it.
 #pragma once
 
 #include <vq/kernels/append_simt/plan.h>

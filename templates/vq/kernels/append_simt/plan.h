@@ -1,5 +1,5 @@
-// Plan of appending by lanes: the entries of a codebook are spread over the lanes of warps, in
-// fp32, and the lanes' nearest meet by shuffles.
+// Plan of simt kv_append: lanes of several warps share a codebook's entries, compare them in fp32,
+// and reduce to the nearest by shuffles.
 #pragma once
 
 #include <vq/layout/append.h>

@@ -1,13 +1,15 @@
-// attention_decode by channels: blocks share the channels of a head, the axis along which codebooks
-// switch, so that each loads the codebooks of its own channel groups alone (the codebook-centric
-// dataflow of VQ-LLM VI-A). What was one sum over the channels of a key is then a reduction over
-// blocks, with the softmax after it:
-//   1. attention_channel_scores: a block a (split of tokens, heads, share of the keys' channels);
-//      partial scores go to global memory;
-//   2. attention_channel_values: a block a (split, heads, share of the values' channels) sums the
-//      partial scores of its tokens in the order of the shares, and goes on as lanes do;
-//   3. attention_combine, where there is more than one split.
-// Splits and heads are the same in both, and no order depends on time: results repeat to the bit.
+// attention_decode by channels: blocks share a head's channels, the axis along which codebooks
+// switch, so that each loads only the codebooks of its channel groups (the codebook-centric
+// dataflow of VQ-LLM VI-A). A key's sum over channels becomes a reduction over blocks before the
+// softmax:
+//
+//   1. attention_channel_scores: a block per (split of tokens, heads, share of the keys' channels);
+//      partial scores go to global memory
+//   2. attention_channel_values: a block per (split, heads, share of the values' channels) sums its
+//      tokens' partial scores in the order of the shares, and goes on as simt does
+//   3. attention_combine, if there is more than one split
+//
+// Splits and heads are equal in both, and all orders are fixed: results repeat to the bit.
 #pragma once
 
 #include <vq/kernels/attention_channels/plan.h>
@@ -70,7 +72,7 @@ class SummedScores {
       const int head = i / kTile;
       const int token = i % kTile;
       if (token >= count) continue;
-      float total = 0.0f;  // of a head that the block lacks
+      float total = 0.0f;  // stays 0 for a missing head
       if (head < work_.heads) {
         const float* from = args_.scores + partial_scores(args_, work_, head, 0) + first + token;
         VQ_UNROLL

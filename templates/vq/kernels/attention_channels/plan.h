@@ -1,5 +1,5 @@
-// Plan of attention by channels: blocks share the channels of the keys, and partial scores meet in
-// global memory before the softmax (VQ-LLM, section VI-A).
+// Plan of attention by channels: blocks share the keys' channels, and partial scores are reduced
+// through global memory before the softmax (VQ-LLM, section VI-A).
 #pragma once
 
 #include <vq/layout/attention_tiles.h>

@@ -1,4 +1,4 @@
-// What the kernels of attention by bins share: columns, pairs and what is handed on
+// Columns, head pairs and the workspace that the kernels of histogram attention share
 // (kernels/attention_histogram/plan.h).
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace vq {
 
-// The format of a part of the keys, or of all, and that of the values.
+// Formats: a part of the keys, or all of them; and the values.
 template <class Plan, int kPart>
 struct BinKeys {
   VQ_HD static constexpr FormatConfig config() { return key_format(Plan::config(), kPart); }
@@ -22,7 +22,7 @@ struct BinValues {
 template <class Format>
 VQ_DEVICE const u16* column_entries(const QuantizedArgs& tensor, int kv_head, int column) {
   constexpr FormatConfig kFormat = Format::config();
-  constexpr int kUnits = kFormat.part.channels / kFormat.unit_elements;  // of a head
+  constexpr int kUnits = kFormat.part.channels / kFormat.unit_elements;  // codebook sets per head
   constexpr i64 kBook = i64{entries(kFormat)} * kFormat.vector_size;
   const int channel = column / kFormat.num_codebooks * kFormat.vector_size;
   const i64 unit =
@@ -36,7 +36,7 @@ template <class Plan>
 struct BinRow {
   static constexpr int kPadded = padded_heads(Plan::config());
   static constexpr int kGroup = group(Plan::config());
-  int pair, head;  // of the pair's padded heads
+  int pair, head;  // head within the pair's padded heads
   int kv_head, batch;
 
   VQ_DEVICE static BinRow at(const AttentionDecodeArgs& args, int row) {
@@ -51,8 +51,8 @@ struct BinRow {
 struct BinRows {
   int first, count;
 
-  // Those number `block` of blocks of `most` rows each; z is the KV head where codebooks are one's
-  // own.
+  // Rows of block number `block` with at most `most` rows each; z is the KV head if each head has
+  // its own codebooks.
   template <class Plan, class Format>
   VQ_DEVICE static BinRows of_block(const AttentionDecodeArgs& args, int block, int most) {
     constexpr BinSizes kSizes = bin_sizes(Plan::config());
@@ -64,7 +64,7 @@ struct BinRows {
   }
 };
 
-// What kernels hand on. To be called once: places are reckoned from the call's sizes.
+// The buffers that kernels pass on. Construct it once: offsets are computed from the call's sizes.
 template <class Plan>
 struct BinsWorkspace {
   static constexpr i64 kPairTables = bin_sizes(Plan::config()).pair_tables / 2;
@@ -76,35 +76,34 @@ struct BinsWorkspace {
     constexpr BinSizes kSizes = bin_sizes(Plan::config());
     return kSizes;
   }
-  VQ_DEVICE explicit BinsWorkspace(const AttentionDecodeArgs& of)
-      : args(of), at(bins_handed(sizes(), of.batch, of.capacity)) {}
+  VQ_DEVICE explicit BinsWorkspace(const AttentionDecodeArgs& call)
+      : args(call), at(bins_handed(sizes(), call.batch, call.capacity)) {}
 
-  // The tables of a pair; kPairTables halves on, those of the next.
+  // The tables of a pair; the next pair's start kPairTables halves later.
   VQ_DEVICE u16* tables(int pair) const { return part<u16>(at.tables) + pair * kPairTables; }
-  // Of a number of the tables, which are pair 0's and all others', the one that it stands for.
+  // The overflow value that belongs to a number of the tables, which are contiguous from pair 0 on.
   VQ_DEVICE i32* large(const u16* number) const {
     return part<i32>(at.large) + (number - tables(0));
   }
-  // The powers of a pair's tokens, those of a block of heads, and what is said of each block of
-  // scores.
+  // Powers of a pair's tokens, those of a block of heads, and the maxima of each block of scores.
   VQ_DEVICE u16* powers(int pair) const {
     return part<u16>(at.powers) + pair * sizes().pair_powers(args.capacity);
   }
-  VQ_DEVICE i64 head_powers() const {  // elements from those of a block of heads to the next
+  VQ_DEVICE i64 head_powers() const {  // elements from one block of heads to the next
     constexpr int kHeads = bin_heads(Plan::config());
     return sizes().pair_powers(args.capacity) / padded_heads(Plan::config()) * kHeads;
   }
   VQ_DEVICE float* maxima(int pair) const {
     return part<float>(at.maxima) + pair * sizes().pair_maxima(args.capacity);
   }
-  // Of a row of the products.
+  // Total of a GEMM row.
   VQ_DEVICE float* total(int row) const { return part<float>(at.totals) + row; }
   VQ_DEVICE u16* bins(int split, int column, int row) const {
     constexpr int kEntries = entries(Plan::config().values);
     return part<u16>(at.bins) + split * split_bins() +
            (column * sizes().rows(args.batch) + row) * kEntries;
   }
-  // Elements from the bins of a split to those of the next.
+  // Elements from one split's bins to the next split's.
   VQ_DEVICE i64 split_bins() const { return sizes().rows(args.batch) * sizes().split_entries; }
 
  private:
@@ -113,7 +112,7 @@ struct BinsWorkspace {
     return reinterpret_cast<T*>(reinterpret_cast<u8*>(args.scores) + offset);
   }
 };
-// Halves from a pair's tables to those of a column of a part of the keys.
+// Halves from a pair's first table to the table of a column of a part of the keys.
 template <class Plan, int kPart>
 VQ_DEVICE i64 column_table(int column) {
   constexpr i64 kBefore = tables_before(Plan::config(), kPart) / 2;
@@ -130,7 +129,7 @@ struct FourRows {
   static constexpr int kRows = Rows::kLayout.rows < 4 ? Rows::kLayout.rows : 4;
   static constexpr int kTogether = Rows::kLayout.words == 1 ? kRows : 1;
 
-  const u32* rows;  // of the pair
+  const u32* rows;  // rows of the pair
   int last;
 
   VQ_DEVICE FourRows(const QuantizedArgs& tensor, int batch, int kv_head, int length)
@@ -142,7 +141,7 @@ struct FourRows {
       load_words<kTogether>(to + i, at(token, i, word), LoadGlobal());
     }
   }
-  // The same to shared memory, for this thread, once it has waited.
+  // load() to shared memory, for this thread after it has waited.
   VQ_DEVICE void copy(u32* to, int token, int word) const {
     using Words = EntryWords<2 * kTogether>;
     VQ_UNROLL
@@ -155,9 +154,10 @@ struct FourRows {
  private:
   VQ_DEVICE const u32* at(int token, int i, int word) const {
     constexpr u32 kGroup = Rows::kLayout.rows;
-    const auto of = static_cast<u32>(token + i < last ? token + i : last / kTogether * kTogether);
-    return wide_step(rows, of / kGroup, kGroup * Rows::kStoredWords * 4) +
-           (of % kGroup * Rows::kLayout.words + Rows::word(word < kWords ? word : kWords - 1));
+    const auto clipped =
+        static_cast<u32>(token + i < last ? token + i : last / kTogether * kTogether);
+    return wide_step(rows, clipped / kGroup, kGroup * Rows::kStoredWords * 4) +
+           (clipped % kGroup * Rows::kLayout.words + Rows::word(word < kWords ? word : kWords - 1));
   }
 };
 

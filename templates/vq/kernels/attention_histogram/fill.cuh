@@ -1,6 +1,6 @@
-// The bins of attention by bins: for each value column and head, how much probability names each
-// entry. Probabilities are shares of the sum over all tokens, in fixed point, so that sums of any
-// order are the same bits and splits need no maximum of their own:
+// Bins of histogram attention: for each value column and head, the probability that names each
+// entry. Probabilities are shares of the sum over all tokens in fixed point, so that sums in any
+// order have equal bits and splits need no maximum of their own:
 //
 //   2^31 exp2(score - maximum) / sum
 //
@@ -22,8 +22,8 @@ class BinFill {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kThreads = kConfig.bin_threads;
   static constexpr int kPadded = padded_heads(kConfig);
-  static constexpr int kSide = bin_heads(kConfig);      // whose powers stand side by side
-  static constexpr int kHeads = summed_heads(kConfig);  // of them
+  static constexpr int kSide = bin_heads(kConfig);      // heads whose powers are contiguous
+  static constexpr int kHeads = summed_heads(kConfig);  // heads summed at once
   static constexpr int kHeadBlocks = bin_head_blocks(kConfig);
   static constexpr int kColumns = kConfig.columns_per_block;
   static constexpr int kColumnBlocks = column_blocks(kConfig);
@@ -33,7 +33,7 @@ class BinFill {
   static constexpr int kEntries = slice_entries(kConfig);
   static constexpr BinsShared kAt = bins_shared(kConfig);
   static constexpr int kWords = block_words(kConfig);
-  static constexpr int kPowerWords = 2 * kSide;  // of four tokens
+  static constexpr int kPowerWords = 2 * kSide;  // words for four tokens
   static constexpr float kWhole = 2147483648.0f;
 
   VQ_DEVICE explicit BinFill(const AttentionDecodeArgs& args)
@@ -69,12 +69,12 @@ class BinFill {
   VQ_DEVICE static u32* bins() { return shared_part<u32>(kAt.bins); }
   VQ_DEVICE static float* softmax_of_heads() { return shared_part<float>(kAt.softmax); }
 
-  // Of each head the largest score, and what makes a share of a power in units of it.
+  // Per head: the largest score, and the factor from power to probability.
   struct Softmax {
     float maximum[kHeads], factor[kHeads];
   };
 
-  // Maximum and factor of each head, a warp each, from those of the blocks of scores.
+  // Computes maximum and factor of each head from the score blocks' maxima, one warp per head.
   VQ_DEVICE void merge_maxima() const {
     const int blocks = length_ > 0 ? ceil_div(length_, kBlockTokens) : 0;
     for (int h = warp(); h < kHeads; h += kThreads / 32) {
@@ -105,8 +105,8 @@ class BinFill {
     }
   }
 
-  // What a turn takes from memory: powers of four tokens, the largest scores of their block of
-  // scores, and the words with their codes.
+  // A turn's loads: powers of four tokens, the maxima of their score block, and the words with
+  // their codes.
   struct Turn {
     u32 powers[kPowerWords];
     float maxima[kHeads];
@@ -181,7 +181,7 @@ class BinFill {
         const u32 code = code_in<kFormat.index_bits>(words, c);
         const u32 place = code & (kEntries - 1u);
         const bool here = (code & ~(kEntries - 1u)) == static_cast<u32>(first_entry_);
-        // Of two slices nothing is added to the other's place, which takes less than a branch.
+        // With two slices, adding nothing to the other slice's bin is cheaper than a branch.
         if (kSlices > 2 && !here) continue;
         VQ_UNROLL
         for (int h = 0; h < kHeads; ++h) {
@@ -192,8 +192,8 @@ class BinFill {
     }
   }
 
-  // As elements, two entries at a time. Rows of heads that pad a group may be left as they are:
-  // what is made of them is not used.
+  // Writes bins as elements, two entries at a time. Rows of padding heads may keep garbage: nothing
+  // reads them.
   VQ_DEVICE void write() const {
     constexpr float kUnit = kBinScale / kWhole;
     constexpr int kPairs = kEntries / 2;

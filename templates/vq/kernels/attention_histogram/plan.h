@@ -1,9 +1,9 @@
-// Plan of attention by bins: no entry is read per token. Inner products of the queries with all
-// key entries are made once, probabilities are added up per value entry, and tensor cores multiply
-// these sums with the value entries. For wide entries in many stages (VQKV).
+// Plan of histogram attention, for wide entries in many stages (VQKV): no entry is read per token.
+// Inner products of queries with all key entries are computed once, probabilities are summed per
+// value entry, and tensor cores multiply these sums by the value entries.
 //
-// A *column* is one residual stage of one sub-vector: what one code of a row names. Those of keys
-// in parts are counted through the parts. A *pair* is a KV head and a sequence.
+// A *column* is one residual stage of one sub-vector, what one code of a row names, counted through
+// the parts of the keys. A *pair* is a KV head and a sequence.
 #pragma once
 
 #include <vq/layout/attention.h>
@@ -25,7 +25,7 @@ struct AttentionHistogram {
 
   static constexpr const char* kType = "AttentionHistogram";
   static constexpr const char* kName = "attention_histogram";
-  // What each block serves: all heads of a KV head, and all channels.
+  // Each block serves all heads of a KV head, and all channels.
   static constexpr int heads_per_block = 8;
   static constexpr int key_channel_splits = 1;
   static constexpr int value_channel_splits = 1;
@@ -61,8 +61,7 @@ struct AttentionHistogram {
 
 using BinsConfig = AttentionConfig<AttentionHistogram>;
 
-// Heads of a KV head as they stand side by side: the next power of two, up to 8; the others have
-// zeros.
+// Heads of a KV head in memory: the next power of two, up to 8; padding heads are zeros.
 VQ_HD constexpr int padded_heads(const BinsConfig& c) {
   int heads = 1;
   while (heads < group(c)) heads *= 2;
@@ -87,11 +86,10 @@ VQ_HD constexpr int score_bits(const BinsConfig& c) {
   for (i64 columns = 3; columns < key_columns(c); columns *= 4) ++bits;
   return bits;
 }
-// A number of a table is such an integer and kScoreBias more, in 16 bits. Heads stand in pairs, and
-// 0 says that those of a pair do not fit: they are looked up once more, in 32 bits, cut off where
-// sums could overflow.
+// A table's number is such an integer plus kScoreBias, in 16 bits. 0 marks a pair of heads that
+// does not fit: its value is looked up in 32 bits, clamped where sums could overflow.
 inline constexpr i32 kScoreBias = 32768;
-inline constexpr i32 kNoScore = -0x7fffffff;  // of what is not finite
+inline constexpr i32 kNoScore = -0x7fffffff;  // score of a value that is not finite
 VQ_HD constexpr i32 most_score(const BinsConfig& c) {
   return 0x7fffffff / key_columns(c) - 2 * kScoreBias;
 }
@@ -104,16 +102,15 @@ VQ_HD constexpr i64 tables_before(const BinsConfig& c, int part) {
   return bytes;
 }
 
-// The tables: a block makes some entries of a sub-vector, counted through its stages, for some
-// rows.
+// Tables: a block makes some entries of a sub-vector, counted through its stages, for some rows.
 inline constexpr int kTableThreads = 128;
 inline constexpr int kTableEntries = 512;
 inline constexpr int kTableRows = 128;
-inline constexpr int kTableBlocks = 3;  // of a multiprocessor: 4 write to more places at a time
+inline constexpr int kTableBlocks = 3;  // blocks per SM; 4 write to more places at a time
 VQ_HD constexpr int sub_vector_entries(const FormatConfig& f) {
   return entries(f) * f.num_codebooks;
 }
-VQ_HD constexpr int entry_blocks(const FormatConfig& f) {  // of a sub-vector
+VQ_HD constexpr int entry_blocks(const FormatConfig& f) {  // per sub-vector
   return ceil_div(sub_vector_entries(f), kTableEntries);
 }
 
@@ -153,11 +150,11 @@ VQ_HD constexpr ScoresShared scores_shared(const BinsConfig& c) {
   return at;
 }
 
-// The bins: a block has a slice of the entries of some columns, for some heads.
-VQ_HD constexpr int bin_heads(const BinsConfig& c) {  // as their powers stand side by side
+// Histograms: a block has a slice of the entries of some columns, for some heads.
+VQ_HD constexpr int bin_heads(const BinsConfig& c) {  // heads whose powers are contiguous
   return c.bin_heads < padded_heads(c) ? c.bin_heads : padded_heads(c);
 }
-VQ_HD constexpr int summed_heads(const BinsConfig& c) {  // of a block
+VQ_HD constexpr int summed_heads(const BinsConfig& c) {  // heads per block
   return c.bin_heads < group(c) ? c.bin_heads : group(c);
 }
 VQ_HD constexpr int bin_head_blocks(const BinsConfig& c) {
@@ -167,7 +164,7 @@ VQ_HD constexpr int slice_entries(const BinsConfig& c) { return entries(c.values
 VQ_HD constexpr int column_blocks(const BinsConfig& c) {
   return ceil_div(columns_of(c.values), c.columns_per_block);
 }
-// Words of a row with the codes of a block's columns, the most of any block.
+// Words of a row with the codes of a block's columns, at most.
 VQ_HD constexpr int block_words(const BinsConfig& c) {
   int words = 0;
   for (int first = 0; first < columns_of(c.values); first += c.columns_per_block) {
@@ -191,9 +188,8 @@ VQ_HD constexpr BinsShared bins_shared(const BinsConfig& c) {
   return at;
 }
 
-// The products of bins and entries: bins of some rows and entries pass through shared memory in
-// tiles of some entries, whose rows begin 16 bytes further on than a multiple of 32, so that eight
-// that are read together meet in no bank.
+// GEMM of histograms and entries: both pass through shared memory in tiles of some entries, whose
+// rows start at 16 bytes past a multiple of 32 to avoid bank conflicts of eight rows.
 inline constexpr int kProductThreads = 256;
 inline constexpr int kProductTiles = 3;  // one is multiplied, the others arrive
 VQ_HD constexpr int product_tile(const BinsConfig& c) {
@@ -216,13 +212,13 @@ VQ_HD constexpr BinProductsShared bin_products_shared(const BinsConfig& c) {
   return at;
 }
 
-// The raw tokens: a block has so many.
+// Raw tokens per block.
 inline constexpr int kRawThreads = 128;
 inline constexpr int kRawTokens = 128;
 VQ_HD constexpr int raw_blocks(const BinsConfig& c) { return ceil_div(raw_slots(c), kRawTokens); }
 
-// Partials of a head: of each stage and split of the entries, which have their channels from all
-// sub-vectors; then those of raw tokens.
+// Partials of a head: one for each stage and split of the entries, which covers all sub-vectors'
+// channels; then those of raw tokens.
 VQ_HD constexpr int product_partials(const BinsConfig& c) {
   return c.values.num_codebooks * c.entry_splits;
 }
@@ -231,21 +227,21 @@ VQ_HD constexpr int partial_count(const BinsConfig& c) {
 }
 VQ_HD constexpr bool has_partials(const BinsConfig&) { return true; }
 
-// What sizes of a call follow from, on the device too: numbers alone, since a thread that reckons
-// with a whole config at run time builds it in memory of its own.
+// Inputs of a call's sizes, on the device too. They are plain numbers, as a thread that evaluates a
+// whole config at run time builds it in local memory.
 struct BinSizes {
   int kv_heads;
   int heads;          // padded, of a pair
   i64 pair_tables;    // bytes
-  int block_tokens;   // of scores
-  i64 split_entries;  // of all value columns
+  int block_tokens;   // tokens per block of scores
+  i64 split_entries;  // entries of all value columns
   int splits;
   bool keys_per_head;  // all parts of them
 
   VQ_HD constexpr i64 pairs(i64 batch) const { return kv_heads * batch; }
-  // Rows of the products, [pair][padded head]: those of one KV head follow each other.
+  // GEMM rows, [pair][padded head]: those of one KV head are contiguous.
   VQ_HD constexpr i64 rows(i64 batch) const { return pairs(batch) * heads; }
-  // Those with the same codebooks.
+  // Rows that share codebooks.
   VQ_HD constexpr i64 unit_rows(bool per_head, i64 batch) const {
     return (per_head ? batch : pairs(batch)) * heads;
   }
@@ -271,10 +267,10 @@ VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
           per_head};
 }
 
-// What kernels hand on, bytes from args.scores.
+// Buffers that kernels pass on, in bytes from args.scores.
 struct BinsHanded {
   i64 tables;  // [pair][column][entry][padded head] u16: scores
-  i64 large;   // the same of i32: scores of pairs of heads that 16 bits do not hold, else nothing
+  i64 large;   // as `tables`, i32: scores of head pairs that 16 bits do not hold
   i64 powers;  // [pair][block of heads][token, a multiple of 4][head of the block] f16:
                // exp2(score - the largest of its block of scores) times kPowerScale; 0 of raw
                // tokens

@@ -1,8 +1,7 @@
-// The products of attention by bins: bins times the entries of a value column, by tensor cores. 16
-// rows of bins are the rows of a product, 8 channels its columns, 16 entries what is summed over.
-// Bins and entries pass through shared memory in tiles of some entries. An entry has its channels
-// side by side, where the second operand of a product has what is summed over, so that its tiles
-// are transposed as they are read. Warps share the rows and the channels of a block.
+// GEMM of histogram attention: bins times the entries of a value column, by tensor cores, with 16
+// rows of bins, 8 channels and 16 entries along k per MMA. Both pass through shared memory in tiles
+// of some entries; entries are transposed as they are read, as their channels are contiguous. A
+// block's warps share its rows and channels.
 #pragma once
 
 #include <vq/kernels/attention_histogram/columns.cuh>
@@ -10,9 +9,9 @@
 
 namespace vq {
 
-// How so many warps share tiles of 16 rows and of 16 channels: `across` share the channels.
+// How warps share tiles of 16 rows and of 16 channels: `across` warps share the channels.
 struct ProductWarps {
-  int across, row_tiles, channel_tiles;  // the latter of a warp, the most of any
+  int across, row_tiles, channel_tiles;  // tiles per warp, at most
 };
 VQ_HD constexpr ProductWarps share_products(int warps, int row_tiles, int channel_tiles) {
   ProductWarps best{};
@@ -64,15 +63,15 @@ class BinProducts {
     bins_ = workspace_.bins(0, column, rows_.first) + split * kEntries;
   }
 
-  // A turn is a tile of the entries with the bins of one split of the tokens: those of all splits
-  // follow each other, so that entries are copied once.
+  // A turn multiplies a tile of entries by the bins of one token split; the splits of a tile follow
+  // each other, so that entries are copied once.
   VQ_DEVICE void run() {
     if (rows_.count <= 0) return;
     VQ_UNROLL
     for (int turn = 0; turn < kProductTiles - 1; ++turn) copy(turn);
     for (int turn = 0; turn < kTurns; ++turn) {
       copy_async_wait<kProductTiles - 2>();
-      sync_block();  // the turn's tiles have arrived, and those of the turn before have been read
+      sync_block();  // the turn's tiles have arrived; the previous turn's are free
       copy(turn + kProductTiles - 1);
       multiply(turn % kProductTiles, turn / kConfig.splits % kProductTiles);
     }
@@ -80,7 +79,7 @@ class BinProducts {
   }
 
  private:
-  // Number j of a warp's tiles of channels, number m of its tiles of rows.
+  // Channel tile number j of a warp, and row tile number m.
   VQ_DEVICE static int channel_tile(int j) {
     return warp() % kShare.across * kShare.channel_tiles + j;
   }
@@ -100,7 +99,7 @@ class BinProducts {
     return shared_part<u8>(kAt.entries) + buffer * kTile * kEntryBytes;
   }
 
-  // Begins the copies of a turn. Rows that the block lacks are its last one again.
+  // Starts the copies of a turn. Missing rows repeat the block's last row.
   VQ_DEVICE void copy(int turn) const {
     if (turn < kTurns) {
       const int tile = turn / kConfig.splits;

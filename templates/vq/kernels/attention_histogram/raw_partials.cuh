@@ -1,6 +1,6 @@
-// Attention over the raw tokens of a sequence alone, sinks and window, as partials of its heads: a
-// warp takes some tokens at a time, loaded together, for all heads of a KV head, its lanes pairs of
-// channels, with a softmax of its own; the warps of a block become one in shared memory.
+// Attention over a sequence's full-precision tokens alone, sinks and recent tokens, as partials of
+// its heads. A warp loads some tokens together, for all heads of a KV head, with pairs of channels
+// per lane and its own softmax; a block's warps merge in shared memory.
 #pragma once
 
 #include <vq/kernels/attention_histogram/columns.cuh>
@@ -14,9 +14,9 @@ class RawPartials {
   static constexpr int kHeads = group(kConfig);
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = kRawThreads / 32;
-  static constexpr int kWords = ceil_div(kHeadDim / 2, 32);  // of a lane
+  static constexpr int kWords = ceil_div(kHeadDim / 2, 32);  // words per lane
   static constexpr int kFloats = kHeadDim + 2;               // [channel .., maximum, sum]
-  static constexpr int kAtOnce = 4;                          // tokens of a warp
+  static constexpr int kAtOnce = 4;                          // tokens per warp
   static constexpr int kPartials = partial_count(kConfig);
   static constexpr int kOfProducts = product_partials(kConfig);
   using Raw = RawRows<Plan>;
@@ -40,8 +40,8 @@ class RawPartials {
       int tokens[kAtOnce];
       VQ_UNROLL
       for (int t = 0; t < kAtOnce; ++t) {
-        const int of = Raw::least(i + t, end - 1);  // the last one again where there is none
-        tokens[t] = of < sinks ? of : recent_tokens + of - sinks;
+        const int number = Raw::least(i + t, end - 1);  // the last one again where there is none
+        tokens[t] = number < sinks ? number : recent_tokens + number - sinks;
       }
       add_tokens(tokens, end - i);
     }
@@ -92,7 +92,7 @@ class RawPartials {
     }
   }
 
-  // Those of the first `count`.
+  // Adds the first `count` tokens.
   VQ_DEVICE void add_tokens(const int (&tokens)[kAtOnce], int count) {
     u32 keys[kAtOnce][kWords], values[kAtOnce][kWords];
     VQ_UNROLL
@@ -132,7 +132,7 @@ class RawPartials {
       }
     }
   }
-  // In all lanes, which arrive together.
+  // Returned in all lanes, which call it together.
   VQ_DEVICE static float score_of(const float (&query)[2 * kWords], const u32 (&key)[kWords]) {
     float score = 0.0f;
     VQ_UNROLL

@@ -1,7 +1,6 @@
-// The scores of attention by bins: columns outside, tokens inside. A thread sums up the scores of
-// its tokens, four that follow each other at a time, in registers; the table of a column stands in
-// shared memory, that of the next and the next word of codes arrive meanwhile; or in global memory,
-// and lookups go to the second-level cache.
+// Scores of histogram attention: columns outside, tokens inside. A thread sums the scores of groups
+// of four consecutive tokens in registers. A column's table is in shared memory, and the next table
+// and code words load meanwhile; or tables stay in global memory and lookups go to L2.
 #pragma once
 
 #include <vq/codes.cuh>
@@ -45,10 +44,10 @@ class BinScores {
 
  private:
   VQ_DEVICE static int first_token() { return block_x() * kTokens; }
-  // The first of a thread's tokens number 4 i .. 4 i + 3.
+  // First of a thread's tokens number 4 i .. 4 i + 3.
   VQ_DEVICE static int four(int i) { return first_token() + (i * kThreads + thread_index()) * 4; }
 
-  // Where the next words of these tokens' codes come to stand, for this thread alone.
+  // This thread's buffer for the next code words of these tokens.
   VQ_DEVICE static u32* next_words(int i) {
     return shared_part<u32>(kAt.words) + (i * kThreads + thread_index()) * 4;
   }
@@ -67,7 +66,7 @@ class BinScores {
       const auto* const from =
           reinterpret_cast<const U32x4*>(tables_ + column_table<Plan, kPart>(column));
       auto* const to = shared_part<U32x4>(kAt.tables + buffer * kTableBytes);
-      // Without a loop where they are few: no lookup is on its way meanwhile.
+      // A few loads are unrolled: no lookups are in flight meanwhile.
       constexpr int kTurns = ceil_div(kWords, kThreads) < 8 ? ceil_div(kWords, kThreads) : 8;
       for (int first = 0; first < kWords; first += kTurns * kThreads) {
         VQ_UNROLL
@@ -93,7 +92,7 @@ class BinScores {
     return false;
   }
 
-  // Of a column whose codes begin at bit `bit`, whose table is `table` and may stand in a buffer.
+  // A column whose codes begin at bit `bit` and whose table, maybe in a buffer, is `table`.
   template <int kPart>
   struct Lookup {
     int bit;
@@ -120,8 +119,8 @@ class BinScores {
     }
   };
 
-  // Adds the columns of part kPart and of those after it; the first table stands, or is on its way,
-  // in buffer number `first`.
+  // Adds the columns of part kPart and of those after it; the first table is in buffer `first`, or
+  // in flight to it.
   template <int kPart>
   VQ_DEVICE void add_part(int first) {
     using Format = BinKeys<Plan, kPart>;
@@ -182,7 +181,7 @@ class BinScores {
     }
   }
 
-  // Behind it a column's table stands in its buffer.
+  // On return a column's table is in its buffer.
   template <int kPart>
   VQ_DEVICE void get_table(int column, int buffer) const {
     if constexpr (kTables<kPart> == 0) {
@@ -198,8 +197,8 @@ class BinScores {
     }
   }
 
-  // Of a pair of heads the first number is the sum of words, the second that of their high halves,
-  // so that the sum of low halves is what the first has beside the second. Sums wrap.
+  // For a pair of heads, the first sum adds whole words and the second their high halves; the first
+  // sum less the second << 16 is the sum of low halves. Sums wrap.
   VQ_DEVICE static void add(u32 (&sums)[kPadded], Entry entry, u32& least) {
     if constexpr (kPadded == 1) {
       sums[0] += entry;
@@ -216,7 +215,7 @@ class BinScores {
   }
   VQ_DEVICE static u32 lower(u32 a, u32 b) { return a < b ? a : b; }
 
-  // Of four tokens the numbers of which the column's table has 0.
+  // Adds the overflow values of four tokens whose table entry is 0.
   template <int kPart>
   VQ_DEVICE void add_large(const Lookup<kPart>& lookup, const u32 (&words)[4], int i,
                            const i32* large) {
@@ -358,10 +357,10 @@ class BinScores {
 
   const AttentionDecodeArgs& args_;
   int kv_head_, pair_, length_;
-  const u16* tables_;  // of the pair
+  const u16* tables_;  // tables of the pair
   u16* powers_;
   i64 head_powers_;
-  float* maxima_;          // of the block
+  float* maxima_;          // maxima of the block
   u32 without_score_ = 0;  // bit h: a token that counts has none of head h
   u32 sums_[kFours][4][kPadded] = {};
 };

@@ -1,8 +1,7 @@
-// The tables of attention by bins: inner products of queries with all entries of a key column, as
-// integers (score_bits()). 16 rows of queries are the rows of a tensor-core product, 8 entries its
-// columns. A warp keeps 32 entries in registers and goes through the rows, which stand in shared
-// memory as lanes take them. Channels and rows come in an order of their own: a lane's channels are
-// side by side, and what it has of four rows and two entries is 16 bytes of a table of 4 heads.
+// Tables of histogram attention: inner products of queries with all entries of a key column, as
+// integers (score_bits()). An MMA tile is 16 query rows by 8 entries; a warp keeps 32 entries in
+// registers and loops over rows in shared memory. Channels and rows are permuted so that a lane's
+// channels are contiguous and its four rows by two entries are 16 bytes of a table of 4 heads.
 #pragma once
 
 #include <vq/kernels/attention_histogram/columns.cuh>
@@ -19,15 +18,15 @@ class BinTables {
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr int kSteps = kVectorSize / 16;
-  // Of a sub-vector: entries of its stages follow each other, and so do their tables.
+  // Entries of a sub-vector's stages are contiguous, and so are their tables.
   static constexpr int kEntries = sub_vector_entries(kFormat);
-  static constexpr int kTiles = kEntries % 32 == 0 ? 4 : 2;  // of 8 entries, a warp's
+  static constexpr int kTiles = kEntries % 32 == 0 ? 4 : 2;  // tiles of 8 entries per warp
   static constexpr int kOfSubVector = entry_blocks(kFormat);
   static constexpr int kBlocks = kFormat.part.channels / kVectorSize * kOfSubVector;
   static constexpr int kPadded = Row::kPadded;
-  static constexpr int kRows = 32;  // of a turn: two tiles
+  static constexpr int kRows = 32;  // rows per turn: two tiles
 
-  // Block number `block` of those of this part and the next ones.
+  // Runs block number `block`, counted over this part and the next ones.
   VQ_DEVICE static void run(const AttentionDecodeArgs& args, int block, int row_block) {
     if constexpr (kPart + 1 < key_parts(kConfig)) {
       if (block >= kBlocks) {
@@ -48,13 +47,13 @@ class BinTables {
   }
 
  private:
-  // The first operands of a turn: [step][tile][lane]. Rows 4 g + 2 m and the next one of a turn are
-  // rows g and g + 8 of tile m, so that group g of lanes has four that follow each other.
+  // First operands of a turn: [step][tile][lane]. Rows 4 g + 2 m and 4 g + 2 m + 1 of a turn are
+  // rows g and g + 8 of tile m: lane group g has four consecutive rows.
   VQ_DEVICE static U32x4* operands(int turn) {
     return shared_part<U32x4>(0) + turn * (kSteps * 2 * 32) + lane();
   }
 
-  // Whether channels stand four by four in a head.
+  // True if channels of a head are contiguous by fours.
   VQ_HD static constexpr bool in_fours() {
     constexpr RowPart kOf = kFormat.part;
     if constexpr (kOf.in_parts) {
@@ -67,8 +66,8 @@ class BinTables {
     return true;
   }
 
-  // Rows of the query's channels from the format's `channel` on; zeros where there is no head. A
-  // warp has the rows of a turn.
+  // Stages query channels from the format's `channel` on, zeros for missing heads. A warp stages a
+  // turn's rows.
   VQ_DEVICE static void stage(const AttentionDecodeArgs& args, const BinRows& rows, int channel) {
     for (int turn = warp(); turn * kRows < rows.count; turn += kTableThreads / 32) {
       const u16* query[4];
@@ -86,9 +85,9 @@ class BinTables {
         u16 elements[4][4];
         VQ_UNROLL
         for (int c = 0; c < 4; ++c) {
-          const int at = channel + step * 16 + place_in_group() * 4;
-          const int of_head =
-              in_fours() ? channel_of<Format, Plan>(at) + c : channel_of<Format, Plan>(at + c);
+          const int first_channel = channel + step * 16 + place_in_group() * 4;
+          const int of_head = in_fours() ? channel_of<Format, Plan>(first_channel) + c
+                                         : channel_of<Format, Plan>(first_channel + c);
           VQ_UNROLL
           for (int i = 0; i < 4; ++i) {
             elements[i][c] = real[i] ? load_global(query[i] + of_head) : u16{0};
@@ -122,7 +121,7 @@ class BinTables {
       }
     }
     const float scale = score_scale(args) * (1 << score_bits(kConfig));
-    // Of the lane's first row. A turn on are the rows of whole pairs on.
+    // Tables of the lane's first row; a turn's rows are whole pairs.
     const int row = lane_group() * 4;
     u16* to = BinsWorkspace<Plan>(args).tables(rows.first / kPadded + row / kPadded) +
               column_table<Plan, kPart>(column) + row % kPadded +
@@ -148,9 +147,9 @@ class BinTables {
     }
   }
 
-  // A lane's numbers of a tile of entries are four words of two that stand side by side in a table:
-  // those of two heads, word 2 e + p has rows 2 p and 2 p + 1 of entry e; without a neighbour those
-  // of two entries, word i has row i.
+  // A lane's numbers of an entry tile as four words of two neighbours in a table. With head pairs,
+  // word 2 e + p has rows 2 p and 2 p + 1 of entry e; with one head, word i has row i of two
+  // entries.
   VQ_DEVICE static float number(const float (&sums)[2][4], int word, int which) {
     return kPadded == 1 ? sums[word / 2][word % 2 * 2 + which]
                         : sums[word % 2][which * 2 + word / 2];
@@ -204,7 +203,7 @@ class BinTables {
         if (left > w) store_global(reinterpret_cast<u32*>(to + place(w)), words[w]);
       }
     } else {
-      constexpr int kNext = kPadded == 8 ? 1 : 2;  // of 8 heads an entry's words, of 2 a pair's
+      constexpr int kNext = kPadded == 8 ? 1 : 2;  // words of an entry, or of a pair
       VQ_UNROLL
       for (int w = 0; w < 2 * (3 - kNext); w += 3 - kNext) {
         if (left <= first_row(w)) continue;
@@ -213,7 +212,7 @@ class BinTables {
     }
   }
 
-  // Those that do not fit, of which the table has 0.
+  // Stores the numbers that overflow, whose table entry is 0.
   VQ_DEVICE static void store_large(const AttentionDecodeArgs& args, const u16* to, u32 (&words)[4],
                                     const float (&sums)[2][4], int left) {
     const auto fits = [](float sum) { return float_bits(sum) - (kWhole + 1) < 0xffffu; };

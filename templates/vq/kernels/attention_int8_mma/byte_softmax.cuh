@@ -1,7 +1,6 @@
-// The running softmax of one warp and its weighted sum of values as integers, for dataflow
-// attention_int8_mma. Lanes and channels as in warp_softmax.cuh: lane (g, c) has the scores of row
-// g of each tile of 8 tokens with head c of each quad, and channels [g head_dim / 8, ..) of that
-// head's output.
+// Running softmax of one warp and its weighted sum of values in integers, for int8_mma attention.
+// Lanes and channels as in warp_softmax.cuh: lane (g, c) has the scores of row g of each tile of 8
+// tokens with head c of each quad, and channels [g head_dim / 8, ..) of that head's output.
 //
 //   p   a probability is an integer of 16 bits: 2^kOne times what it is relative to the maximum
 //   a   of a sub-vector of four channels, words of rows 2c and 2c + 1 of four tiles are turned, so
@@ -9,8 +8,8 @@
 //   b   columns are head n / 2 of a quad, byte n % 2 of p, the high one first
 //   c   so c0 and c1 are 256 c0 + c1 = the sum of a channel of head c, c2 and c3 of the next
 //
-// Sums of integers are exact. The maximum is a whole number, in units of log2, and rises only when
-// a probability would not fit 16 bits: then sums are shifted.
+// Integer sums are exact. The maximum is a whole number, in units of log2, and rises only when a
+// probability would not fit 16 bits: then sums are shifted.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -29,10 +28,10 @@ class ByteSoftmax {
   static constexpr int kTiles = kBytesStep / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kHeads = kQuads * 4;
-  static constexpr int kVectors = kConfig.head_dim / 32;  // sub-vectors of a lane
+  static constexpr int kVectors = kConfig.head_dim / 32;  // sub-vectors per lane
   static constexpr int kWarps = kConfig.threads / 32;
-  // With 15 the maximum rises less often, which is 1 to 4 % faster (H100), but p has a bit less:
-  // where one token of thousands has most of the weight, the others' rounding is then seen.
+  // A smaller value would raise the maximum less often, but p would have a bit less: visible if one
+  // of thousands of tokens has most of the weight.
   static constexpr float kOne = 15.98f;
   static constexpr float kMost = 15.995f;  // the largest exponent whose power fits 16 bits
   static constexpr float kLowest = -1.0e30f;
@@ -48,8 +47,8 @@ class ByteSoftmax {
     for (int i = 0; i < kVectors * kQuads * 8; ++i) sum(i) = 0;
   }
 
-  // The token that is row `row` of a tile: of the last four each pair is swapped, so that lanes
-  // that read codes of values at once, of rows 2c or of rows 2c + 1, meet in no bank.
+  // The token in row `row` of a tile. Pairs of the last four rows are swapped, so that lanes that
+  // read value codes of rows 2c, or of rows 2c + 1, have no bank conflicts.
   VQ_DEVICE static int token_of(int row) { return row < 4 ? row : row ^ 1; }
 
   // Tokens below `from`, which are raw, do not count.
@@ -71,7 +70,7 @@ class ByteSoftmax {
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
         const float own = exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
-        const float most = own > kMost ? kMost : own;  // by rounding, where scores are huge
+        const float most = own > kMost ? kMost : own;  // huge scores round above it
         exponents[i / kQuads][i % kQuads] = counts(i / kQuads, first, end) ? most : -infinity();
       }
     }
@@ -111,11 +110,11 @@ class ByteSoftmax {
     u32 channels[2][4];
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const u32* const of = entries + 4 * half;
-      const u32 low01 = byte_permute(of[0], of[1], 0x5140u);
-      const u32 high01 = byte_permute(of[0], of[1], 0x7362u);
-      const u32 low23 = byte_permute(of[2], of[3], 0x5140u);
-      const u32 high23 = byte_permute(of[2], of[3], 0x7362u);
+      const u32* const quad_entries = entries + 4 * half;
+      const u32 low01 = byte_permute(quad_entries[0], quad_entries[1], 0x5140u);
+      const u32 high01 = byte_permute(quad_entries[0], quad_entries[1], 0x7362u);
+      const u32 low23 = byte_permute(quad_entries[2], quad_entries[3], 0x5140u);
+      const u32 high23 = byte_permute(quad_entries[2], quad_entries[3], 0x7362u);
       channels[half][0] = byte_permute(low01, low23, 0x5410u);
       channels[half][1] = byte_permute(low01, low23, 0x7632u);
       channels[half][2] = byte_permute(high01, high23, 0x5410u);
@@ -132,8 +131,8 @@ class ByteSoftmax {
     }
   }
 
-  // Before anything is summed, of the step from `first` on: the scores of the warp's first step
-  // are the maximum that share_maximum() is to share.
+  // Sets the maximum from the warp's first step, tokens from `first` on, for share_maximum(). Call
+  // it before anything is summed.
   VQ_DEVICE void take_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
                               int end) {
     VQ_UNROLL
@@ -141,16 +140,16 @@ class ByteSoftmax {
       maximum_[quad] = highest_of(scores, scale, first, end, quad);
     }
   }
-  // How far below the largest of a block of so many tokens its warps begin. A probability is
-  // rounded by the maximum of its warp: with one for all, the error is that of a warp which has
-  // all tokens of the block; a bit below, of one that has a quarter of them.
+  // How far below the block's maximum its warps begin. A probability is rounded relative to its
+  // warp's maximum: with one maximum for all, the error is that of a warp with all tokens of the
+  // block; one bit below, that of a warp with a quarter.
   VQ_DEVICE static float below_shared(int tokens) {
     if (tokens <= kBytesMostTokens) return 0.0f;
     return tokens <= 4 * kBytesMostTokens ? 1.0f : 2.0f;
   }
-  // All threads of a block, each warp having called take_maximum() or having no tokens: its warps
-  // begin with one maximum for each head less `below`, or their own where that is larger, which
-  // then rise less often.
+  // Gives all warps a common start maximum per head, less `below`, unless their own is larger;
+  // their maxima then rise less often. All threads of a block; each warp has called take_maximum()
+  // or has no tokens.
   VQ_DEVICE void share_maximum(float below) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -168,10 +167,9 @@ class ByteSoftmax {
     }
   }
 
-  // The warps' parts of a block become one, in the order of the warps; a warp's is that of its
-  // codes times the values' scale, and of its raw tokens. All threads; begins with a barrier,
-  // behind which entries and rounds are no longer needed. each(head, channel, value, maximum, sum)
-  // is given the whole, where there are no raw tokens the value less the scale.
+  // Merges the warps' parts in warp order: codes times the values' scale, and raw tokens. Starts
+  // with a barrier, after which entries and rounds are free. Calls each(head, channel, value,
+  // maximum, sum), with the value before scaling if there are no raw tokens. All threads.
   template <class Each>
   VQ_DEVICE void merge(const Raw& raw, float scale, Each each) {
     if (lane() < kGroupLanes) {
@@ -254,7 +252,7 @@ class ByteSoftmax {
     return token < end && (!kSkips || token >= from_);
   }
 
-  // Of a head's maximum and the scores of its tokens that count.
+  // The larger of the head's maximum and the scores of its tokens that count.
   VQ_DEVICE float highest_of(const Scores& scores, const float (&scale)[kQuads], int first, int end,
                              int quad) const {
     float highest = maximum_[quad];
@@ -269,19 +267,19 @@ class ByteSoftmax {
     return highest;
   }
 
-  // Where scores of a head, of tokens that count, exceed its maximum by too much; by those of the
-  // head alone, so that no other head's change its bits.
+  // Raises a head's maximum if counted scores exceed it by too much. Each head decides alone, so
+  // that other heads do not change its bits.
   VQ_DEVICE void raise_maximum(const Scores& scores, const float (&scale)[kQuads], int first,
                                int end) {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       float highest = highest_of(scores, scale, first, end, quad);
       highest = highest > maximum_[quad] + (kMost - kOne) ? ceiling(highest) : maximum_[quad];
-      const float by = highest - maximum_[quad];
+      const float rise = highest - maximum_[quad];
       maximum_[quad] = highest;
-      sum_[quad] *= exp2_approx(-by);
+      sum_[quad] *= exp2_approx(-rise);
       constexpr float kAll = 30.0f;  // bits, that leave next to nothing
-      const int bits = by < kAll ? static_cast<int>(by) : static_cast<int>(kAll);
+      const int bits = rise < kAll ? static_cast<int>(rise) : static_cast<int>(kAll);
       const i32 half = (1 << bits) >> 1;
       VQ_UNROLL
       for (int vector = 0; vector < kVectors; ++vector) {
@@ -296,7 +294,7 @@ class ByteSoftmax {
 
   VQ_DEVICE i32& sum(int i) { return sums_[i / 8 / kQuads][i % 8 / 4][i / 8 % kQuads][i % 4]; }
 
-  float maximum_[kQuads];  // the same in all lanes that have the head
+  float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane had
   int from_ = 0;
   i32 sums_[kVectors][2][kQuads][4];

@@ -1,14 +1,14 @@
-// The codes of a block's tokens by rounds, for dataflow attention_int8_mma: in a round each warp
-// has a step of tokens, whose rows it copies to one of pipeline_stages places in shared memory, 16
-// bytes a lane at a time. Codes on their way take no registers, warps wait for nobody, and a row of
-// a cache in pages may stand anywhere at the same cost.
+// Pipeline of codes through shared memory for int8_mma attention: in a round each warp copies the
+// rows of a step of tokens to one of pipeline_stages stages, 16 bytes per lane. Codes in flight
+// take no registers, warps do not wait for each other, and paged rows may be anywhere at the same
+// cost.
 //
 //   wait        for the copies of the oldest round
 //   give back   loads the page numbers of the round that takes the place of the one just read
 //   refill      copies that, a little later, when they have come
 //
-// One warp asks for the first round of all, while the others put entries in place; more than two
-// rounds are asked for behind it, so that it comes first.
+// One warp issues the first round for all while the others place entries; rounds after the second
+// are issued later, so that the first arrives early.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -24,14 +24,14 @@ class CodeRounds {
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kPlaces = kConfig.pipeline_stages;
-  static constexpr int kTokens = kConfig.threads;  // of a round
+  static constexpr int kTokens = kConfig.threads;  // tokens per round
   static constexpr int kRowBytes = code_row_bytes(kConfig);
   static constexpr int kKeyBytes = kTokens * kRowBytes;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
-  // Lanes that copy a row together; of a step of keys or values, copies of a lane, whose rows are
-  // kApart apart, and pages of these rows.
+  // Lanes that copy a row together; copies per lane of a step of keys or values, with rows kApart
+  // apart, and pages of these rows.
   static constexpr int kChunk = 16;
   static constexpr int kOfRow = kRowBytes / kChunk;
   static constexpr int kCopies = kBytesStep * kOfRow / 32;
@@ -41,10 +41,9 @@ class CodeRounds {
   static_assert(kRowBytes % kChunk == 0 && 32 % kOfRow == 0, "");
   static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0, "");
 
-  // All threads, before the wait for the last launch, of work of which place_of_block() is known:
-  // brings the first round to the second-level cache, as far as the sequence has room for one. No
-  // code is read: the last launch may still write there. It may write the length too, by which a
-  // split begins: then other codes are brought.
+  // Prefetches the first round to L2, within the sequence's capacity, before the wait for the
+  // previous launch. It reads neither codes nor, reliably, the length, which that launch may still
+  // write: a wrong guess prefetches other codes. All threads, after place_of_block().
   VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
     constexpr int kSector = 32;
     const i64 first = work.begin_by_hint(args);
@@ -52,13 +51,14 @@ class CodeRounds {
     const i64 bytes = (room < kTokens ? room : kTokens) * kRowBytes;
     const u8* const keys = rows_of(args.keys, block_z(), work.kv_head) + first * kRowBytes;
     const u8* const values = rows_of(args.values, block_z(), work.kv_head) + first * kRowBytes;
-    for (int at = thread_index() * kSector; at < bytes; at += kConfig.threads * kSector) {
-      prefetch_global(keys + at);
-      prefetch_global(values + at);
+    for (int offset = thread_index() * kSector; offset < bytes;
+         offset += kConfig.threads * kSector) {
+      prefetch_global(keys + offset);
+      prefetch_global(values + offset);
     }
   }
 
-  // Of tokens [begin, end) of the sequence that `work` has; `begin` is a multiple of a step.
+  // Starts at tokens [begin, end) of `work`'s sequence; `begin` is a multiple of a step.
   VQ_DEVICE void point_at(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
     keys_ = Rows(args.keys, work.batch, work.kv_head);
     values_ = Rows(args.values, work.batch, work.kv_head);
@@ -78,38 +78,39 @@ class CodeRounds {
   // All warps: this warp's part of the other rounds, whose page numbers are loaded before. Where
   // these are not few it is asked for behind a sync_block, so that the first round comes first.
   struct FirstPages {
-    Pages of[kPlaces - 1];
+    Pages stages[kPlaces - 1];
   };
   VQ_DEVICE FirstPages load_first_pages() {
     next_ += kTokens;
     FirstPages pages = {};
     VQ_UNROLL
-    for (int i = 0; i < kPlaces - 1; ++i) load_pages(pages.of[i], next_ + i * kTokens);
+    for (int i = 0; i < kPlaces - 1; ++i) load_pages(pages.stages[i], next_ + i * kTokens);
     return pages;
   }
   VQ_DEVICE bool others_are_few() const { return end_ - (next_ - warp() * kBytesStep) <= kTokens; }
   VQ_DEVICE void ask_for_others(const FirstPages& pages) {
     copy_async_commit();
     VQ_UNROLL
-    for (int i = 0; i < kPlaces - 1; ++i) ask((i + 1) * kRoundBytes, pages.of[i]);
+    for (int i = 0; i < kPlaces - 1; ++i) ask((i + 1) * kRoundBytes, pages.stages[i]);
   }
   // The warp that has asked for the first round, before a sync_block.
   VQ_DEVICE static void await_first() { copy_async_wait<kPlaces - 1>(); }
 
-  // Where the codes of this round stand in shared memory: of keys, and of values.
+  // Shared-memory addresses of this round's codes: of keys, and of values.
   VQ_DEVICE u32 keys() const {
     return shared_place(shared_memory()) + static_cast<u32>(kAt.rounds) + place_;
   }
   VQ_DEVICE u32 values() const { return keys() + kKeyBytes; }
 
-  // To the next round.
+  // Advances to the next round.
   VQ_DEVICE void go_on() { place_ = following(place_); }
-  // All lanes of a warp, which has tokens of this round: for what each has copied.
+  // Waits for this lane's copies of the round. All lanes of a warp with tokens of this round.
   VQ_DEVICE static void wait() {
     copy_async_wait<kPlaces - 2>();
     sync_warp();
   }
-  // All lanes of a warp that has read its part of the round before this one, and then waited.
+  // Loads the next page numbers after all lanes of a warp have read their part of the previous
+  // round and waited.
   VQ_DEVICE void give_back() { load_pages(ahead_, next_); }
   VQ_DEVICE void refill() {
     ask(given_, ahead_);
@@ -138,7 +139,7 @@ class CodeRounds {
   VQ_DEVICE static u32 following(u32 place) {
     return place < (kPlaces - 1) * kRoundBytes ? place + kRoundBytes : 0;
   }
-  // Of a step, that which this lane copies first.
+  // The first row of a step that this lane copies.
   VQ_DEVICE static int own_row() { return lane() / kOfRow; }
 
   // Page numbers of this lane's rows of the step from token `first` on; past the sequence's last
@@ -160,8 +161,8 @@ class CodeRounds {
     copy_async_commit();
     next_ += kTokens;
   }
-  // The rows of a warp's step from token `first` on, if there is one. A page has room for those
-  // past the sequence's last, which do not count; a cache without pages may not.
+  // Copies the rows of a warp's step from token `first` on, if there is one. A page has room for
+  // rows past the sequence's last, which do not count; a cache without pages may not.
   VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
     if (first >= end_) return;
     u8* const to =
@@ -189,7 +190,7 @@ class CodeRounds {
   int end_;
   int next_;                   // the first token of the warp's step that is asked for next
   u32 place_ = 0, given_ = 0;  // bytes to the place that is read, and to the one that is free
-  Pages ahead_ = {};           // of the step that takes it
+  Pages ahead_ = {};           // pages of the step that replaces it
 };
 
 }  // namespace vq

@@ -1,11 +1,10 @@
-// The codebooks of keys and of values of 256 entries of four bytes, for dataflow
-// attention_int8_mma: a copy of each entry in each bank of shared memory, so that lanes which look
-// up at once meet in none.
+// Codebooks of keys and values with 256 entries of four bytes, for int8_mma attention: one copy of
+// each entry per shared-memory bank, so that lookups have no bank conflicts.
 //
 //   row e of 256 bytes   key entry e for lanes 0 .. 31 | value entry e for lanes 0 .. 31
 //
-// A code is byte 1 of its entry's offset, and what the lane reads of each row byte 0: one permute
-// makes an address of a code that stands anywhere in a word.
+// A code is byte 1 of its entry's offset and the lane's column is byte 0: one byte permute makes an
+// address from a code at any position in a word.
 #pragma once
 
 #include <vq/args/quantized.h>
@@ -24,8 +23,8 @@ class EntryPairs {
   static constexpr int kRowBytes = 2 * kHalfBytes;
   static_assert(kRowBytes == 256, "a code is byte 1 of an offset");
 
-  // The first kThreads threads, before a sync_block: the codebooks of a KV head. Fetches all of a
-  // thread's entries before it stores the first.
+  // Loads the codebooks of a KV head with the first kThreads threads; a sync_block must follow. A
+  // thread's entries are all in flight before it stores the first.
   template <int kThreads>
   VQ_DEVICE static void load(const QuantizedArgs& keys, const QuantizedArgs& values, int kv_head) {
     constexpr int kEach = ceil_div(2 * kEntries, kThreads);
@@ -55,7 +54,7 @@ class EntryPairs {
     }
   }
 
-  // What a lane adds to a row's offset.
+  // What a lane adds to a row's offset, for keys and for values.
   VQ_DEVICE static u32 key_column() { return static_cast<u32>(lane() * 4); }
   VQ_DEVICE static u32 value_column() { return static_cast<u32>(lane() * 4 + kHalfBytes); }
 

@@ -1,17 +1,17 @@
-// attention_decode by integers: keys and values of int8 entries are multiplied as they come from
-// their lookup, with a query and with probabilities of two bytes each, and sums are exact.
+// attention_decode in integers: int8 entries of keys and values are multiplied as they come from
+// their lookup by a query and probabilities of two bytes each, with exact sums.
 //
-//   codes    come by rounds, a step of each warp (code_rounds.cuh)
-//   entries  stand in each bank of shared memory (entry_pairs.cuh)
+//   codes    go through a pipeline of rounds, a step per warp (code_rounds.cuh)
+//   entries  have a copy in each bank of shared memory (entry_pairs.cuh)
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of a tile, which are
 //            operand a of products with the query's bytes (query_bytes.cuh)
 //   values   lane (g, c) looks up channels [g head_dim / 8, ..) of rows 2c and 2c + 1, which become
 //            operand a by permutes (byte_softmax.cuh)
-//   raw      tokens of the window and sinks come behind a warp's codes (raw_tiles.cuh)
+//   raw      full-precision tokens come after a warp's codes (raw_tiles.cuh)
 //
-// The values of a step and the scores of the next are looked up and multiplied side by side, so
-// that a warp has two independent streams under way. Each warp keeps a maximum, a sum and an output
-// of its own and meets no barrier of the block before the end.
+// The values of a step and the scores of the next are interleaved, so that a warp has two
+// independent instruction streams. Warps have their own maximum, sum and output and share no
+// barrier before the end.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -37,7 +37,7 @@ class AttentionInt8MmaBlock {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
-  // Octets of a key, and sub-vectors of a value, that a lane has.
+  // Octets of a key, and sub-vectors of a value, per lane.
   static constexpr int kTurns = kConfig.head_dim / 32;
   static constexpr bool kRaw = reads_raw(kConfig);
   static_assert(kHasMmaS8, "attention_int8_mma needs sm_80");
@@ -45,8 +45,8 @@ class AttentionInt8MmaBlock {
   VQ_DEVICE explicit AttentionInt8MmaBlock(const AttentionDecodeArgs& args)
       : args_(args), work_(Work::place_of_block()) {}
 
-  // The last warp asks for the first round as soon as the last launch has ended; the others, or
-  // where there is one alone that one too, have put entries in place by then.
+  // The last warp issues the first round as soon as the previous launch has ended; the other warps
+  // (or the same, if it is alone) have placed entries by then.
   VQ_DEVICE void run() {
     constexpr int kFilling = kWarps > 1 ? kConfig.threads - 32 : 32;
     const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
@@ -89,12 +89,12 @@ class AttentionInt8MmaBlock {
 
  private:
   using Products = i32[kTiles / 2][kQuads][4];
-  static constexpr int kKeyWords = ceil_div(kConfig.head_dim / 16, 4);  // of codes of a lane
+  static constexpr int kKeyWords = ceil_div(kConfig.head_dim / 16, 4);  // words of codes per lane
   struct Codes {
     u32 keys[kTiles][kKeyWords];
-    u32 values[2 * kTiles];  // of rows 2c and 2c + 1 of each tile
+    u32 values[2 * kTiles];  // codes of rows 2c and 2c + 1 of each tile
   };
-  // What products take, of two turns.
+  // MMA operands of two turns.
   struct LookedUp {
     u32 keys[2][kTiles][2];
     u32 values[2][2 * kTiles];
@@ -103,14 +103,14 @@ class AttentionInt8MmaBlock {
   VQ_DEVICE static float* peaks() { return shared_part<float>(kAt.query_peaks); }
   VQ_DEVICE static u32* query_words() { return shared_part<u32>(kAt.query_words); }
 
-  // Of the one stage of the block's codebook.
+  // The scale of the single stage of the block's codebook.
   template <bool kScales, bool kPerHead>
   VQ_DEVICE float scale_of(const QuantizedArgs& tensor) const {
     if constexpr (!kScales) return 1.0f;
     return load_constant(tensor.scales + (kPerHead ? work_.kv_head : 0));
   }
 
-  // The operand words of the query, each head's by a warp.
+  // Makes the query's operand words, one warp per head.
   VQ_DEVICE void make_query(const QueryRows<Plan>& rows) const {
     const float scale = scale_of<kConfig.keys.stage_scales, kConfig.keys.per_head>(args_.keys);
     float* const query = shared_part<float>(kAt.query);
@@ -170,7 +170,7 @@ class AttentionInt8MmaBlock {
     softmax_.take_maximum(scores, scale_, first, end);
     softmax_.share_maximum(below);
     while (true) {
-      // Scores and codes are of this step. Those of the next one's keys, if there is one:
+      // Scores and codes are this step's. The next step's keys, if there is one, follow.
       const bool more = first + Rounds::kTokens < end;
       rounds_.go_on();
       if (more) {
@@ -223,7 +223,8 @@ class AttentionInt8MmaBlock {
       RawTiles<Plan>::ask_values(args_, tokens, turn + 1);
     }
   }
-  // Its first tile, once this warp's part of the rounds is read.
+  // Starts copying the first tile of raw tokens. Call it once this warp's part of the rounds is
+  // read.
   VQ_DEVICE void ask_for_raw() const {
     if constexpr (kRaw) {
       const RawTokens tokens = RawTiles<Plan>::tokens();
@@ -232,7 +233,7 @@ class AttentionInt8MmaBlock {
     }
   }
 
-  // What is the same in all lanes, known to be so.
+  // Broadcasts lane 0's value, so that the compiler knows it to be uniform.
   VQ_DEVICE static int of_warp(int value) {
     return static_cast<int>(shuffle(static_cast<u32>(value), 0));
   }
@@ -242,7 +243,7 @@ class AttentionInt8MmaBlock {
       products[i / 4 / kQuads][i / 4 % kQuads][i % 4] = 0;
   }
 
-  // Of this round, this warp's.
+  // Loads this warp's codes of the round.
   VQ_DEVICE void load_keys(Codes& codes, int number) const {
     using Words = Either<kConfig.head_dim == 64, u32, U32x2>;
     const int token = number * kBytesStep + Softmax::token_of(lane_group());

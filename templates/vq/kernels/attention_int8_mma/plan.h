@@ -1,4 +1,4 @@
-// Plan of attention by bytes: keys and values of int8 entries, all products of integers.
+// Plan of int8_mma attention: keys and values with int8 entries, all MMAs in integers.
 #pragma once
 
 #include <vq/layout/query_words.h>
@@ -35,18 +35,18 @@ struct AttentionInt8Mma {
   }
 };
 
-// Tokens that a warp works on at once, and those of all warps: a round.
+// Tokens of a warp's step, and of a round of all warps.
 inline constexpr int kBytesStep = 32;
 VQ_HD constexpr int token_tile(const AttentionConfig<AttentionInt8Mma>&) { return kBytesStep; }
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionInt8Mma>& c) { return c.threads; }
 
-// Tokens that a warp may sum up. Each is rounded to a 2^-16th part of the largest probability of
-// its warp: with so many that is 4e-4 of an output where scores spread by 2.5 (natural log units),
-// with 20,000 more than 1e-3. Sums of bytes fit 32 bits far beyond.
+// Tokens that a warp may sum up. Each is rounded to 2^-16 of its warp's largest probability; this
+// limit keeps the error of an output below 1e-3 if scores spread by 2.5 (natural log units). Sums
+// of bytes fit 32 bits far beyond.
 inline constexpr i64 kBytesMostTokens = 8192;
 static_assert(kBytesMostTokens * 255 * 127 + (1 << 29) < (i64{1} << 31), "");
 
-// The most tokens that a warp has of a sequence of so many, each split taking whole steps.
+// Most tokens per warp for a sequence of `tokens`, if each split takes whole steps.
 VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionInt8Mma>& c, i64 tokens) {
   const i64 turn = turn_tokens(c);
   i64 share = ceil_div(ceil_div(tokens, i64{kBytesStep}), i64{c.splits}) * kBytesStep;
@@ -69,8 +69,8 @@ VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
   return i64{2} * c.threads * code_row_bytes(c);
 }
 
-// How a block carves shared memory: while it attends, and over entries and rounds, once its warps'
-// parts are merged.
+// Shared-memory layout of a block: during attention, and while its warps' parts merge, over entries
+// and rounds.
 struct AttentionInt8MmaShared {
   i64 entries;      // [entry]: kCopies of a key's as a word each, then of a value's
   i64 rounds;       // [pipeline_stages]: rows of codes of keys, then of values
@@ -81,12 +81,12 @@ struct AttentionInt8MmaShared {
   i64 raw_words;    // [heads_per_block] rows of operand words of it, where there are raw tokens
   i64 raw_tokens;   // RawTokens of the block (raw_tiles.cuh)
   i64 parts;        // at the end: [warp][quad head][part_row] fp32
-  i64 maximum;      // likewise [quad head][warp] fp32
-  i64 sum;          // likewise
+  i64 maximum;      // [quad head][warp] fp32
+  i64 sum;          // [quad head][warp] fp32
   i64 total;
 };
 
-// Floats from a head of a warp's part to the next: lanes that store at once meet in no bank.
+// Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
 VQ_HD constexpr int part_row(int head_dim) { return head_dim + 4; }
 
 VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<AttentionInt8Mma>& c) {

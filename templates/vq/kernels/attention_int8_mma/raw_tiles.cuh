@@ -1,16 +1,15 @@
-// The raw tokens of a sequence in dataflow attention_int8_mma: sinks and window as 16-bit elements,
-// in tiles of kRawTile tokens, which all warps of all splits share out.
+// Full-precision tokens in int8_mma attention: sinks and recent tokens as 16-bit elements, in tiles
+// of kRawTile tokens that all warps of all splits share.
 //
-//   way     a warp reads its tiles after its codes, by way of its parts of the first two rounds
-//           (code_rounds.cuh): keys in one, values in the other. Rows 0 to 3 are where codes of
-//           keys were, the others where those of values were; row r has its 16-byte piece p at
-//           p ^ r, against conflicts
+//   path    a warp reads its tiles after its codes, through its parts of the first two rounds
+//           (code_rounds.cuh): keys in one, values in the other. Rows 0 to 3 replace key codes,
+//           the others value codes; row r has its 16-byte piece p at p ^ r, against bank conflicts
 //   scores  lane (g, c) has channels [c head_dim / 4, ..) of token g (query_fragments.cuh)
 //   values  lane (g, c) has channels [g head_dim / 8, ..) of tokens 2c and 2c + 1: a has two of its
 //           channels as rows g and g + 8, b head n / 2 and part n % 2 of a probability, which is
 //           the sum of two 16-bit numbers
 //
-// Sums stay in fp32, apart from those of codes, until the warps' parts are merged.
+// Sums stay in fp32, apart from the codes' sums, until the warps' parts merge.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -26,7 +25,7 @@ struct RawTokens {
 
   VQ_DEVICE int sink_tiles() const { return ceil_div(sinks, kRawTile); }
   VQ_DEVICE int tiles() const { return sink_tiles() + ceil_div(end - recent_tokens, kRawTile); }
-  // Of a tile: its first token, and where the tokens of its kind end.
+  // A tile's first token, and the end of the tokens of its kind.
   VQ_DEVICE int first(int tile) const {
     const int before = sink_tiles();
     return tile < before ? tile * kRawTile : recent_tokens + (tile - before) * kRawTile;
@@ -44,11 +43,11 @@ class RawTiles {
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kChannels = kHeadDim / 8;  // of values, of a lane
+  static constexpr int kChannels = kHeadDim / 8;  // channels of values per lane
   static constexpr float kLowest = -1.0e30f;      // below all scores, and finite
   using Query = QueryFragments<Plan, 1, kConfig.element>;
 
-  // Of the sequence that `work` has.
+  // The raw tokens of `work`'s sequence.
   VQ_DEVICE static RawTokens tokens_of(const Work& work) {
     RawTokens tokens;
     tokens.end = work.seen;
@@ -68,20 +67,20 @@ class RawTiles {
   }
   VQ_DEVICE static u32* words() { return shared_part<u32>(kAt.raw_words); }
 
-  // Whether this warp has a tile in turn number `turn`.
+  // True if this warp has a tile in turn number `turn`.
   VQ_DEVICE static bool has(const RawTokens& tokens, int turn) {
     return tile_of(turn) < tokens.tiles();
   }
 
-  // All lanes of a warp: the rows of its first tile come to the second-level cache.
+  // Prefetches the rows of the warp's first tile to L2. All lanes of a warp.
   VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const RawTokens& tokens) {
     for_each_piece(args, tokens, 0, [&](i64 element, int, int) {
       prefetch_global(args.raw_keys + element);
       prefetch_global(args.raw_values + element);
     });
   }
-  // All lanes of a warp begin to copy the keys of a turn, if it has a tile, or its values, of which
-  // the last ones have been read; a group of copies each, whose turn await() is for all lanes.
+  // Starts copying a turn's keys, or its values over ones already read, as one copy group each, if
+  // the warp has a tile. await() waits for the groups in order. All lanes of a warp.
   VQ_DEVICE static void ask_keys(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                  int turn) {
     ask(args, args.raw_keys, kKeys, tokens, turn);
@@ -107,7 +106,7 @@ class RawTiles {
     }
   }
 
-  // The keys of a turn, which have come; `scale` makes a product a score in units of log2.
+  // Computes scores from a turn's keys, which have arrived; `scale` makes them units of log2.
   VQ_DEVICE void take_keys(int turn, const RawTokens& tokens, float scale) {
     const int tile = tile_of(turn);
     float products[1][Query::kProducts][4] = {};
@@ -115,9 +114,9 @@ class RawTiles {
     for (int octet = 0; octet < Query::kOctets; ++octet) {
       u32 words[1][4];
       load_piece(words[0], kKeys, lane_group(), place_in_group() * (kPieces / 4) + octet);
-      typename Query::Octet of;
-      query_.read(of, octet);
-      query_.multiply(products, words, of);
+      typename Query::Octet query_octet;
+      query_.read(query_octet, octet);
+      query_.multiply(products, words, query_octet);
     }
     float scores[1][kQuads];
     Query::take_scores(products, scores);
@@ -142,7 +141,7 @@ class RawTiles {
       weights_[quad] = movmatrix_trans(parts);
     }
   }
-  // Its values, which have come, behind take_keys().
+  // Adds the turn's values, which have arrived. Call it after take_keys().
   VQ_DEVICE void add_values() {
     u32 words[2][kChannels / 2];
     VQ_UNROLL
@@ -166,19 +165,19 @@ class RawTiles {
     }
   }
 
-  // For head c of a quad, in lane (g, c): the largest score, kLowest without any; the sum over
-  // this lane's tokens of what exceeds it by; weighted values, of channel i of this lane's.
+  // For head c of a quad, in lane (g, c): the largest score (kLowest without tokens), this lane's
+  // sum of powers relative to it, and the weighted value of this lane's channel i.
   VQ_DEVICE float maximum(int quad) const { return maximum_[quad]; }
   VQ_DEVICE float sum(int quad) const { return sum_[quad]; }
   VQ_DEVICE float output(int quad, int i) const { return output_[quad][i]; }
 
  private:
-  static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a row
-  static constexpr int kHalf = kRawTile / 2;    // rows that stand together
+  static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row
+  static constexpr int kHalf = kRawTile / 2;    // contiguous rows
   static constexpr int kHalfBytes = kHalf * kHeadDim * 2;
   static_assert(kHalfBytes == kBytesStep * code_row_bytes(kConfig), "");
 
-  // From where rounds begin to those that keys and values take.
+  // Offsets of the rounds that keys and values use.
   static constexpr int kKeys = 0;
   static constexpr int kValues = static_cast<int>(round_bytes(kConfig));
 
@@ -186,8 +185,8 @@ class RawTiles {
   VQ_DEVICE static int tile_of(int turn) {
     return block_x() + kConfig.splits * (warp() + kWarps * turn);
   }
-  // each(element, row, piece) of this lane's pieces of a turn's rows, which begin at that element
-  // of raw keys or values.
+  // Calls each(element, row, piece) for this lane's pieces of a turn's rows; a piece begins at that
+  // element of raw keys or values.
   template <class Each>
   VQ_DEVICE static void for_each_piece(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                        int turn, Each each) {
@@ -227,13 +226,13 @@ class RawTiles {
   }
 
   Query query_;
-  float maximum_[kQuads];  // the same in all lanes that have the head
+  float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];
   float output_[kQuads][kChannels];
-  u32 weights_[kQuads];  // of the tile whose keys were taken
+  u32 weights_[kQuads];  // weights of the tile whose keys were taken
 };
 
-// In place of it where no token is raw.
+// Stands in for RawTiles if no token is raw.
 struct NoRawTiles {};
 
 }  // namespace vq

@@ -1,10 +1,10 @@
-// attention_decode by score tables (VecInfer Alg. 1; MILLION): the inner products of the query and
-// all key entries are made once a block (score_table.cuh), and the score of a token is a sum of
-// lookups by its key codes: no key is decoded, and a lookup serves several heads. Values go as in
-// lanes (attention_tiles.cuh).
+// attention_decode by score tables (VecInfer Alg. 1; MILLION): a block computes the inner products
+// of the query and all key entries once (score_table.cuh), and a token's score is a sum of lookups
+// by its key codes: no key is decoded, and a lookup serves several heads. Values are decoded as in
+// simt (attention_tiles.cuh).
 //
-// 8 lanes a token, each with the codes of its own run of sub-vectors; kTokens tokens at a time,
-// whose sums over the lanes meet by a transposing reduction: 7 shuffles for 8 sums.
+// 8 lanes share a token, each with the codes of its own run of sub-vectors, kTokens tokens at a
+// time; their sums meet by a transposing reduction, 7 shuffles for 8 sums.
 #pragma once
 
 #include <vq/kernels/attention_lut/plan.h>
@@ -29,7 +29,7 @@ class KeyTables {
   static constexpr int kSums = kLanes;  // reduced at once
   static constexpr int kTokens = kSums / Table::kHeads;
   static constexpr int kWarpTokens = 32 / kLanes * kTokens;
-  // The codes of a lane's run are read as whole words where they are such, or part of one.
+  // The codes of a lane's run are read as whole words if they are such, or as part of one.
   static constexpr int kRunBits = Table::kRun * Rows::kResiduals * Rows::kBits;
   static constexpr bool kOneWord = 32 % kRunBits == 0;
   static constexpr bool kByWords =
@@ -124,7 +124,7 @@ class KeyTables {
     }
   }
 
-  // The same of a raw token, element by element.
+  // add() for a raw token, element by element.
   VQ_DEVICE static void add_raw(const u16* row, int t, float (&sums)[Table::kPlanes][kSums]) {
     for (int j = 0; j < Table::kRun; ++j) {
       const int s = place_in_set() * Table::kRun + j;

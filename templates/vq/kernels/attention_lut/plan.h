@@ -39,14 +39,13 @@ struct AttentionLut {
   }
 };
 
-// Entry e's inner product with sub-vector s, of `table_heads` query heads side by side that
-// one lookup brings; more heads are further planes:
+// The table holds entry e's inner product with sub-vector s for `table_heads` adjacent query heads,
+// which one lookup loads; more heads are further planes:
 //
 //   table [plane][stage][entry][table_columns][table_heads] of table_bits, stage scales included
 //
-// 8 lanes share a token, each with a run of lane_sub_vectors whose codes are side by side; column
-// 8 j + l is sub-vector j of lane l's run, so that lanes which look up together have columns side
-// by side:
+// 8 lanes share a token, each with a run of lane_sub_vectors whose codes are contiguous. Column 8 j
+// + l is sub-vector j of lane l's run, so that lanes look up adjacent columns:
 //
 //   column      |  0            |  1            | ..  7 |  8                |  9                |
 //   .. sub-vector  |  0            |  n            |    7n |  1                |  n + 1 |

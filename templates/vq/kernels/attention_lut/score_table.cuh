@@ -1,16 +1,15 @@
-// The table of dataflow tables of attention_decode: inner products of each sub-vector of the
-// transformed query with all key entries, in units of log2 and with the stage's scale,
+// The lookup table of lut attention: inner products of each sub-vector of the transformed query
+// with all key entries, in units of log2 and with the stage's scale,
 //
 //   table [plane][stage][entry][column][head]   column: sub-vector, head: of the plane
 //
-// (columns: kernels/attention_lut/plan.h). Of an access of 16, 8 or 4 bytes the machine serves
-// as many lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group have columns
-// side by side, and groups begin with other sub-vectors of their runs, so that their columns are
-// side by side too and no bank is met twice, whatever the codes; where a run is long enough, and
-// the columns are a multiple of those 128 bytes.
+// (columns: kernels/attention_lut/plan.h). An access of 16, 8 or 4 bytes is served for as many
+// lanes at once as 128 bytes hold: 1, 2 or 4 groups of 8. Lanes of a group read adjacent columns,
+// and groups start at different sub-vectors of their runs, so there are no bank conflicts whatever
+// the codes, if runs are long enough and columns are a multiple of 128 bytes.
 //
-// It is made in fp32 from entries read once, 16 bytes a load: tensor cores would have the query
-// rounded to 16 bits, or in two parts, and the fill is short beside a split's tokens.
+// The fill is fp32, from entries read once by 16-byte loads: tensor cores would need the query in
+// 16 bits or in two parts, and the fill is short beside a split's tokens.
 #pragma once
 
 #include <vq/ops/attention_rows.cuh>
@@ -35,11 +34,11 @@ struct ScoreTable {
   static constexpr int kEntries = entries(kFormat);
   static constexpr int kSubVectors = Rows::kSubVectors;
   static constexpr int kColumns = table_columns(kConfig);
-  static constexpr int kHeads = table_heads(kConfig);  // of a plane
+  static constexpr int kHeads = table_heads(kConfig);  // heads per plane
   static constexpr int kPlanes = table_planes(kConfig);
   static constexpr bool kHalves = kConfig.table_bits == 16;
   static constexpr int kRun = lane_sub_vectors(kConfig);
-  static constexpr int kPhaseGroups =  // of lanes that an access serves at once
+  static constexpr int kPhaseGroups =  // lane groups that an access serves at once
       kHeads * kConfig.table_bits >= 128  ? 1
       : kHeads * kConfig.table_bits == 64 ? 2
                                           : 4;
@@ -144,7 +143,7 @@ struct ScoreTable {
     return packed(product);
   }
 
-  // In f16 what is beyond its range is its largest number: a score so far off decides alone.
+  // f16 saturates: a score so far off decides alone.
   VQ_DEVICE static float clamped(float value) {
     constexpr float kMost = 65504.0f;
     return value > kMost ? kMost : value < -kMost ? -kMost : value;

@@ -1,15 +1,13 @@
-// The codes that a lane of attention by fragments reads, a step of kTokens tokens at a time: of
-// keys those of token g of each tile, of values those of tokens 2c and 2c + 1. Where their layout
-// has groups of tokens, a lane's tokens of some tiles follow each other (joined_tiles), so that one
-// access brings words of several.
+// The codes that a lane of mma attention reads, in steps of kTokens tokens: of keys, token g of
+// each tile; of values, tokens 2c and 2c + 1. If the layout groups tokens, a lane's tokens of some
+// tiles are contiguous (joined_tiles), and one access loads words of several.
 //
-// Of a cache in pages a step begins with a multiple of its tokens, so that its rows lie in one
-// page, or in kPages whole ones. Rows that stand anywhere take longer to come than a step does, so
-// while a warp works on one step, the codes of the next are on their way to registers, those of the
-// one after it to the L2 cache, a lane a row, and the numbers of the pages of the third are loaded.
+// In a paged cache a step is aligned to its tokens, so that its rows lie in one page or in kPages
+// whole ones. While a warp works on a step, the next one's codes load to registers, those after it
+// to L2, one row per lane, and the page numbers of the third are loaded.
 //
-// Where groups of keys have scales, a warp takes two steps of a group in turn, if a group has so
-// many, and the first of them brings the scales.
+// If groups of keys have scales, a warp takes up to two steps of a group in turn, and the first
+// loads the scales.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -29,7 +27,8 @@ class CacheCodes {
   static constexpr bool kRing = false;
   static constexpr int kTokens = kConfig.step_tokens;
   static constexpr int kTiles = Softmax::kTiles;
-  // Tokens whose codes one access brings, and those of the larger group, with which steps begin.
+  // Tokens whose codes one access loads, and tokens of the larger group, to which steps are
+  // aligned.
   static constexpr int kJoined = joined_tiles(kConfig);
   static constexpr int kKeysAtOnce =
       kJoined % keys_together(kConfig) == 0 ? keys_together(kConfig) : 1;
@@ -39,12 +38,13 @@ class CacheCodes {
   static constexpr int kValueGroup = Values::kLayout.rows;
   static constexpr bool kPaged = Keys::kPaged;
   static constexpr int kPageTokens = kPaged ? Keys::kPageTokens : kTokens;
-  static constexpr int kPages = kTokens > kPageTokens ? kTokens / kPageTokens : 1;  // of a step
+  static constexpr int kPages = kTokens > kPageTokens ? kTokens / kPageTokens : 1;  // per step
   static constexpr int kTurn = turn_tokens(kConfig);  // tokens to a warp's next step
   static constexpr int kGroup = kPaged                    ? kTokens
                                 : kKeyGroup > kValueGroup ? kKeyGroup
                                                           : kValueGroup;
-  // Where a block has a whole sequence, and blocks fill the GPU, instructions count for more.
+  // Without splits blocks fill the GPU, and the instructions of a prefetch cost more than they
+  // save.
   static constexpr bool kPrefetches = kConfig.splits > 1;
   static constexpr bool kGrouped = grouped_keys(kConfig);
   static constexpr int kSteps = steps_in_turn(kConfig);
@@ -59,7 +59,7 @@ class CacheCodes {
   VQ_DEVICE static int first_step(int begin) {
     return begin - begin % kAligned + warp() * (kSteps * kTokens);
   }
-  // From step number kStep of a turn to the warp's next one.
+  // Tokens from step number kStep of a turn to the warp's next step.
   template <int kStep>
   VQ_DEVICE static constexpr int to_next() {
     return kStep + 1 < kSteps ? kTokens : kTurn - (kSteps - 1) * kTokens;
@@ -105,7 +105,7 @@ class CacheCodes {
               Values::word(ValueRows::Share::first_word(Softmax::share()));
   }
 
-  // Of a cache in pages, before load_first(): the numbers come while something else is done.
+  // Starts loading page numbers of a paged cache; call it before load_first().
   VQ_DEVICE void ask_pages(int first) {
     if constexpr (kPaged) {
       now_ = page_of_lane(first);
@@ -113,8 +113,8 @@ class CacheCodes {
     }
   }
 
-  // The codes of the step from `first` on, number kStep of a turn, of a sequence of kTokens rows at
-  // least. Tiles are a constant number of words apart.
+  // Loads the codes of the step from `first` on, number kStep of a turn, of a sequence of at least
+  // kTokens rows. Tiles are a constant number of words apart.
   template <int kStep>
   VQ_DEVICE void load(Step& to, int first, int end) {
     if constexpr (kPaged) {
@@ -150,7 +150,7 @@ class CacheCodes {
         });
   }
 
-  // The same of the first step of any sequence: rows past the last repeat it.
+  // load() for the first step of any sequence: rows past the last repeat the last.
   VQ_DEVICE void load_first(Step& to, int first, int end) {
     if constexpr (kPaged) {
       load<0>(to, first, end);
@@ -197,7 +197,7 @@ class CacheCodes {
     const int number = static_cast<int>(static_cast<u32>(first + lane() % kTokens) / kPageTokens);
     return static_cast<u32>(load_global(table_ + (number < last_page_ ? number : last_page_)));
   }
-  // That row, of the step whose pages are `ahead_`; `rows`: where it stands, from page and step on.
+  // Prefetches that row of the step with pages `ahead_`; `rows` is its offset from page and step.
   template <class Rows>
   VQ_DEVICE void prefetch(const QuantizedArgs& tensor, u32 bytes, const u32* rows,
                           int first) const {
@@ -210,8 +210,8 @@ class CacheCodes {
   VQ_DEVICE static int row_in_page(int token) {
     return static_cast<int>(static_cast<u32>(token) % kPageTokens);
   }
-  // The codes of a step whose pages are `now_`. Rows past the sequence's last repeat it, for what
-  // stands there is nobody's.
+  // Loads the codes of a step with pages `now_`. Rows past the sequence's last repeat it, as memory
+  // past it is not the sequence's.
   template <int kStep>
   VQ_DEVICE void load_paged(Step& to, int first, int end) const {
     u32 pages[kPages];
@@ -267,7 +267,7 @@ class CacheCodes {
         });
   }
 
-  // Joined tiles lie in one page; or, where they are longer, a lane's rows of them do.
+  // Joined tiles lie in one page; longer ones have each lane's rows in one page.
   static constexpr int kJoint = 8 * kJoined;
   static constexpr bool kInOnePage = kJoint <= kPageTokens;
   VQ_DEVICE static int page_of_tile(int tile) {
@@ -282,8 +282,8 @@ class CacheCodes {
     return Rows::paged_row(tensor, row);
   }
 
-  // Where row `row` of a step stands, or token `last` where that comes before; `codes` counts from
-  // row `own` of a page of so many `bytes`.
+  // Address of row `row` of a step, or of token `last` if that is earlier; `codes` counts from row
+  // `own` of a page of `bytes` bytes.
   template <class Rows>
   VQ_DEVICE static const u32* clipped(const u32* codes, const QuantizedArgs& tensor, u32 bytes,
                                       const u32 (&pages)[kPages], int first, int row, int own,
@@ -339,11 +339,11 @@ class CacheCodes {
   }
 
   const u32* keys_;    // what this lane reads of the first row that is its own
-  const u32* values_;  // likewise
+  const u32* values_;  // values of this lane
   int to_scales_;      // words from there to what this lane copies of a first group's scales
   int last_key_;       // row of the sequence
   int last_value_;
-  // Of a cache in pages.
+  // Set for a paged cache.
   const AttentionDecodeArgs* args_;
   const i32* table_;
   int last_page_;
@@ -352,8 +352,8 @@ class CacheCodes {
   const u32* value_ahead_;
   u32 key_page_;  // bytes from page to page
   u32 value_page_;
-  u32 now_;    // of this lane's row the number of the page, of the step whose codes are loaded next
-  u32 ahead_;  // likewise of the one after it
+  u32 now_;    // page of this lane's row in the step to load next
+  u32 ahead_;  // page of this lane's row in the step after it
 };
 
 }  // namespace vq

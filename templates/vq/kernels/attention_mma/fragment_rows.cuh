@@ -1,5 +1,5 @@
-// The rows of one tensor of the cache as attention_mma.cuh reads them: which codes a lane
-// loads, and the operand words that they stand for.
+// The rows of one cache tensor for attention_mma.cuh: the codes that a lane loads and the
+// operand words that they decode to.
 #pragma once
 
 #include <vq/layout/attention.h>
@@ -10,15 +10,9 @@
 
 namespace vq {
 
-// The codes that one lane reads of a row: the row is parted evenly among 4 or 8 lanes, and a lane's
-// share is kBits bits from bit part * kBits on, which may begin and end within words. Loaded words
-// stay as they are, so that a load may be in flight for long; align() brings the share to bit 0,
-// where the places of all codes are known at compile time.
-//
-// kParts lanes share a row of kRowWords words, stored in groups of kRows rows and runs of kRun
-// words (layout/codes.h). Where shares are whole words, loads move up to kLoadWords of them at
-// once, or runs; else one. Of a row that ends with kScales scales lanes load that of their channels
-// too; it comes last.
+// The codes that one of kParts lanes reads of a row of kRowWords words (layout/codes.h): kBits bits
+// from bit part * kBits on, in flight unaligned until align() moves them to bit 0. Whole-word
+// shares load kLoadWords words or runs at once; the channels' scales come last.
 template <int kRowWords, int kBits, int kParts, int kLoadWords, int kRows, int kRun, int kScales>
 struct LaneCodes {
   static constexpr CodeLayout kLayout{kRows, kRun};
@@ -44,12 +38,12 @@ struct LaneCodes {
   static constexpr int kTouched = touched();
   static constexpr int kLoaded = kTouched + (kScales > 0 ? 1 : 0);
 
-  // Where the share begins.
+  // Word and bit at which a lane's share begins.
   VQ_DEVICE static int first_word(int part) { return part * kBits / 32; }
   VQ_DEVICE static int shift(int part) { return part * kBits % 32; }
 
-  // The shares of kTogether rows, one or, where they are whole runs, those of a group; `from` is
-  // the first row's first word, to(row) where a share goes. Words past a row's last repeat it.
+  // Loads the shares of kTogether rows: one, or a group's if shares are whole runs. `from` is the
+  // first row's first word, to(row) the share's destination. Words past a row's last repeat it.
   template <int kTogether, class To, class Load = LoadGlobal>
   VQ_DEVICE static void load(const u32* from, int part, To to, Load how = Load()) {
     if constexpr (kTogether > 1) {
@@ -98,12 +92,12 @@ struct LaneCodes {
     return kRowWords - kScales + part * kScales / kParts;
   }
 
-  // From where the share begins to word `word` of its row.
+  // Word offset from the share's start to word `word` of its row.
   VQ_DEVICE static int to_word(int part, int word) {
     return word_place(kLayout, word) - word_place(kLayout, first_word(part));
   }
 
-  // From where the share begins to its word `i`.
+  // Word offset from the share's start to its word `i`.
   VQ_DEVICE static int place(int part, int i) {
     if constexpr (kRows == 1 || kWholeRuns) return word_place(kLayout, i);
     return to_word(part, first_word(part) + i);
@@ -131,19 +125,19 @@ class FragmentRows {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Format::config();
   static constexpr bool kScalar = is_scalar(kFormat.decoder);
-  // Of operands.
+  // Element type of MMA operands.
   static constexpr Element kElement =
       kScalar && kFormat.decoder != Decoder::affine ? Element::f16 : kConfig.element;
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr Rebuilt kRebuilt = Format::kRebuilt;
   static constexpr int kOfWord = kRebuilt == Rebuilt::kHeld ? 4 : 2;  // elements of an operand word
-  static constexpr int kChannels = kConfig.head_dim / kLanes;         // of a lane
+  static constexpr int kChannels = kConfig.head_dim / kLanes;         // channels per lane
   static constexpr int kSubVectors = kChannels / kVectorSize;
   static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
-  // Products a word takes: one a stage, whose sums meet in the accumulators.
+  // MMAs per word: one per stage, with sums in the same accumulators.
   static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.num_codebooks;
-  // Where lanes have whole units, the number within them is the same in all lanes: a lookup by a
-  // byte makes a constant of it (codebook.cuh).
+  // If lanes have whole units, the position within a unit is equal in all lanes, and a byte lookup
+  // makes it a constant (codebook.cuh).
   static constexpr bool kUnitsByByte = kFormat.index_bits == 8 && kRebuilt != Rebuilt::kSum &&
                                        kChannels % kFormat.unit_elements == 0;
   static constexpr int kTensorUnits = kFormat.per_head ? kConfig.kv_heads * kUnits : 1;
@@ -167,7 +161,7 @@ class FragmentRows {
     return channel / kFormat.unit_elements;
   }
 
-  // Of scalar codes: what a 1 in operand words stands for in a channel of the bound head.
+  // The value of 1 in the operand words of scalar codes, for a channel of the bound head.
   VQ_DEVICE static float channel_scale(const Book& book, int channel) {
     if constexpr (kFormat.decoder == Decoder::affine) {  // no array, of which one were in memory
       const u32 pair = word_of(book.held(0, 0, 0u), channel % kVectorSize / 2);
@@ -192,8 +186,7 @@ class FragmentRows {
   }
 };
 
-// The codes of one step: of keys those of token g of each tile, of values those of tokens 2c and
-// 2c + 1.
+// Codes of one step: of keys, token g of each tile; of values, tokens 2c and 2c + 1.
 template <class KeyRows, class ValueRows, int kTiles>
 struct StepCodes {
   u32 keys[kTiles][KeyRows::Share::kLoaded];

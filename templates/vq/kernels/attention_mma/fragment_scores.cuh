@@ -1,13 +1,12 @@
-// The scores of tokens with the heads of a block, for attention_mma.cuh: the keys' codebooks,
-// the query, and their products on tensor cores.
+// Scores of tokens with a block's heads on tensor cores, for attention_mma.cuh: the keys'
+// codebooks, the query and their MMAs.
 //
 //   a   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of
-//       two tiles, rows g and g + 8; an octet of words w0..w3 is k of two products. Of int8
-//       entries an octet is two words of bytes, and k of one (query_bytes.cuh, query_rest.cuh)
-//   b   columns are heads and parts of the query (query_fragments.cuh), so that of c0 and c1
-//       come the scores of token g with head c of each quad, in the lane that needs them, of c2
-//       and c3 those of the other tile's token. Where groups of tokens have scales, the query takes
-//       them anew for each (group_query.cuh)
+//       two tiles, rows g and g + 8; an octet of words w0..w3 is k of two MMAs. With int8
+//       entries an octet is two words of bytes, and k of one MMA (query_bytes.cuh, query_rest.cuh)
+//   b   columns are heads and parts of the query (query_fragments.cuh): c0 and c1 give the scores
+//       of token g with head c of each quad in the lane that needs them, c2 and c3 those of the
+//       other tile's token. With group scales the query is rescaled per group (group_query.cuh)
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -21,7 +20,7 @@
 
 namespace vq {
 
-// In place of a GroupQuery.
+// Stands in for a GroupQuery if keys have no group scales.
 struct NoGroup {
   static constexpr float kPeak = 0.0f;
 };
@@ -80,7 +79,7 @@ class FragmentScores {
   VQ_DEVICE void take_query(const QueryRows<Plan>& rows, float scale) {
     using Row = typename QueryRows<Plan>::Row;
     float* const peaks = part(kAt.query_peaks);
-    // Scales have come with the codebooks; the query stands where the last piece was merged.
+    // Scales arrive with the codebooks; the query overwrites the merge buffer of the last piece.
     if constexpr (kScales || kScalar || balanced(kConfig)) {
       sync_block();
     }
@@ -163,7 +162,7 @@ class FragmentScores {
         look_up_keys(words[next % 2], share, next);
         query_of(next).read(octets[next % 2], next / Rows::kPasses);
       }
-      // Where the queries of many heads are in registers, ptxas orders what is left better alone.
+      // With many heads' queries in registers, ptxas schedules better without this order.
       if constexpr (!Query::kMany) loads_first();
       query_of(turn).multiply(products, words[turn % 2], octets[turn % 2]);
     }
@@ -185,11 +184,11 @@ class FragmentScores {
     }
   }
 
-  // Whether a row of the block's query needs the rest: by a loop of its own, so that others are as
-  // short as without.
+  // True if a row of the block's query needs the rest. Such blocks run a loop of their own, so that
+  // the common loop stays short.
   VQ_DEVICE bool with_rest() const { return kRests && with_rest_; }
 
-  // By which a sum is a score in units of log2, for each quad.
+  // Factor from sums to scores in units of log2, for each quad.
   VQ_DEVICE const float (&scale() const)[kQuads] { return scale_; }
 
   // The block's query as it came, in operand words, once take_query() has been called.
@@ -198,7 +197,7 @@ class FragmentScores {
  private:
   VQ_DEVICE static float* part(i64 offset) { return shared_part<float>(offset); }
   VQ_DEVICE static u32* words_at(i64 offset) { return shared_part<u32>(offset); }
-  // Of rests the stages are those from kQueries on: rows of bytes take half of the room.
+  // Stages of rests come after kQueries: rows of bytes take half of the space.
   static_assert(!kRests || 2 * (Query::kQuarter + kOctetWords) == quarter_words(kHeadDim) + 4, "");
   VQ_DEVICE static u32* query_words(int stage) {
     constexpr int kRows = kConfig.heads_per_block * kParts;
@@ -206,7 +205,7 @@ class FragmentScores {
            stage * query_word(Query::kQuarter, Query::kOctetWords, kRows, 0, 0);
   }
 
-  // What the rests of the query (query_rest.cuh) make of the tokens.
+  // Adds the scores that the rests of the query (query_rest.cuh) contribute.
   VQ_DEVICE void add_rest(const u32 (&share)[kTiles][Rows::Share::kWords],
                           float (&scores)[kTiles][kQuads]) const {
     typename Query::Sum products[(kTiles + 1) / 2][Query::kProducts][4] = {};
@@ -228,7 +227,7 @@ class FragmentScores {
     }
   }
 
-  // The one that a turn of score() multiplies with.
+  // The query that a turn of score() multiplies by.
   VQ_DEVICE const Operand& query_of(int turn) const {
     return queries_[kScales ? turn % Rows::kPasses : 0];
   }
@@ -242,7 +241,7 @@ class FragmentScores {
     }
     return most;
   }
-  // Of a query that takes the scales of groups: in stage 0 that of those, in stage 1 of the zeros.
+  // A channel's scale. With group scales stage 0 scales those, stage 1 the zeros.
   VQ_DEVICE float key_scale(int channel, int stage) const {
     if constexpr (kGrouped) {
       if (stage == 1) return 1.0f;

@@ -1,19 +1,18 @@
 // attention_decode on tensor cores: entries are operands of mma.m16n8k16 as they come from their
-// lookup; no register is moved, shuffled or permuted on the way. Heads go in quads of four, tokens
-// in tiles of 8; lane (g, c) as in lanes/fragment_lanes.cuh.
+// lookup, with no shuffles or permutes. Heads go in quads, tokens in tiles of 8; lane (g, c) as in
+// lanes/fragment_lanes.cuh.
 //
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ...) of token g (fragment_scores.cuh)
 //   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1, or more
 //            of these (warp_softmax.cuh).
 //
-// Each warp keeps a maximum, a sum and an output of its own and meets no barrier before the end.
-// Raw tokens go the same way, with raw elements for entries. Scalar codes are operands by a few
-// instructions (codebook/scalar_operands.cuh), keys and values each by itself: the query takes the
-// scales of keys, sums of values theirs.
+// Warps have their own maximum, sum and output and share no barrier before the end. Raw tokens take
+// the same path with raw elements for entries. Scalar codes become operands in a few instructions
+// (codebook/scalar_operands.cuh): the query takes the keys' scales, sums of values theirs.
 //
-// A block may serve several query tokens, whose heads are so many more: each has its own end of
-// what it reads from codes, and its own raw tokens, and the others are masked: probability 0, which
-// a raw value that is not finite makes NaN.
+// A block may serve several query tokens, as further heads. Each has its own end of codes and its
+// own raw tokens; other tokens are masked to probability 0, which turns an infinite raw value into
+// NaN.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -33,7 +32,7 @@ class AttentionMmaBlock {
   using Softmax = WarpSoftmax<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kWarps = kConfig.threads / 32;
-  static constexpr int kTokens = kConfig.step_tokens;  // of one step of a warp
+  static constexpr int kTokens = kConfig.step_tokens;  // tokens per step of a warp
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
   static constexpr Element kElement = kConfig.element;
@@ -67,9 +66,9 @@ class AttentionMmaBlock {
         scores_(args),
         value_book_(args.values, ValueRows::kTensorUnits) {}
 
-  // Codebooks, which need not wait for the last launch, query and, once the sequence's length is
-  // known, the first codes are in flight together. Keys and values begin with other threads. Where
-  // a block has pieces of several sequences, codebooks serve all of them.
+  // Codebooks (which need not wait for the previous launch), the query and, once the length is
+  // known, the first codes are in flight together. Keys and values start with different threads.
+  // Codebooks serve all pieces of a block.
   VQ_DEVICE void run() {
     const int key_thread = thread_index();
     const int value_thread = (key_thread + kConfig.threads / 2) % kConfig.threads;
@@ -98,7 +97,7 @@ class AttentionMmaBlock {
   }
 
  private:
-  // What work_ says. The codebooks are complete once both have been called.
+  // Attends to work_'s tokens. The codebooks are complete after both functions have been called.
   template <class FinishKeys, class FinishValues>
   VQ_DEVICE void attend_split(FinishKeys finish_keys, FinishValues finish_values) {
     const QueryRows<Plan> rows(args_, work_);
@@ -141,8 +140,8 @@ class AttentionMmaBlock {
     work_.merge_if_last(args_, balanced(kConfig) ? fragments_layout(kConfig).merge : 0);
   }
 
-  // Tokens [begin, end), a step of kTokens at a time; warps take turns. `codes`: those of the
-  // warp's first step. Two sets of registers take turns too, so that none is moved.
+  // Attends to tokens [begin, end) in steps of kTokens, which the warps share out. `codes` are
+  // those of the warp's first step. Two register sets alternate, so that no register is moved.
   template <bool kWithRest>
   VQ_DEVICE void attend(Codes& codes, int begin, int end) {
     int first = Reader::first_step(begin);
@@ -175,13 +174,13 @@ class AttentionMmaBlock {
     }
   }
 
-  // The step from `first` on, number kStep of a turn, the codes of the one to come in flight
-  // meanwhile. False where there is none.
+  // Runs the step from `first` on, number kStep of a turn, while the next step's codes load.
+  // Returns false after the last step.
   template <int kStep, bool kWithRest>
   VQ_DEVICE bool step(const Codes& now, Codes& next, int& first, int begin, int end) {
     int following = first + Reader::template to_next<kStep>();
-    // Where ptxas does not see by itself that this step's codes are there before it asks for the
-    // next ones, it has this step wait for both: they have one counter.
+    // One scoreboard counts both steps' loads: without this dependence ptxas would let this step
+    // wait for the next step's codes.
     if constexpr (Reader::kGrouped) {
       following += static_cast<int>(zero_behind(now.values[kTiles - 1][1][0]));
     }
@@ -219,7 +218,8 @@ class AttentionMmaBlock {
     const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
     softmax_.template to_probabilities<kScaled>(
         scores, scores_.scale(), Reader::base_of(first, end), counted, end, work_.codes_end(0),
-        [this](int of, int token) { return token < work_.codes_end(of); }, scales);
+        [this](int query_token, int token) { return token < work_.codes_end(query_token); },
+        scales);
     if constexpr (Softmax::kZeros) {
       Weighted::add_affine(softmax_, now.values, scores, Reader::base_of(first, end), counted, end);
     } else if constexpr (Values::kScalar) {
@@ -236,7 +236,7 @@ class AttentionMmaBlock {
                             u32 (&words)[2][2][kValueWords]) {
     constexpr int kTurns = kTiles * ValueRows::kPasses;
     u32 b[kQuads][2];
-    U32x2 first[kValueWords];  // of the first of a pair of tiles
+    U32x2 first[kValueWords];  // values of the first tile of a pair
     VQ_UNROLL
     for (int turn = 0; turn < kTurns; ++turn) {
       if (turn + 1 < kTurns) look_up_values(words[(turn + 1) % 2], loaded, turn + 1);
@@ -275,7 +275,7 @@ class AttentionMmaBlock {
     return (Softmax::kPaired ? turn / 2 : turn) % ValueRows::kPasses;
   }
 
-  // Of one tile all channels of this lane, of one stage or of all.
+  // Looks up all of this lane's channels for one tile, of one stage or of all.
   VQ_DEVICE void look_up_values(u32 (&words)[2][kValueWords],
                                 const u32 (&loaded)[kTiles][2][ValueRows::Share::kLoaded],
                                 int turn) const {
@@ -303,18 +303,18 @@ class AttentionMmaBlock {
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) scale[quad] = score_scale(args_);
     constexpr int kTurn = kWarps * kTokens;
-    const int before = kConfig.batch_invariant ? begin % kTurn : 0;  // steps stand by token numbers
+    const int before = kConfig.batch_invariant ? begin % kTurn : 0;  // aligned to token numbers
     for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
       const int counted = first < begin ? begin : first;
-      softmax_.template to_probabilities<false>(scores, scale, first, counted, end, 0,
-                                                [this](int of, int token) {
-                                                  const bool raw = token < work_.raw.sinks ||
-                                                                   token >= work_.codes_end(of);
-                                                  return raw && token < work_.seen_end(of);
-                                                },
-                                                {});
+      softmax_.template to_probabilities<false>(
+          scores, scale, first, counted, end, 0,
+          [this](int query_token, int token) {
+            const bool raw = token < work_.raw.sinks || token >= work_.codes_end(query_token);
+            return raw && token < work_.seen_end(query_token);
+          },
+          {});
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; tile += Softmax::kPaired ? 2 : 1) {
         accumulate_raw(first, tile, begin, end, scores);
@@ -340,9 +340,9 @@ class AttentionMmaBlock {
         const u16* row = work_.raw_key(args_, token, place_in_group() * KeyRows::kChannels);
         load_words<4>(words[tile], reinterpret_cast<const u32*>(row + octet * 8), LoadGlobal());
       }
-      typename RawQuery::Octet of;
-      query.read(of, octet);
-      query.multiply(products, words, of);
+      typename RawQuery::Octet query_octet;
+      query.read(query_octet, octet);
+      query.multiply(products, words, query_octet);
     }
     RawQuery::take_scores(products, scores);
   }

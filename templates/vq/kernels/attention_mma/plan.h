@@ -1,4 +1,4 @@
-// Plan of attention by fragments: decoded entries are the tensor core's operands as they come.
+// Plan of mma attention: decoded entries are tensor-core operands as they come from the lookup.
 #pragma once
 
 #include <vq/layout/query_words.h>
@@ -28,8 +28,9 @@ struct AttentionMma {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("step_tokens", &P::step_tokens, Range{8, 32},
           "tokens that a warp works on at once: 8, 16 or 32");
-    visit("splits", &P::splits, Range{1, 1024},
-          "blocks that share one sequence's tokens; with schedule balanced, those of all sequences");
+    visit(
+        "splits", &P::splits, Range{1, 1024},
+        "blocks that share one sequence's tokens; with schedule balanced, those of all sequences");
     visit("schedule", &P::schedule, Range{}, Doc::kSchedule);
     visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
@@ -44,16 +45,16 @@ struct AttentionMma {
   }
 };
 
-// Whether channels of keys have scales for groups of tokens, which the query takes anew for each.
+// True if key channels have scales per group of tokens, which the query takes for each group.
 VQ_HD constexpr bool grouped_keys(const AttentionConfig<AttentionMma>& c) {
   return c.keys.scale_tokens > 0;
 }
-// Steps of a warp that follow each other, of one group: the query takes its scales once for two.
+// Consecutive steps of a warp in one group: the query takes the group's scales once for two.
 VQ_HD constexpr int steps_in_turn(const AttentionConfig<AttentionMma>& c) {
   return grouped_keys(c) && 2 * c.step_tokens <= c.keys.scale_tokens ? 2 : 1;
 }
-// Whether probabilities take the scales of their values' tokens; where there are zeros besides,
-// values do.
+// True if probabilities take the scales of the values' tokens. Affine values take them themselves,
+// with their zeros.
 VQ_HD constexpr bool scaled_probabilities(const FormatConfig& values) {
   return values.token_scales && values.decoder != Decoder::affine;
 }
@@ -68,28 +69,27 @@ VQ_HD constexpr bool balanced(const AttentionConfig<AttentionMma>& c) {
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionMma>& c) {
   return c.threads / 32 * token_tile(c);
 }
-// Of a stage of a warp's ring of codes (ops/ring_codes.cuh).
+// Words of a stage of a warp's code pipeline (ops/ring_codes.cuh).
 VQ_HD constexpr i64 stage_words(const AttentionConfig<AttentionMma>& c) {
   return token_tile(c) * (row_words(c.keys, c.head_dim) + row_words(c.values, c.head_dim));
 }
 
-// Whether columns of a product with values are heads alone, of two quads, and k twice as many
-// tokens. Of scalar codes and one query token that was not measured.
+// True if the value MMA has heads of two quads as columns, and twice as many tokens along k.
 VQ_HD constexpr bool pairs_quads(const AttentionConfig<AttentionMma>& c) {
   return (c.query_tokens > 1 || !is_scalar(c.values.decoder)) && quad_heads(c) % 8 == 0 &&
          c.step_tokens % 16 == 0;
 }
 
-// How a block carves shared memory: while it attends, and once its warps' parts are merged, over
-// what it no longer needs. Of a block that has several pieces that is all but codebooks.
+// Shared-memory layout of a block: during attention, and while its warps' parts merge, over what is
+// no longer needed. A block with several pieces keeps its codebooks.
 struct AttentionMmaShared {
   CodebookShared keys;
   CodebookShared values;
   i64 query;          // [heads_per_block][head_dim] fp32, transformed
-  i64 raw_query;      // the same untransformed; is `query` where nothing is transformed
+  i64 raw_query;      // as `query`, untransformed; equals `query` without a transform
   i64 query_words;    // [query_stages][heads_per_block][query_parts] rows of operand words
   i64 raw_words;      // [heads_per_block] such rows, where there are raw tokens
-  i64 group_query;    // [warp] rows of those of one group's scales: ops/group_query.cuh
+  i64 group_query;    // [warp] operand rows of one group's scales: ops/group_query.cuh
   i64 ring;           // [warp][code_stages] rows of codes: ops/ring_codes.cuh
   i64 query_peaks;    // [heads_per_block] fp32, the largest magnitudes where the query is parted
   i64 merge;          // from here on instead, at the end: ops/warp_softmax.cuh
@@ -111,8 +111,8 @@ VQ_HD constexpr int query_parts(const AttentionConfig<AttentionMma>& c) {
 VQ_HD constexpr int query_stages(const AttentionConfig<AttentionMma>& c) {
   return grouped_keys(c) ? 2 : c.keys.stage_scales ? c.keys.num_codebooks : 1;
 }
-// Words of a warp's query with one group's scales: of all heads, and the zeros of the group; and
-// the words of both as they come, but from a ring.
+// Words of a warp's query times one group's scales: all heads and the zeros; and the words of both
+// as loaded, except with a code pipeline.
 VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionMma>& c) {
   if (!grouped_keys(c)) return 0;
   return query_word(quarter_words(c.head_dim), 4, c.heads_per_block * query_parts(c) + 1, 0, 0) +
@@ -133,7 +133,7 @@ VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionMma>& c) {
   return 1;
 }
 
-// Rows of keys and of values whose codes a lane has by one access (rows_together).
+// Rows of keys and of values whose codes a lane gets in one access (rows_together).
 VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionMma>& c, const FormatConfig& f,
                               int lanes) {
   return c.head_dim / lanes / f.vector_size * f.num_codebooks * f.index_bits;
@@ -144,9 +144,9 @@ VQ_HD constexpr int keys_together(const AttentionConfig<AttentionMma>& c) {
 VQ_HD constexpr int values_together(const AttentionConfig<AttentionMma>& c) {
   return rows_together(c.values.layout, lane_bits(c, c.values, value_lanes(c)));
 }
-// Tiles that share their tokens so that those of a lane follow each other: with n of them lane
-// (g, c) has the keys of tokens n g .. n g + n - 1 of 8 n, one a tile, hence the values of 2 n c ..
-// 2 n c + 2 n - 1, which are rows 2 c and 2 c + 1 of each tile.
+// Tiles whose tokens interleave so that a lane's are contiguous: with n tiles lane (g, c) has the
+// keys of tokens n g .. n g + n - 1 of 8 n, one per tile, and the values of 2 n c .. 2 n c + 2 n -
+// 1, rows 2 c and 2 c + 1 of each tile.
 VQ_HD constexpr int joined_tiles(const AttentionConfig<AttentionMma>& c) {
   const int keys = keys_together(c);
   const int values = values_together(c) / 2;
@@ -172,7 +172,7 @@ VQ_HD constexpr AttentionMmaShared fragments_layout(const AttentionConfig<Attent
   at.ring = carve(i64{warps} * c.code_stages * stage_words(c) * 4);
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
-  // Of each warp and head: a sum, and a row.
+  // Per warp and head: a sum, and a row.
   at.merge = carve(i64{warps} * quad_heads(c) * (1 + merge_stride(c.head_dim)) * 4);
   if (carve.next < attending) carve.next = attending;
   at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
@@ -181,8 +181,8 @@ VQ_HD constexpr AttentionMmaShared fragments_layout(const AttentionConfig<Attent
   return at;
 }
 
-// Blocks that share all sequences are to stand side by side, with 128 registers a thread. Those of
-// few threads take more if they may, to no use.
+// Blocks that share all sequences must run two per SM with 128 registers per thread. Blocks of few
+// threads would take more registers for nothing.
 VQ_HD constexpr int resident(const AttentionConfig<AttentionMma>& c) {
   const bool enough = c.heads_per_block * c.head_dim <= 1024;
   return balanced(c) && enough && c.threads <= 256 ? 512 / c.threads : 0;

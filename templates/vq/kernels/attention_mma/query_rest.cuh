@@ -1,14 +1,13 @@
-// The query as integers (query_bytes.cuh) where it takes factors that differ from channel to
-// channel: one channel's may leave the others too few steps of the row's largest. What rounding
-// leaves is then integers again, for a second product; all heads of a block take it together, and
-// those that need it not have zeros.
+// The integer query (query_bytes.cuh) with channel factors: one channel's factor may leave the
+// others too few steps of the row's largest. The rounding error then becomes integers for a second
+// MMA, which all heads of a block take together; heads that do not need it have zeros.
 #pragma once
 
 #include <vq/ops/query_bytes.cuh>
 
 namespace vq {
 
-// Whether the query of such keys takes factors of channels.
+// True if the query of such keys takes channel factors.
 VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
   const bool by_unit = keys.stage_scales || is_scalar(keys.decoder);
   return (by_unit && units_per_head(keys, head_dim) > 1) || (keys.smooth && !keys.hadamard);
@@ -24,9 +23,9 @@ class QueryRest : public QueryBytes<Plan, Order> {
   using Base::kQuarter;
   static constexpr float kOfRest = 2.0f * kPeak;  // a rest is half a step at most
 
-  // Whether rounding moves scores by more than an element's rounding does: its deviation of 0.29
-  // steps times 73 sqrt(head_dim), that of uniform bytes. `step`: by which an integer is a score in
-  // units of log2. False for what is no number.
+  // True if rounding the query to bytes moves scores by more than rounding to elements does: its
+  // deviation is 0.29 steps times 73 sqrt(head_dim), that of uniform bytes. `step` turns an integer
+  // into a score in units of log2. False if `step` is NaN.
   VQ_DEVICE static bool needs_rest(float step) {
     constexpr float kMost = Plan::config().element == Element::f16 ? 0x1p-10f : 0x1p-7f;
     constexpr float kNatural = 0.6931472f * 0.29f * 73.0f;
@@ -34,7 +33,7 @@ class QueryRest : public QueryBytes<Plan, Order> {
     return step * step * (kNatural * kNatural * kDim) > kMost * kMost;
   }
 
-  // As QueryBytes has it; and the rests, of the same order.
+  // QueryBytes::prepare(), which also stores the rests in the same order.
   template <class Weight>
   VQ_DEVICE static void prepare(u32* words, u32* rests, int head, const float* row, float factor,
                                 Weight weight, bool with_rest) {

@@ -1,13 +1,10 @@
-// The codes of attention by fragments by way of shared memory, for rows of many bytes: registers
-// hold too little of the next steps to keep memory busy where rows stand anywhere, and a lane's
-// words of a row share sectors with those of others.
+// Codes of mma attention through shared memory, for long rows: registers hold too few of the next
+// steps to keep memory busy with paged rows, and lanes' words of a row share sectors. Each warp has
+// a pipeline whose stages are the key and value rows of one turn in the cache's layout, filled by
+// bulk copies: one if rows are contiguous, else one per row. A stage is refilled once all of it is
+// read.
 //
-// A warp has a ring of stages of its own, each the rows of its keys and of its values of one turn
-// as they stand in the cache, which bulk copies bring: one for all where rows follow each other,
-// else one a row. Lanes read their words from there as CacheCodes reads them from the cache. A
-// stage is asked for again as soon as all of it is read.
-//
-// Of a cache in pages the numbers of a stage's pages are loaded a stage before it is asked for.
+// In a paged cache a stage's page numbers are loaded one stage before its copies are issued.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -30,7 +27,7 @@ class RingCodes {
   static constexpr bool kPaged = Keys::kPaged;
   static constexpr bool kGrouped = grouped_keys(kConfig);
   static constexpr int kSteps = steps_in_turn(kConfig);
-  static constexpr int kRows = token_tile(kConfig);  // of a stage, each of keys and of values
+  static constexpr int kRows = token_tile(kConfig);  // rows per stage, of keys and of values
   static constexpr int kTurn = turn_tokens(kConfig);
   static constexpr int kStages = kConfig.code_stages;
   // Tokens with a multiple of which first steps begin.
@@ -66,7 +63,7 @@ class RingCodes {
     }
   }
 
-  // Of a cache in pages, before load_first(): the numbers come while something else is done.
+  // Starts loading page numbers of a paged cache; call it before load_first().
   VQ_DEVICE void ask_pages(int first) {
     if constexpr (kPaged) {
       VQ_UNROLL
@@ -191,7 +188,7 @@ class RingCodes {
               static_cast<u32>(rows * Rows::kWords * 4), barrier(number));
   }
 
-  // Where the row of a token stands, whose page this lane has the number of.
+  // Address of a token's row in the page whose number this lane has.
   template <class Rows>
   VQ_DEVICE static const u32* row_at(const Side& side, u32 page, int token) {
     if constexpr (kPaged) {
@@ -202,7 +199,7 @@ class RingCodes {
     }
   }
 
-  // The number of the page of row lane() of a turn; past the last one that again.
+  // Page number of row lane() of a turn; rows past the last repeat it.
   VQ_DEVICE u32 page_of_lane(int first) const {
     const int token = first + lane() % kRows < last_ ? first + lane() % kRows : last_;
     return static_cast<u32>(load_global(table_ + static_cast<u32>(token) / Keys::kPageTokens));
@@ -211,12 +208,12 @@ class RingCodes {
   Side keys_;
   Side values_;
   int last_;       // row of the sequence that is read
-  int slot_ = 0;   // of the stage that is read
-  u32 phase_ = 0;  // of its barrier
-  // Of a cache in pages.
+  int slot_ = 0;   // stage that is read
+  u32 phase_ = 0;  // phase of its barrier
+  // Set for a paged cache.
   bool dense_ = false;  // rows of a page follow each other
   const i32* table_;
-  u32 pages_[kStages] = {};  // of this lane's row, of the first stages
+  u32 pages_[kStages] = {};  // pages of this lane's row in the first stages
   u32 ahead_ = 0;            // and of the one that is asked for next
 };
 

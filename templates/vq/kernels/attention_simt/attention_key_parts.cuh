@@ -1,13 +1,13 @@
-// Scores by lanes of keys in parts (layout/parts.h): as KeyLanes (attention_key_lanes.cuh), but
-// that each part has codes, codebooks and sub-vectors of its own. The query stands part after part,
-// so that a part's channels follow each other; raw keys are compared with one in the head's order.
+// Scores of keys in parts (layout/parts.h) by CUDA cores: as KeyLanes (attention_key_lanes.cuh),
+// but each part has its own codes, codebooks and sub-vectors. Each part's query channels are
+// contiguous; raw keys are compared with a query in the head's order.
 #pragma once
 
 #include <vq/ops/attention_key_lanes.cuh>
 
 namespace vq {
 
-// What Codebook asks for (codebook.cuh), of a part: nothing stands near.
+// The format that Codebook (codebook.cuh) takes, for one part, with no codebook in shared memory.
 template <class Plan, int kPart>
 struct PartFormat {
   static constexpr int kShare = Plan::config().parts.channels[kPart];
@@ -15,8 +15,7 @@ struct PartFormat {
   VQ_HD static constexpr CodebookShared shared() { return {}; }
 };
 
-// Parts from kPart on. Of a tile the staged rows of one part follow each other, then those of the
-// next.
+// Parts from kPart on. The staged rows of a tile are contiguous per part.
 template <class Plan, int kPart, bool kIsPart = (kPart < Plan::config().parts.count)>
 class KeyPartsFrom {
  public:
@@ -76,7 +75,7 @@ class KeyPartsFrom<Plan, kPart, false> {
   VQ_DEVICE void dot(int, int, const u32*, const float*, float (&)[kHeads]) const {}
 };
 
-// As KeyLanes.
+// KeyLanes' interface over all parts.
 template <class Plan>
 class KeyPartLanes {
  public:

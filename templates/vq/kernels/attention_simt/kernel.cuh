@@ -1,7 +1,7 @@
-// attention_decode by lanes: a query token against a quantized KV cache (VecInfer Alg. 1, entries
-// looked up, online softmax in fp32, split over tokens). A block serves heads of one KV head of one
-// sequence over one split of its tokens (attention_tiles.cuh), and decodes each key once for all of
-// them (attention_key_lanes.cuh; keys in parts: attention_key_parts.cuh).
+// simt attention_decode over a quantized KV cache (VecInfer Alg. 1: lookups, online softmax in
+// fp32, split-KV). A block serves heads of one KV head and sequence over one split of its tokens
+// (attention_tiles.cuh), and decodes each key once for all of them (attention_key_lanes.cuh; keys
+// in parts: attention_key_parts.cuh).
 #pragma once
 
 #include <vq/kernels/attention_simt/plan.h>

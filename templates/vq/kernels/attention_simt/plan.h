@@ -1,4 +1,4 @@
-// Plan of attention by lanes: each lane decodes sub-vectors of its own, in fp32.
+// Plan of simt attention: each lane decodes sub-vectors of its own, in fp32.
 #pragma once
 
 #include <vq/layout/attention_tiles.h>

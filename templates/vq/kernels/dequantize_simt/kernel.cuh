@@ -1,8 +1,7 @@
-// kv_dequantize by lanes: cached tokens as dense rows of keys and values. A block is of keys or of
-// values. It goes through its tokens by steps, staging the codes of the next. A lane makes 8
-// channels of a token at a time, so that lanes that follow each other store memory that does. A
-// row's rotation is undone by products where the machine has them and the format allows it
-// (ops/rotated_tokens.cuh), else by the lanes that share the row.
+// kv_dequantize: cached tokens to dense rows of keys and values. A block has keys or values, and
+// loops over its tokens in steps while the next step's codes load. A lane makes 8 channels of a
+// token at a time, so that stores are coalesced. The rotation is undone on tensor cores if the
+// machine and the format allow it (ops/rotated_tokens.cuh), else by the lanes that share the row.
 #pragma once
 
 #include <vq/args/kv_dequantize.h>
@@ -15,7 +14,7 @@
 
 namespace vq {
 
-// Of the values, or of the keys or one of their parts.
+// Format of the values, or of the keys or one of their parts.
 inline constexpr int kDecodedValues = -1;
 template <class Plan, int kPart>
 struct DecodedFormat {
@@ -38,8 +37,8 @@ class DecodedRows {
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Rows::kFormat;
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kRowChannels = Rows::kHeadDim;  // of a part: its channels
-  static constexpr int kChannels = kDecodedChannels;   // of a store
+  static constexpr int kRowChannels = Rows::kHeadDim;  // channels of a part
+  static constexpr int kChannels = kDecodedChannels;   // channels per store
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kStep = step_tokens(kConfig);
   using Copies = RowCopies<Rows, kStep>;
@@ -48,8 +47,9 @@ class DecodedRows {
   VQ_DEVICE DecodedRows(const KvDequantizeArgs& args, const QuantizedArgs& tensor)
       : args_(args), tensor_(tensor), work_{block_z(), block_y()}, book_(tensor, Rows::units()) {}
 
-  // Tokens from `first` on, as many as the block has, to rows of `out`. All threads. Codebooks need
-  // not wait for the last launch; of large ones a part does, for the block may have no tokens.
+  // Decodes tokens from `first` on, as many as the block has, to rows of `out`. All threads.
+  // Codebooks need not wait for the previous launch; part of a large one does, as the block may
+  // have no tokens.
   VQ_DEVICE void decode(int first, const u16* raw, u16* out) {
     book_.switch_to(Rows::first_unit(work_.kv_head, 0));
     const Begun begun = begin_book();
@@ -148,13 +148,13 @@ class DecodedRows {
           const float* const from = factors + half * 128 + Rotated::channel(octet);
           load_words<4>(bits, reinterpret_cast<const u32*>(from), LoadShared{});
           load_words<4>(bits + 4, reinterpret_cast<const u32*>(from + 4), LoadShared{});
-          float by[kChannels];
+          float scales[kChannels];
           VQ_UNROLL
-          for (int i = 0; i < kChannels; ++i) by[i] = float_from_bits(bits[i]);
+          for (int i = 0; i < kChannels; ++i) scales[i] = float_from_bits(bits[i]);
           VQ_UNROLL
           for (int i = 0; i < Rotated::kPieces; ++i) {
             if (Rotated::octet(i) != octet || Rotated::token(i) >= left) continue;
-            store(to + half * 128 + Rotated::place(i), packed(value[i], by));
+            store(to + half * 128 + Rotated::place(i), packed(value[i], scales));
           }
         }
       }
@@ -177,18 +177,18 @@ class DecodedRows {
       const auto take = [&](int base) {  // whole warps: shuffles below
         const int number = base + row;
         const bool here = row < kRows && number < kStep && number < left;
-        const int from = rows + number * Rows::kWords;
+        const int first_word = rows + number * Rows::kWords;
         U32x4 words{};
         if constexpr (kIsEntry) {
           u32 entries[kChannels / 2];
           if (here) {
-            octet_entries<Rows, kConfig.element, Format::layout().codes>(entries, book_, from,
+            octet_entries<Rows, kConfig.element, Format::layout().codes>(entries, book_, first_word,
                                                                          channel / kChannels, 0);
             words = {entries[0], entries[1], entries[2], entries[3]};
           }
         } else {
           float value[kChannels] = {};
-          if (here) look_up(value, codes() + from, channel);
+          if (here) look_up(value, codes() + first_word, channel);
           if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
           words = packed(value, factors);
         }
@@ -203,7 +203,7 @@ class DecodedRows {
     });
   }
 
-  // Is what a code stands for what is stored?
+  // True if a decoded entry can be stored as it is.
   static constexpr bool kIsEntry = Rows::kPieces == 1 && kFormat.num_codebooks == 1 &&
                                    !kFormat.stage_scales && !kFormat.smooth && !kFormat.hadamard &&
                                    scale_words(kFormat, kRowChannels) == 0;
@@ -218,7 +218,7 @@ class DecodedRows {
     }
   }
 
-  // What a channel is multiplied by last.
+  // The last factor of a channel.
   VQ_DEVICE float factor(int channel, float scale) const {
     if constexpr (kFormat.smooth) {
       scale *= load_global(args_.key_smooth + i64{work_.kv_head} * kHeadDim + channel);
@@ -272,11 +272,11 @@ class DecodedRows {
   } work_;
   typename Rows::Book book_;
   u16* out_;   // rows of the sequence and head
-  int first_;  // of the block's tokens that have codes
+  int first_;  // first of the block's tokens that have codes
   int count_;
 };
 
-// A block in turn of each part of the keys, and of the values.
+// Blocks alternate between the parts of the keys and the values.
 template <class Plan, int kPart = 0>
 VQ_DEVICE void decode_part(const KvDequantizeArgs& args, int part, int first) {
   constexpr int kParts = key_parts(Plan::config());
@@ -292,9 +292,8 @@ VQ_DEVICE void decode_part(const KvDequantizeArgs& args, int part, int first) {
   }
 }
 
-// Two blocks side by side are the keys and the values of the same tokens, in turns which is first:
-// a multiprocessor gets blocks that are about as far apart as there are multiprocessors, and should
-// have of both, for keys take more work.
+// Two adjacent blocks decode keys and values of the same tokens, in alternating order: an SM gets
+// blocks about as far apart as there are SMs, and should get both kinds, as keys take more work.
 template <class Plan>
 VQ_DEVICE void kv_dequantize_simt(const KvDequantizeArgs& args) {
   constexpr auto kConfig = Plan::config();

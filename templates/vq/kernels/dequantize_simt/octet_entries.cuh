@@ -1,15 +1,13 @@
-// What the codes of 8 channels of a staged row stand for, as words.
+// Decodes 8 channels of a staged row to words.
 #pragma once
 
 #include <vq/codebook/codebook.cuh>
 
 namespace vq {
 
-// The entries of one stage, unscaled, of channels [8 number, ..) of a row that begins `row` words
-// behind shared memory's byte kCodes. `Rows` is CacheRows of a share that is the head.
-//
-// A place and no pointer: from one that went through a select NVVM 13.0 derived that a code's
-// second word is never there, and dropped its load.
+// Decodes the entries of one stage, unscaled, for channels [8 number, ..) of a row that begins
+// `row` words after shared byte kCodes; `Rows` is CacheRows of a whole head. `row` is no pointer:
+// through a selected pointer NVVM 13.0 dropped the load of a code's second word.
 template <class Rows, Element kElement, i64 kCodes>
 VQ_DEVICE void octet_entries(u32 (&words)[4], const typename Rows::Book& book, int row, int number,
                              int stage) {
@@ -18,7 +16,7 @@ VQ_DEVICE void octet_entries(u32 (&words)[4], const typename Rows::Book& book, i
   };
   constexpr int kSize = Rows::kVectorSize;
   constexpr int kBits = 8 / kSize * Rows::kResiduals * Rows::kBits;
-  // Codes that fill words, or a part of one, stand at places that are constants.
+  // Codes that fill words, or a part of one word, are at constant positions.
   constexpr bool kWhole = kBits % 32 == 0;
   constexpr int kWords = kWhole ? kBits / 32 : 1;
   const u32 begin = static_cast<u32>(number) * kBits;

@@ -1,4 +1,4 @@
-// Plan of decoding by lanes: a lane makes 8 channels of one token, which is one store of 16 bytes.
+// Plan of cache dequantization: a lane makes 8 channels of one token, one store of 16 bytes.
 #pragma once
 
 #include <vq/layout/attention.h>
@@ -25,10 +25,9 @@ struct DequantizeSimt {
   }
 };
 
-// A block decodes up to tokens_per_block rows of one sequence, head and tensor; of keys in parts
-// one part. Grid: (blocks of tokens x (keys or each of their parts, values), kv_heads, batch).
-//
-// What a kernel knows of its problem; batch and tokens are the launch's.
+// What a kernel knows of its problem; the launch sets batch and tokens. A block decodes up to
+// tokens_per_block rows of one sequence, head and tensor, or of a part of the keys. Grid: (blocks
+// of tokens x (keys or each of their parts, values), kv_heads, batch).
 struct DequantizeProblem {
   Element element;
   int head_dim;
@@ -72,15 +71,14 @@ VQ_HD constexpr DequantizeConfig<Plan> configure(const DequantizeProblem& proble
   return c;
 }
 
-// Lanes that share a row of so many channels, 8 each, and rows that a block decodes at a time.
+// Lanes per row, at 8 channels each, and rows that a block decodes at a time.
 inline constexpr int kDecodedChannels = 8;
 VQ_HD constexpr int row_lanes(int channels) { return channels / kDecodedChannels; }
 VQ_HD constexpr int rows_at_once(const DequantizeConfig<DequantizeSimt>& c, int channels) {
   return c.threads / row_lanes(channels);
 }
 
-// Tokens whose codes a block stages at a time, two such steps in all: 8 of a warp, or 16 of 64
-// channels.
+// Tokens whose codes a block stages at a time, in two buffers: 8 per warp, or 16 with 64 channels.
 VQ_HD constexpr int step_tokens(const DequantizeConfig<DequantizeSimt>& c) {
   const int step = c.threads / 32 * (c.head_dim == 64 ? 16 : 8);
   return c.tokens_per_block < step ? c.tokens_per_block : step;

@@ -1,18 +1,16 @@
-// Rows of several tokens as a warp turns them back by products: row H of a format with the Hadamard
-// transform, from the entries as they are stored.
+// Applies the inverse Hadamard transform to rows of several tokens on tensor cores: row H, from
+// entries as stored.
 //
-// A slab is 16 octets of channels: a token of 128 channels, a half of one of 256, or two of 64,
-// eight tokens apart. Of two halves first the sum is turned back and then the difference. H is that
-// of an octet's number times that of a channel's place in its octet. The first is a product, for
-// which every entry is exact: k is the octet, and each place of an octet is a product of its own;
-// columns are 8 tokens. The second is butterfly steps among the sums of those products, which one
-// lane holds:
+// A slab is 16 octets of channels: a token of 128 channels, half of a token of 256 (first the
+// halves' sum, then their difference), or two tokens of 64, eight apart. H factors into H over
+// octet numbers times H over places in an octet. The first is an MMA whose operands are exact: k is
+// the octet, with one MMA per place; columns are 8 tokens. The second is butterfly steps among the
+// sums of one lane:
 //
 //   in    lane (g, c): octets 2c, 2c + 1, 2c + 8 and 2c + 9 of token g
 //   out   lane (g, c): octets g and g + 8 of tokens 2c and 2c + 1
 //
-// so that no channel goes from lane to lane, and each group of 8 lanes stores what follows each
-// other.
+// No channel moves between lanes, and each group of 8 lanes stores contiguous bytes.
 #pragma once
 
 #include <vq/kernels/dequantize_simt/octet_entries.cuh>
@@ -21,24 +19,24 @@
 
 namespace vq {
 
-// `Rows` is CacheRows of a share that is the head; its staged rows stand from byte kCodes of shared
-// memory on.
+// `Rows` is CacheRows of a share that is the head; its staged rows begin at byte kCodes of shared
+// memory.
 template <class Rows, Element kElement, i64 kCodes>
 class RotatedTokens {
  public:
   using Book = typename Rows::Book;
   static constexpr FormatConfig kFormat = Rows::kFormat;
   static constexpr int kHeadDim = Rows::kHeadDim;
-  // Scales of stages are those of whole rows, for sums of products to take them.
+  // Stage scales must cover whole rows, so that they can be applied to MMA sums.
   static constexpr bool kPossible = kFormat.hadamard && kHasMma<kElement> && Rows::kPieces == 1 &&
                                     (!kFormat.stage_scales || kFormat.unit_elements >= kHeadDim);
-  static constexpr int kTokens = kHeadDim == 64 ? 16 : 8;  // of a warp at a time
+  static constexpr int kTokens = kHeadDim == 64 ? 16 : 8;  // tokens per warp at a time
   static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;
-  static constexpr int kPieces = 4;                       // of a lane and a half, octets
+  static constexpr int kPieces = 4;                       // octets per lane and half
   static constexpr int kOctets = kHeadDim == 64 ? 1 : 2;  // that they are of
 
-  // Of a piece: its token from the first on, which of the lane's octets it is, and the elements
-  // from where piece 0 goes to where it goes, in the first half.
+  // For a piece: its token, counted from the first; which of the lane's octets it is; and its
+  // element offset from piece 0 in the destination, in the first half.
   VQ_DEVICE static int token(int piece) { return 2 * place_in_group() + tokens_on(piece); }
   VQ_DEVICE static constexpr int octet(int piece) { return kHeadDim == 64 ? 0 : piece / 2; }
   VQ_DEVICE static constexpr int place(int piece) {
@@ -64,7 +62,7 @@ class RotatedTokens {
   VQ_DEVICE void load(float (&value)[kPieces][8], const Book& book, int half, Row row) const {
     const int row_of_first = row(lane_group());
     const int rows[2] = {row_of_first, kHeadDim == 64 ? row(lane_group() + 8) : row_of_first};
-    float sums[8][kPieces] = {};  // by place in an octet
+    float sums[8][kPieces] = {};  // sums by place in an octet
     VQ_UNROLL
     for (int stage = 0; stage < kFormat.num_codebooks; ++stage) {
       VQ_UNROLL
@@ -104,7 +102,7 @@ class RotatedTokens {
     return (0x96u >> both & 1u) << 15;  // bit n is the parity of n
   }
 
-  // Of the j-th channels of all octets.
+  // Adds the j-th channels of all octets.
   VQ_DEVICE static void add_product(float (&sum)[kPieces], const u32 (&signs)[4],
                                     const u32 (&octets)[4][4], int j, const Book& book, int stage) {
     const u32 halves = j % 2 == 0 ? 0x5410u : 0x7632u;

@@ -1,8 +1,7 @@
-// Rows of codes on their way to shared memory, a step of tokens of one sequence and head at a time,
-// by all threads of a block. A thread copies the same piece of a step's rows in each step, so that
-// nothing is divided; a piece is 16 bytes where rows are whole pieces and stand at multiples.
-//
-// Of a cache in pages the numbers of a step's pages are loaded a step ahead of its codes.
+// Copies rows of codes to shared memory with all threads, a step of tokens of one sequence and head
+// at a time. A thread copies the same piece of each step's rows, which avoids divisions; a piece is
+// 16 bytes if rows are whole aligned pieces. In a paged cache page numbers are loaded a step ahead
+// of the codes.
 #pragma once
 
 #include <vq/ops/cache_rows.cuh>
@@ -16,7 +15,8 @@ class RowCopies {
   using Stored = typename Rows::Stored;
   static constexpr int kWords = Rows::kWords;
 
-  // Of tokens [first, first + count) of a sequence. Asks for the pages of the first step.
+  // Copies tokens [first, first + count) of a sequence; starts loading the first step's page
+  // numbers.
   VQ_DEVICE RowCopies(const QuantizedArgs& tensor, int batch, int kv_head, int first, int count)
       : tensor_(tensor), first_(first), count_(count), work_{batch, kv_head, {first + count}} {
     if constexpr (Rows::kFormat.scale_tokens > 0) return;
@@ -111,8 +111,8 @@ class RowCopies {
   }
 
   const QuantizedArgs& tensor_;
-  const u32* from_;   // of the head
-  const i32* table_;  // of a cache in pages
+  const u32* from_;   // rows of the head
+  const i32* table_;  // page table of a paged cache
   int first_;
   int count_;
   struct {
@@ -120,9 +120,9 @@ class RowCopies {
     struct {
       int recent_tokens;
     } raw;
-  } work_;     // as Rows asks for, of coded tokens alone
+  } work_;     // Rows' interface, for coded tokens alone
   int row_;    // this thread's first of a step, kStep where it has none
-  int piece_;  // likewise of a row
+  int piece_;  // piece within its row
   bool whole_;
   i32 pages_[kTurns] = {};
 };

@@ -1,19 +1,17 @@
-// gemv and gemm by products of integers: y = x W^T, where the sums of an output's entries over the
-// stages are signed bytes of one scale, and x is two signed bytes of a scale per row and group of
-// columns.
+// GEMV and GEMM in integers: y = x W^T, where an output's entries, summed over the stages, are
+// signed bytes with one scale, and x is two signed bytes with a scale per row and group of columns.
 //
-// A lookup brings a byte per weight, half of what 16-bit entries take of shared memory, which
-// bounds the other dataflows, and its sum is an operand of m16n8k32 as it comes: lane (g, c) looks
-// up octet c of outputs g (w) and g + 8 (v), whose words are a0 = w0, a1 = v0, a2 = w1, a3 = v1. A
-// dot product does not care in which order its columns come, so x is laid out to match
-// (byte_x.cuh).
+// A lookup brings one byte per weight, half of the shared-memory traffic that bounds the other
+// dataflows, and its sum is an operand of m16n8k32 as it comes: lane (g, c) looks up octet c of
+// outputs g (w) and g + 8 (v), whose words are a0 = w0, a1 = v0, a2 = w1, a3 = v1. A dot product
+// allows any column order, so x is laid out to match (byte_x.cuh).
 //
-//   sum over a group   256 (w . high) + (w . low)       two products, or two columns of one
+//   sum over a group   256 (w . high) + (w . low)       two MMAs, or two columns of one
 //   over all groups    in fp32, each times the scale of its row
 //
-// Sums of integers are exact: 127 * 128 for each column. Codes come a run at a time, straight into
-// registers (fragment_codes.cuh), and x either by bulk copies of what a kernel before has made,
-// with no barrier of the block, or made by the block itself.
+// Integer sums are exact: 127 * 128 per column. Codes load a run at a time, straight to registers
+// (fragment_codes.cuh); x comes by bulk copies of what a pre-pass has made, without barriers of the
+// block, or the block makes it.
 #pragma once
 
 #include <vq/kernels/linear_int8_mma/plan.h>
@@ -42,8 +40,7 @@ class LinearInt8MmaBlock {
   static constexpr int kGroups = chunk_groups(kConfig);
   static constexpr int kGroupRuns = group_runs(kConfig);
   static constexpr int kProducts = Chunk::kPairs ? 1 : 2;
-  static constexpr int kTileSums =
-      Chunk::kPairs ? 2 : 4;  // of a lane and a tile of outputs and rows
+  static constexpr int kTileSums = Chunk::kPairs ? 2 : 4;  // per lane and tile of outputs and rows
   static_assert(chunk_in_one_unit(kConfig), "");
 
   VQ_DEVICE explicit LinearInt8MmaBlock(const LinearArgs& args)
@@ -105,12 +102,12 @@ class LinearInt8MmaBlock {
       const bool binds = Work::kUnitsPerRow > 1 && table_.switch_to(Work::bound_unit(first));
       const bool meets = !X::kInRing || binds;
       if (meets && !is_first) {
-        sync_block();  // what stood there of the last chunk has been read
+        sync_block();  // the last chunk has been read
       }
       if (binds) table_.finish_load(table_.begin_load());
       if constexpr (!X::kInRing) x_.make(first);
       if (meets || (is_first && X::kMakers == 0)) {
-        sync_block();  // what is to stand there does
+        sync_block();  // what this chunk needs has arrived
       }
       if constexpr (X::kInRing) x_.ring().await();
       for (int group = along(); group < kGroups; group += kAlong) multiply(runs, first, group);
@@ -121,7 +118,7 @@ class LinearInt8MmaBlock {
     }
   }
 
-  // With warps that make chunks: all warps make the first, and what such a warp does then.
+  // With producer warps: all warps make the first chunk; the producers then make the others.
   VQ_DEVICE void make_first() const {
     x_.make(Work::begin());
     sync_block();
@@ -144,9 +141,8 @@ class LinearInt8MmaBlock {
     return of_chunk + group_after * kGroupRuns + after - kGroupRuns;
   }
 
-  // A group of runs. Codes of the next runs are on their way into registers of their own meanwhile,
-  // and no register is copied, which would be waiting for them. All are from the begin on where a
-  // warp has no more.
+  // A group of runs. The next runs' codes load to registers of their own meanwhile; copying a
+  // register would wait for its load. All codes are those of the first run if a warp has no more.
   static constexpr int kTurns = kGroupRuns % 2 == 0 ? 2 : 1;
   static constexpr bool kLoadsOn = kGroupRuns > kTurns || kGroups > kAlong ||
                                    chunks(kConfig) > kConfig.splits;
@@ -229,12 +225,12 @@ class LinearInt8MmaBlock {
       }
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const auto& of = sums[tile][row_tile];
+        const auto& products = sums[tile][row_tile];
         VQ_UNROLL
         for (int i = 0; i < kTileSums; ++i) {
-          const auto high = static_cast<float>(Chunk::kPairs ? of[0][2 * i] : of[0][i]);
-          const auto low =
-              static_cast<float>(Chunk::kPairs ? of[0][2 * i + 1] : of[kProducts - 1][i]);
+          const auto high = static_cast<float>(Chunk::kPairs ? products[0][2 * i] : products[0][i]);
+          const auto low = static_cast<float>(Chunk::kPairs ? products[0][2 * i + 1]
+                                                            : products[kProducts - 1][i]);
           float& sum = sum_[tile][row_tile][i];
           sum = fused(fused(256.0f, high, low), scale[i], sum);
         }

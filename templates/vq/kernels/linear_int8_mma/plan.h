@@ -25,7 +25,7 @@ struct LinearInt8Mma {
   static constexpr bool kAhead = true;
   static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
-  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  // Lanes get outputs and codes as in the mma dataflow with 8 rows.
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
 
@@ -64,13 +64,13 @@ VQ_HD constexpr int multiplying_warps(const LinearConfig<LinearInt8Mma>& c) {
 VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearInt8Mma>& c) {
   return multiplying_warps(c) / c.warps_along_columns * c.outputs_per_warp;
 }
-// Whether chunks of x come to places in turn, while others are multiplied.
+// True if chunks of x go through a pipeline while others are multiplied.
 VQ_HD constexpr bool in_ring(const LinearConfig<LinearInt8Mma>& c) {
   return c.prepack_x == 1 || c.producer_warps > 0;
 }
 
-// A group of columns is some runs, about kGroupColumns or what a warp has of a chunk: each row of x
-// has a scale for it, by which sums of integers become numbers.
+// A group is some runs, about kGroupColumns columns or a warp's part of a chunk. Each row of x has
+// a scale per group, which turns sums of integers into numbers.
 inline constexpr int kGroupColumns = 512;
 VQ_HD constexpr int chunk_runs(const LinearConfig<LinearInt8Mma>& c) {
   return c.chunk_columns / run_columns(c);
@@ -89,49 +89,49 @@ VQ_HD constexpr int chunk_groups(const LinearConfig<LinearInt8Mma>& c) {
   return chunk_runs(c) / group_runs(c);
 }
 
-// The bytes of x in a step, 32 columns of the block's rows, and from a step to the next: where
-// lanes store steps side by side, so much more that they meet in no bank.
+// Bytes of x per step: 32 columns of the block's rows, with a gap if lanes store adjacent steps,
+// which avoids bank conflicts.
 VQ_HD constexpr int byte_step_bytes(const LinearConfig<LinearInt8Mma>& c) {
   return c.rows_per_block * 64 + (c.prepack_x == 1 ? 0 : step_gap_bytes(c));
 }
-// Of a chunk: [group][row] scales, fp32, padded to 16 bytes; then the bytes.
+// A chunk is [group][row] scales, fp32, padded to 16 bytes; then the bytes.
 VQ_HD constexpr int chunk_scale_bytes(const LinearConfig<LinearInt8Mma>& c) {
   return ceil_div(chunk_groups(c) * c.rows_per_block * 4, 16) * 16;
 }
 VQ_HD constexpr i64 byte_chunk_bytes(const LinearConfig<LinearInt8Mma>& c) {
   return chunk_scale_bytes(c) + i64{c.chunk_columns / 32} * byte_step_bytes(c);
 }
-// Chunks that stand in shared memory at a time.
+// Pipeline stages, a chunk each.
 VQ_HD constexpr int byte_chunks(const LinearConfig<LinearInt8Mma>& c) {
   constexpr i64 kMost = 3;
   const i64 share = ceil_div(chunks(c), i64{c.splits});
   return in_ring(c) ? static_cast<int>(share < kMost ? share : kMost) : 1;
 }
 
-// Octets of a lane of a group's row.
+// Octets per lane of a group's row.
 VQ_HD constexpr int lane_octets(const LinearConfig<LinearInt8Mma>& c) {
   return ceil_div(group_columns(c), 256);
 }
 
-// Sums of a lane, of outputs and rows: twice as many of integers, one for each byte of x.
+// Sums per lane, of outputs and rows; the integer sums are twice as many, one for each byte of x.
 VQ_HD constexpr int lane_sums(const LinearConfig<LinearInt8Mma>& c) {
   return c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / 2);
 }
-// 32-bit registers of a thread: sums, those of integers and of all groups; the codes of this run
-// and the next, x of a step; and addresses and what is being looked up.
+// 32-bit registers per thread: sums, of integers and of all groups; codes of this run and the next,
+// and x of a step; addresses and lookups.
 VQ_HD constexpr int byte_registers(const LinearConfig<LinearInt8Mma>& c) {
   constexpr int kBeside = 40;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
   return 3 * lane_sums(c) + tiles * 2 * 2 * run_words(c) + c.rows_per_block / 2 + kBeside;
 }
 
-// Floats that the warps of a block hand to each other when the columns are done.
+// Floats that a block's warps exchange in the reduction after the last column.
 VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearInt8Mma>& c) {
   if (c.warps_along_columns == 1) return 0;
   return i64{32} * multiplying_warps(c) / 2 * lane_sums(c);
 }
 
-// Chunks; after the columns, the sums that warps hand over. Beside them what a ring of chunks has.
+// Chunks; after the columns, the reduction's floats. beside_bytes() is the pipeline's barriers.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearInt8Mma>& c) {
   const i64 staged = byte_chunks(c) * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
@@ -141,8 +141,8 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearInt8Mma>& c) {
   return in_ring(c) ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
 }
 
-// What the first kernel makes: of each block of rows all chunks, as they stand in shared memory. A
-// warp takes a row of a group.
+// Output of the pre-pass: per block of rows all chunks, in their shared-memory layout. A warp makes
+// a row of a group.
 VQ_HD constexpr i64 made_row_bytes(const LinearConfig<LinearInt8Mma>& c) {
   return chunks(c) * byte_chunk_bytes(c);
 }

@@ -1,13 +1,12 @@
-// gemm by products of integers on the tensor cores of Hopper: y = x W^T, where the sums of an
-// output's entries over the stages are signed bytes of one scale, and x is two signed bytes of a
-// scale per row, made by a kernel before (staged_x.cuh) or by the block (share_of_x.cuh).
+// GEMM in integers on Hopper's tensor cores: y = x W^T, where an output's entries, summed over the
+// stages, are signed bytes with one scale, and x is two signed bytes with a scale per row, made by
+// a pre-pass (staged_x.cuh) or by the block (share_of_x.cuh).
 //
-// A warp group multiplies 64 outputs by both bytes of all rows of the block over 32 columns
-// (wgmma), a in registers, b in shared memory. Lane (g, c) of a warp looks up octet c of outputs g
-// and g + 8, whose words are a as they come (linear_int8_mma/kernel.cuh). The tensor cores multiply
-// while the lanes look up the next step: two sets of operands take turns. Chunks of x of a kernel
-// before come through a ring of bulk copies. Sums of integers are exact, 127 * 128 for each column,
-// and become numbers at last.
+// wgmma multiplies 64 outputs by both bytes of all rows of the block over 32 columns, with a in
+// registers and b in shared memory. Lane (g, c) of a warp looks up octet c of outputs g and g + 8,
+// whose words are a as they come (linear_int8_mma/kernel.cuh). Operands are double-buffered: tensor
+// cores multiply while lanes look up the next step. Prepacked chunks of x come through a bulk-copy
+// pipeline. Integer sums are exact, 127 * 128 per column.
 #pragma once
 
 #include <vq/kernels/linear_int8_wgmma/plan.h>
@@ -59,7 +58,7 @@ class LinearInt8WgmmaBlock {
     } else {
       after_last_launch();
     }
-    // Behind what a block makes of x, which takes their registers.
+    // Cleared after the conversion of x, which uses these registers.
     VQ_UNROLL
     for (int i = 0; i < kColumns / 2; ++i) sum_[i] = 0;
     warpgroup_hold(sum_);
@@ -113,7 +112,8 @@ class LinearInt8WgmmaBlock {
       ring_.give_back();
     }
   }
-  // Of x that stands there at once: as many runs together as fit, then the rest one by one.
+  // Multiplies x that is complete in shared memory: as many runs at once as fit, then the rest one
+  // by one.
   VQ_DEVICE void multiply_all(Runs& runs) {
     constexpr int kRunBytes = kSteps * step_stride(kConfig);
     const i64 first = Work::begin() / kRunColumns;
@@ -140,11 +140,11 @@ class LinearInt8WgmmaBlock {
   VQ_DEVICE static u64 operand(u8* x) {
     return warpgroup_operand(x, k_octet_bytes(kConfig), kCoreBytes);
   }
-  // Behind all products of a loop's turn. Were some in flight where it begins anew, ptxas would let
-  // each wait for the one before (C7513), or give what is looked up the registers that they read.
+  // Waits for all MMAs at the end of a loop iteration. With some in flight at the back edge ptxas
+  // would serialize them (C7513), or reuse the registers that they read.
   VQ_DEVICE static void settle() { warpgroup_wait<0>(); }
 
-  // What a lane looks up in a step: the entries of its two outputs.
+  // A lane's lookups in a step: the entries of its two outputs.
   using Table = ByteTable<Plan>;
   using Octets = typename Table::Looked[2][Codes::kEntries];
   VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step) const {
@@ -218,8 +218,8 @@ class LinearInt8WgmmaBlock {
     }
   }
 
-  // Sum i of those of the high bytes is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2;
-  // those of the low bytes stand behind them. All scales are on their way before the first is used.
+  // Sum i of the high bytes is the lane's output i / 2 % 2, row 8 (i / 4) + 2 c + i % 2; sums of
+  // the low bytes follow. All scales load before the first is used.
   VQ_DEVICE static int row_of(int i) {
     return block_y() * kRows + i / 4 * 8 + place_in_group() * 2 + i % 2;
   }

@@ -1,6 +1,6 @@
-// Plan of a product of bytes by warp groups (Hopper), for many rows: as bytes, but four warps
-// multiply together with all rows of a block. x is turned to bytes once, by a kernel before, or by
-// each block, all of its columns at once.
+// Plan of the int8_wgmma GEMM (Hopper), for many rows: as int8_mma, but a warpgroup multiplies all
+// rows of a block. x is converted to bytes once by a pre-pass, or by each block, all of its columns
+// at once.
 #pragma once
 
 #include <vq/layout/core_matrices.h>
@@ -23,7 +23,7 @@ struct LinearInt8Wgmma {
   static constexpr bool kAhead = true;
   static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
-  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  // Lanes get outputs and codes as in the mma dataflow with 8 rows.
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
   static constexpr int outputs_per_warp = 16;
@@ -46,14 +46,13 @@ struct LinearInt8Wgmma {
   }
 };
 
-// x^T is operand b of a product of 32 columns, a step: as many columns of b for the high bytes of
-// all rows as for the low ones behind them. Core matrices (core_matrices.h) have octets of 16
-// bytes:
+// A step is an MMA of 32 columns with x^T as operand b: columns of b for the high bytes of all
+// rows, then as many for the low bytes. Core matrices (core_matrices.h) have octets of 16 bytes:
 //
 //   a step   k 0 .. 15: high of row 0, of row 1 .., low of row 0 .. | k 16 .. 31: the same
 //
-// A dot product does not care in which order its columns come: bytes 4c .. of both k octets are the
-// octet of x of lane c, so that what lane c looks up is its operand as it comes.
+// A dot product allows any column order: bytes 4c .. of both k octets are lane c's octet of x, so
+// that lane c's lookups are its operand.
 VQ_HD constexpr int product_columns(const LinearConfig<LinearInt8Wgmma>& c) {
   return 2 * c.rows_per_block;
 }
@@ -63,8 +62,8 @@ VQ_HD constexpr int k_octet_bytes(const LinearConfig<LinearInt8Wgmma>& c) {
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearInt8Wgmma>& c) {
   return 2 * k_octet_bytes(c);
 }
-// From a step to the next. Lanes of a block that turns x to bytes store steps side by side, which
-// are so much further apart that they meet in no bank.
+// Bytes from a step to the next. Lanes of a block that converts x store adjacent steps, whose gap
+// avoids bank conflicts.
 VQ_HD constexpr int step_stride(const LinearConfig<LinearInt8Wgmma>& c) {
   return step_bytes(c) + (c.prepack_x == 1 ? 0 : kCoreRowBytes);
 }
@@ -76,13 +75,13 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<LinearInt8Wgmma>& c) {
 VQ_HD constexpr int staged_chunks(const LinearConfig<LinearInt8Wgmma>& c) {
   return c.prepack_x == 1 ? 3 : static_cast<int>(ceil_div(chunks(c), i64{c.splits}));
 }
-// Octets of a row that a lane turns to bytes where the block does.
+// Octets of a row that a lane converts to bytes, without a pre-pass.
 VQ_HD constexpr int share_octets(const LinearConfig<LinearInt8Wgmma>& c) {
   return static_cast<int>(ceil_div(i64{staged_chunks(c)} * c.chunk_columns, i64{256}));
 }
 
-// What the first kernel makes: of each block of rows whole chunks of bytes; and a scale for each
-// row, fp32, by which the integers 256 high + low become numbers.
+// Output of the pre-pass: per block of rows, whole chunks of bytes; and a scale per row, fp32, from
+// the integers 256 high + low to numbers.
 VQ_HD constexpr i64 staged_row_bytes(const LinearConfig<LinearInt8Wgmma>& c) {
   return chunks(c) * chunk_bytes(c);
 }
@@ -93,8 +92,8 @@ VQ_HD constexpr i64 handed_of_slot(const LinearConfig<LinearInt8Wgmma>& c) {
   if (c.prepack_x == 0) return 0;
   return ceil_div(staged_scales(c) + row_blocks(c) * c.rows_per_block * 4, i64{16}) * 16;
 }
-// A block of the first kernel turns a row to bytes, a thread the columns of few steps, one where a
-// block has threads enough: all of a row's loads are then on their way at once.
+// A block of the pre-pass converts one row, and a thread the columns of few steps, one if there are
+// threads enough: all loads of a row are then in flight together.
 VQ_HD constexpr i64 staged_steps(const LinearConfig<LinearInt8Wgmma>& c) {
   return chunks(c) * c.chunk_columns / 32;
 }
@@ -104,7 +103,7 @@ VQ_HD constexpr int staging_threads(const LinearConfig<LinearInt8Wgmma>& c) {
   return static_cast<int>(warps * 32 < kMost ? warps * 32 : kMost);
 }
 
-// Runs of a block's columns: at most, and whether all blocks have a multiple of so many.
+// Runs of a block's columns at most; then: true if all blocks have a multiple of `runs`.
 VQ_HD constexpr int share_runs(const LinearConfig<LinearInt8Wgmma>& c) {
   const i64 of_share = ceil_div(chunks(c), i64{c.splits});
   return static_cast<int>(of_share * c.chunk_columns / run_columns(c));
@@ -113,16 +112,16 @@ VQ_HD constexpr bool shares_are(const LinearConfig<LinearInt8Wgmma>& c, int mult
   return share_runs(c) % multiple == 0 && chunks(c) % c.splits == 0 &&
          c.in_features % c.chunk_columns == 0;
 }
-// Runs of a lane whose codes are in registers or on their way, those that follow each other between
-// two waits for all products: of a short share all are on their way from the begin on.
+// Runs per lane whose codes are in registers or in flight, between two waits for all MMAs: for a
+// short share all are in flight from the start.
 VQ_HD constexpr int runs_together(const LinearConfig<LinearInt8Wgmma>& c) {
   constexpr int kMostRows = 16;  // above, sums leave registers for two runs alone
   const int runs = c.prepack_x == 1 ? c.chunk_columns / run_columns(c) : share_runs(c);
   if (runs % 4 == 0 && c.prepack_x == 0 && c.rows_per_block <= kMostRows) return 4;
   return runs % 2 == 0 ? 2 : 1;
 }
-// 32-bit registers of a thread: sums of integers, codes of runs, two sets of operands; and
-// addresses and what is being looked up.
+// 32-bit registers per thread: sums of integers, codes of runs, two sets of operands; addresses and
+// lookups.
 VQ_HD constexpr int bytegroup_registers(const LinearConfig<LinearInt8Wgmma>& c) {
   constexpr int kBeside = 40;
   return c.rows_per_block + most(runs_together(c), 2) * 2 * run_words(c) + 8 + kBeside;
@@ -137,7 +136,7 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearInt8Wgmma>& c) {
 }
 
 VQ_HD constexpr CallShape call_shape(const LinearConfig<LinearInt8Wgmma>& c) {
-  constexpr int kFewRows = 64;  // of whose blocks a multiprocessor is not filled anyway
+  constexpr int kFewRows = 64;  // row count up to which blocks do not fill an SM
   CallShape shape{};
   if (c.prepack_x == 1) {
     shape.add({"linear_int8_mma_of_x", "x", row_blocks(c) * c.rows_per_block, 1, row_slots(c),

@@ -1,12 +1,11 @@
-// The tables of inner products of dataflow tables: the lanes' sub-vectors of x with all entries of
-// a stage,
+// The lookup tables of the lut GEMM: inner products of the lanes' sub-vectors of x with all entries
+// of a stage,
 //
 //   table [entry][lane]   fp32: the column of a lane's sub-vector lies in a bank of its own
 //
-// by tensor core where one codebook serves all of the chunk: 16 entries times 8 sub-vectors a
-// product, k filled up with zeros. Its result has a lane (g, c) hold lanes
-// 8 q + 2c and 8 q + 2c + 1 of entries g and g + 8 for q = 0..3. Stored as they come, the 8 lanes
-// of equal c would meet in one bank; so each lane begins with another q, rotated by g.
+// by tensor cores if one codebook serves the whole chunk: an MMA takes 16 entries by 8 sub-vectors,
+// with k padded by zeros. A lane (g, c) gets lanes 8 q + 2c and 8 q + 2c + 1 of entries g and g +
+// 8, q = 0..3. Each lane starts storing with another q, rotated by g, to avoid bank conflicts.
 #pragma once
 
 #include <vq/lanes/fragment_lanes.cuh>
@@ -31,7 +30,7 @@ struct InnerProducts {
   static constexpr int kAtOnce = table_rows_at_once(kConfig);
   static constexpr int kRowFloats = kAtOnce * 32;  // from an entry's row to the next
 
-  // Where table `t` of row `row` begins.
+  // Start of table `t` of row `row`.
   VQ_DEVICE static float* table(int row, int t) {
     return shared_part<float>(Work::at().x) +
            (row * kTables + t / kAtOnce * kAtOnce) * (kEntries * 32) + t % kAtOnce * 32;
@@ -129,21 +128,22 @@ struct InnerProducts {
     u32 pairs[4][2];
     VQ_UNROLL
     for (int q = 0; q < 4; ++q) {
-      const int from = q ^ 1;
+      const int partner = q ^ 1;
       const bool swap = (turn & 1) != 0;
-      pairs[q][0] = float_bits((swap ? products[from][i] : products[q][i]) * scale);
-      pairs[q][1] = float_bits((swap ? products[from][i + 1] : products[q][i + 1]) * scale);
+      pairs[q][0] = float_bits((swap ? products[partner][i] : products[q][i]) * scale);
+      pairs[q][1] = float_bits((swap ? products[partner][i + 1] : products[q][i + 1]) * scale);
     }
     VQ_UNROLL
     for (int q = 0; q < 4; ++q) {
-      const int from = q ^ 2;
+      const int partner = q ^ 2;
       const bool swap = (turn & 2) != 0;
-      const U32x2 pair = {swap ? pairs[from][0] : pairs[q][0], swap ? pairs[from][1] : pairs[q][1]};
+      const U32x2 pair = {swap ? pairs[partner][0] : pairs[q][0],
+                          swap ? pairs[partner][1] : pairs[q][1]};
       store_shared(reinterpret_cast<U32x2*>(row + 8 * (q ^ turn)), pair);
     }
   }
 
-  // A lane its own sub-vector, a warp every kWarps-th entry.
+  // Each lane has its own sub-vector, and each warp every kWarps-th entry.
   VQ_DEVICE static void by_lanes(int row, int t, const typename Work::Book& book, const u16* x,
                                  i64 left, i64 first) {
     const int begin = (lane() * kSubVectors + t / kFormat.num_codebooks) * kVectorSize;

@@ -1,11 +1,11 @@
-// gemv by tables of inner products: y = x W^T without rebuilding a weight. A block takes one chunk,
-// some sub-vectors of x a lane, and makes the inner product of each with each entry once
-// (inner_products.cuh). The tables then serve all outputs of the block, a group of them at a time:
-// a code costs one 4-byte lookup that no other lane conflicts with, and stands for vector_size
-// weights. More sub-vectors a lane spread the loads and the lanes' sum of an output over more of
-// them, and take as much more shared memory. (The codebook-centric dataflow of VQ-LLM VI-A taken to
-// its end; VecInfer's and MILLION's score table is the same for keys.) The lanes' sums of a group
-// meet by a transposing reduction, those of the chunks as splits do (linear_work.cuh).
+// GEMV by lookup tables of inner products: y = x W^T without rebuilding a weight. A block takes one
+// chunk of columns, some sub-vectors of x per lane, and computes the inner product of each with
+// each entry once (inner_products.cuh); then a code of any output costs one conflict-free 4-byte
+// lookup and stands for vector_size weights.
+//
+// The lanes' sums meet by a transposing reduction, those of chunks as split-K partials
+// (linear_work.cuh). It is the codebook-centric dataflow of VQ-LLM VI-A in the extreme; VecInfer
+// and MILLION do the same for keys.
 #pragma once
 
 #include <vq/kernels/linear_lut/plan.h>
@@ -34,7 +34,7 @@ class LinearLutBlock {
   static_assert(kSubVectors == 1 || 32 % kLaneBits == 0, "whole shares of a word");
   static constexpr bool kStraddles = 32 % kLaneBits != 0;
   static constexpr CodeLayout kLayout = kFormat.layout;
-  // Whether groups of outputs are whole ones of the layout, and how many outputs an access serves.
+  // True if groups of outputs are whole groups of the layout; then outputs per access.
   static constexpr bool kWholeGroups = kGroup % kLayout.rows == 0;
   static constexpr int kTogether = kWholeGroups && kLayout.words == 1 ? kLayout.rows : 1;
 
@@ -113,7 +113,7 @@ class LinearLutBlock {
       }
     }
   }
-  // Of outputs [o, o + kTogether) of a group.
+  // Loads outputs [o, o + kTogether) of a group.
   VQ_DEVICE void load_outputs(int group, Words (&to)[kGroup], int o) const {
     const u32* const word = lane_words_ + row(group, o);
     u32 words[kTogether];
@@ -128,7 +128,7 @@ class LinearLutBlock {
       }
     }
   }
-  // Words from lane_words_ to those of output `o` of a group.
+  // Offset in words from lane_words_ to output `o` of a group.
   VQ_DEVICE i64 row(int group, int o) const {
     if constexpr (kWholeGroups) {
       return row_place(kLayout, Work::kRowWords, i64{group}) +
@@ -149,9 +149,9 @@ class LinearLutBlock {
     }
   }
 
-  // Of the call's rows. A block that runs has its row 0, and `inside` says so again: without it a
-  // kernel for one row gets 64 registers in place of 87, and so fewer loads in flight (nvcc 13.0,
-  // AQLM 2x8, 28672x8192). The same goes for the condition of the store.
+  // Builds the tables of the rows that this call has. `inside` is always true for row 0, yet it
+  // must stay: without it nvcc 13.0 assigns fewer registers and keeps fewer loads in flight. The
+  // store's condition stays for the same reason.
   VQ_DEVICE void make_tables() const {
     const i64 first = Work::begin();
     VQ_UNROLL
@@ -192,7 +192,7 @@ class LinearLutBlock {
   const u32* lane_words_;  // where this lane's codes of the layout group of the first output begin,
   int next_word_;          // from there to the next word
   int lane_shift_;         // at this bit of the word; not where they fill one
-  int held_outputs_;       // of the warp's outputs, those that exist; may be negative
+  int held_outputs_;       // existing outputs of the warp; may be negative
 };
 
 template <class Plan>

@@ -1,5 +1,5 @@
-// Plan of a product by tables: inner products of x and all entries are made first, and looked up
-// for each output. A block has one chunk of the columns: some sub-vectors for each lane.
+// Plan of the lut GEMV: inner products of x and all entries are computed first, then looked up for
+// each output. A block has one chunk of columns, some sub-vectors per lane.
 #pragma once
 
 #include <vq/layout/linear.h>
@@ -35,7 +35,7 @@ struct LinearLut {
   }
 };
 
-// A chunk is some sub-vectors for each lane, which follow each other, and a block has one chunk.
+// A chunk is some consecutive sub-vectors per lane, and a block has one chunk.
 VQ_HD constexpr int chunk_columns(const LinearConfig<LinearLut>& c) {
   return 32 * c.sub_vectors_per_lane * c.weights.vector_size;
 }
@@ -48,9 +48,9 @@ VQ_HD constexpr int table_group(const LinearConfig<LinearLut>& c) {
   const int power = c.outputs_per_warp & -c.outputs_per_warp;
   return power < kMost ? power : kMost;
 }
-// A table holds the inner products of one row of x, one of the lanes' sub-vectors and one stage:
-// a row of 128 bytes an entry, a lane a bank. Where codes are bytes, two tables take turns row by
-// row, so that a code is a byte of an address (codebook/levels.cuh).
+// A table has the inner products of one row of x, one of the lanes' sub-vectors and one stage: a
+// row of 128 bytes per entry, a bank per lane. With byte codes two tables alternate row by row, so
+// that a code is a byte of an address (codebook/levels.cuh).
 VQ_HD constexpr int row_tables(const LinearConfig<LinearLut>& c) {
   return c.sub_vectors_per_lane * c.weights.num_codebooks;
 }
@@ -58,7 +58,7 @@ VQ_HD constexpr int table_rows_at_once(const LinearConfig<LinearLut>& c) {
   return c.weights.index_bits == 8 && row_tables(c) % 2 == 0 ? 2 : 1;
 }
 
-// With n = table_rows_at_once: [block_rows][row_tables / n][entry][n][lane] fp32.
+// Layout with n = table_rows_at_once: [block_rows][row_tables / n][entry][n][lane] fp32.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearLut>& c) {
   return i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4;
 }

@@ -1,10 +1,9 @@
-// gemv and gemm on tensor cores: y = x W^T, W quantized and rebuilt in registers.
+// GEMV and GEMM on tensor cores: y = x W^T, with W quantized and rebuilt in registers.
 //
-// mma.m16n8k16 multiplies 16 rows of a with 8 columns of b over 16 places of k. A dot product does
-// not care in which order its columns come, so with fusion permute x is laid out to match the
-// entries and not the other way round: a lane (g, c) gives 8 consecutive
-// columns of an output, an octet w0..w7, as they come from the lookup. Other fusions put the words
-// in the order of the columns first (fragment_exchange.cuh): w01 is then word c of octet 0, w23 of
+// mma.m16n8k16 multiplies 16 rows of a by 8 columns of b over k = 16. A dot product allows any
+// column order, so fusion permute lays out x to match the entries: a lane (g, c) gives 8
+// consecutive columns of an output, an octet w0..w7, straight from the lookup. Other fusions
+// restore the column order first (fragment_exchange.cuh): w01 is then word c of octet 0, w23 of
 // octet 1, and so on. Two forms (layout/linear.h, fragment_rows):
 //
 //   halves   a0 = w01, a1 = w23, a2 = w45, a3 = w67 of output g: rows g and g + 8 of the product
@@ -12,10 +11,10 @@
 //            so the sum is c0 + c3 of the lane (g, row). No register is moved. In the order of the
 //            columns a half is 16 of them: a1 = w45, a2 = w23.
 //   pairs    outputs g and g + 8 (v0..v7): a = {w01, v01, w23, v23}, then {w45, v45, w67, v67}.
-//            Twice the rows of x a product, for some moves.
+//            Twice the rows of x per MMA, for some moves.
 //
-// Residual stages add up in the accumulators, or each in its own where it has a factor. The x of a
-// chunk stands in shared memory (fragment_x.cuh).
+// Residual stages share accumulators, or have their own if stages have factors. The x of a chunk is
+// in shared memory (fragment_x.cuh).
 #pragma once
 
 #include <vq/kernels/linear_mma/plan.h>
@@ -46,7 +45,7 @@ class LinearMmaBlock {
   static constexpr bool kScaledSums = scaled_sums(kConfig);
   static constexpr Rebuilt kRebuilt =
       kFormat.stage_scales && !kScaledSums ? Rebuilt::kSum : Rebuilt::kEntry;
-  // Products a step takes: one a stage, whose sums meet in the accumulators.
+  // MMAs per step: one per stage, with sums in the same accumulators.
   static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.num_codebooks;
   // Sums that are scaled on their own.
   static constexpr int kStageSums = kScaledSums ? kPasses : 1;
@@ -147,7 +146,7 @@ class LinearMmaBlock {
     VQ_UNROLL
     for (int e = 0; e < Codes::kEntries; ++e) {
       const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
-      // By numbers: lookups by bytes have not been timed here.
+      // Lookups are by number: byte lookups have not been measured here.
       rebuild<kRebuilt, kConfig.element>(
           words + e * kFormat.vector_size / 2, book_, 0, unit, pass,
           [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); });

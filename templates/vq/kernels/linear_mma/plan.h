@@ -1,5 +1,5 @@
-// Plan of a product by fragments: decoded entries are the tensor core's operands as they come,
-// since the order of the columns is free.
+// Plan of the mma GEMM: decoded entries are tensor-core operands as they come from the lookup,
+// since the column order is free.
 #pragma once
 
 #include <vq/layout/linear_runs.h>
@@ -50,16 +50,16 @@ VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearMma>& c) {
   return c.threads / 32 / c.warps_along_columns * c.outputs_per_warp;
 }
 
-// With fusions other than permute, x and the entries of shared stand in tiles of rows of the 4
-// octets of a step. Where octet `octet` of a row stands in its tile, in octets of 16 bytes: neither
-// 2 rows that are stored at once nor the 8 octets that ldmatrix reads at once meet in a bank.
+// With fusions other than permute, x and the entries of fusion shared are tiles of rows of a step's
+// 4 octets. Returns the place of octet `octet` of a row, in 16-byte octets, without bank conflicts
+// for stores of 2 rows and ldmatrix of 8 octets.
 VQ_HD constexpr int tile_place(int row, int octet) { return row * 4 + (octet ^ row / 2 % 4); }
 
-// With fusion shared: a warp's tiles, and a tile: 8 outputs by the 4 octets of a step.
+// Fusion shared: tiles per warp, and octets per tile of 8 outputs by the 4 octets of a step.
 inline constexpr int kExchangeTiles = 2;
 inline constexpr int kExchangeOctets = 32;
 
-// Floats that the warps of a block hand to each other when the columns are done.
+// Floats that a block's warps exchange in the reduction after the last column.
 VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearMma>& c) {
   if (c.warps_along_columns == 1) return 0;
   const int lane_sums = c.fragment_rows == 4 ? 1 : 4;
@@ -68,7 +68,7 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearMma>& c) {
 }
 
 // [run][step][row tile][fragment_rows x 32] u16, steps step_gap_bytes apart (ops/fragment_x.cuh);
-// after the columns, the sums that warps hand over.
+// after the columns, the reduction's floats.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearMma>& c) {
   const i64 staged =
       i64{c.rows_per_block} * c.chunk_columns * 2 + i64{c.chunk_columns} / 32 * step_gap_bytes(c);
@@ -81,13 +81,13 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearMma>& c) {
   return i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16;
 }
 
-// Two blocks of 512 threads are to stand side by side, with 64 registers a thread, where the grid
-// and shared memory have both and a lane holds few sums and words of codes: of its own accord ptxas
-// takes 70 to 85, and one block alone takes 1.2 times as long. 0: as it comes.
+// Requests two blocks of 512 threads per SM, 64 registers per thread, if the grid and shared memory
+// allow two and a lane holds few sums and code words: left alone, ptxas takes more registers and
+// one block fits. 0: no request.
 VQ_HD constexpr int resident(const LinearConfig<LinearMma>& c, const Launch& launch) {
-  constexpr i64 kSms = 132;         // of the largest sm_90,
+  constexpr i64 kSms = 132;         // SMs of the largest sm_90
   constexpr i64 kSmBytes = 233472;  // with so much shared memory each,
-  constexpr i64 kOfSystem = 1024;   // of which each block takes this too
+  constexpr i64 kOfSystem = 1024;   // reserved by the system per block
   constexpr int kFewSums = 4;
   constexpr int kFewWords = 4;
   const bool few =

@@ -1,4 +1,4 @@
-// gemv by lanes: y = x W^T for few rows of x, W quantized.
+// simt GEMV: y = x W^T for few rows of x, with W quantized.
 //
 // A warp serves kOutputs output features and kRows rows; a block walks its columns a chunk at a
 // time:
@@ -107,7 +107,7 @@ class LinearSimtBlock {
   typename Work::Book book_;
   i64 first_output_;
   int first_row_;
-  int held_rows_;  // of the block's rows, those that exist
+  int held_rows_;  // existing rows of the block
   float sum_[kOutputs][kRows] = {};
 };
 

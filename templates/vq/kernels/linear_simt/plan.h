@@ -1,5 +1,5 @@
-// Plan of a product by lanes: each lane decodes sub-vectors of its own and multiplies them with all
-// rows in fp32.
+// Plan of the simt GEMV: each lane decodes its own sub-vectors and multiplies them by all rows in
+// fp32.
 #pragma once
 
 #include <vq/layout/linear.h>

@@ -1,12 +1,11 @@
-// gemv and gemm with codebooks that no block's shared memory holds: y = x W^T with a slice of each
-// entry, the same few elements of one stage's, in the block's shared memory. Blocks that share
-// outputs read the same codes, of which all but the first find them in the second-level cache, and
-// their sums are added as those of splits (VQ-LLM VI-A: the axis along which blocks switch what
-// they hold of a codebook, made parallel). A gather from memory brings 32 bytes whatever it wants;
-// from here a lookup costs the passes of its slice alone.
+// GEMV and GEMM with codebooks larger than shared memory: each block holds a slice of every entry
+// of one stage, the same few elements. Blocks that share outputs read the same codes, mostly from
+// L2, and their sums are added as split-K partials (VQ-LLM VI-A: the codebook-switch axis, made
+// parallel). A gather from global memory would fetch 32 bytes per lookup; a slice costs its
+// shared-memory wavefronts alone.
 //
-// A warp takes kGroup outputs at a time, lanes stand side by side along their codes, kRun
-// sub-vectors each a step; x of those is read from shared memory once for all the outputs.
+// A warp takes kGroup outputs at a time; lanes lie along their codes, kRun sub-vectors each per
+// step, and read that x from shared memory once for all the outputs.
 #pragma once
 
 #include <vq/kernels/linear_sliced_codebook/plan.h>
@@ -35,7 +34,7 @@ class LinearSlicedCodebookBlock {
   static constexpr int kRun = slice_run(kConfig);
   static constexpr int kSteps = slice_steps(kConfig);
   static constexpr int kXWords = slice_x_words(kConfig);
-  static constexpr int kLaneWords = kRun * kXWords;  // of x, that a lane reads a step
+  static constexpr int kLaneWords = kRun * kXWords;  // words of x per lane and step
   static constexpr int kXWidth = kLaneWords < 4 ? kLaneWords : 4;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr CodeLayout kLayout = kFormat.layout;
@@ -156,15 +155,15 @@ class LinearSlicedCodebookBlock {
         Products::stage(words, values, to_peak[r]);
         VQ_UNROLL
         for (int i = 0; i < kXWords; ++i) {
-          const int word = s % kRun * kXWords + i;  // of its lane's
+          const int word = s % kRun * kXWords + i;  // word within its lane's
           store_shared(x_of(r, s / (32 * kRun), s / kRun % 32, word / kXWidth) + word % kXWidth,
                        words[i]);
         }
       }
     }
   }
-  // The largest magnitudes of the rows, as bits, whose order is that of the numbers, with what is
-  // none above them: factors to and from it.
+  // Factors to and from the largest magnitude of each row. Peaks are compared as bits, which order
+  // as the numbers do, with NaN above all.
   VQ_DEVICE void find_peaks(float (&to_peak)[kRows]) {
     VQ_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -249,7 +248,7 @@ class LinearSlicedCodebookBlock {
   VQ_DEVICE static u32* peaks() {
     return shared_part<u32>(Work::at().beside + slices_bytes(kConfig));
   }
-  // Access number `i` of a lane's x of a step: lanes side by side.
+  // Address of access `i` of a lane's x in a step; lanes are adjacent.
   VQ_DEVICE static u32* x_of(int row, int step, int lane, int i) {
     return shared_part<u32>(Work::at().x) + (row * kSteps + step) * (32 * kLaneWords) +
            (i * 32 + lane) * kXWidth;
@@ -261,7 +260,7 @@ class LinearSlicedCodebookBlock {
   int slice_;
   i64 first_output_;
   int first_row_;
-  float factor_[kRows];  // of the sums of a row
+  float factor_[kRows];  // scale of a row's sums
 };
 
 template <class Plan>

@@ -19,7 +19,7 @@ struct LinearSlicedCodebook {
   static constexpr const char* kName = "linear_sliced_codebook";
   static constexpr bool kAhead = true;
   static constexpr int kXElements = 1;
-  // Slices of entries stand in shared memory whatever a placement would say.
+  // Slices are always in shared memory; no placement applies.
   static constexpr Placement codebook{};
 
   template <class Visit>
@@ -37,13 +37,12 @@ struct LinearSlicedCodebook {
   }
 };
 
-// A block holds slice_elements of each entry of one stage, and has one chunk of the
-// columns:
+// A block holds slice_elements of each entry of one stage, and has one chunk of columns:
 //
 //   split = (chunk * residuals + stage) * (vector_size / slice_elements) + slice
 //
-// In a step lane l reads code_words words of an output's codes, which are slice_run sub-vectors; x
-// of a lane's sub-vectors of a step goes by accesses of up to 16 bytes, lanes side by side.
+// In a step lane l reads code_words words of an output's codes: slice_run sub-vectors. It loads
+// their x by accesses of up to 16 bytes, with adjacent lanes at adjacent addresses.
 VQ_HD constexpr int chunk_columns(const LinearConfig<LinearSlicedCodebook>& c) {
   return c.columns_per_block;
 }
@@ -68,7 +67,7 @@ VQ_HD constexpr int slice_steps(const LinearConfig<LinearSlicedCodebook>& c) {
 }
 // The largest integer that x becomes for int8 entries.
 inline constexpr int kSlicePeak = 32767;
-// The largest magnitude that a lane's sum of products of integers can have.
+// Largest magnitude of a lane's sum of integer products.
 VQ_HD constexpr i64 slice_sum(const LinearConfig<LinearSlicedCodebook>& c) {
   constexpr int kEntryPeak = 127;
   return i64{kSlicePeak} * kEntryPeak * slice_elements(c) * slice_steps(c) * slice_run(c);
@@ -77,14 +76,14 @@ VQ_HD constexpr i64 slice_sum(const LinearConfig<LinearSlicedCodebook>& c) {
 VQ_HD constexpr int slice_x_words(const LinearConfig<LinearSlicedCodebook>& c) {
   return c.weights.int8_entries ? slice_elements(c) / 2 : slice_elements(c);
 }
-// Outputs that a warp serves at once: kSliceGroup where its outputs allow it.
+// Outputs that a warp serves at once: kSliceGroup if its outputs allow it.
 inline constexpr int kSliceGroup = 4;
 VQ_HD constexpr int slice_group(const LinearConfig<LinearSlicedCodebook>& c) {
   const int power = c.outputs_per_warp & -c.outputs_per_warp;
   return power < kSliceGroup ? power : kSliceGroup;
 }
 
-// [block_rows][step][access][lane][word], of slice_run * slice_x_words words a lane.
+// [block_rows][step][access][lane][word], with slice_run * slice_x_words words per lane.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearSlicedCodebook>& c) {
   return i64{block_rows(c)} * slice_steps(c) * 32 * slice_run(c) * slice_x_words(c) * 4;
 }

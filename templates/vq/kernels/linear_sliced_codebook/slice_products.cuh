@@ -1,10 +1,7 @@
-// What a slice of an entry, some of its elements, is multiplied with: x as dataflow slices stages
-// it (layout/linear.h), and sums of such products.
-//
-// Entries of 16 bits: fp32 by fp32. Of int8 entries x is made integers of 16 bits too, by the
-// largest magnitude of the block's share of its row: two products an instruction (DP2A), and sums
-// of integers, which are exact. A row with an element that is no finite number has no numbers as
-// sums.
+// The operands that slices of an entry are multiplied by: x as the sliced_codebook dataflow stages
+// it (layout/linear.h), and sums of products. 16-bit entries multiply in fp32. With int8 entries x
+// becomes 16-bit integers, scaled by the block's largest magnitude in the row: DP2A multiplies two
+// per instruction, and integer sums are exact. A row with an infinite or NaN element has NaN sums.
 #pragma once
 
 #include <vq/codebook/entry.cuh>
@@ -56,7 +53,7 @@ struct SliceProducts<kElement, true, kElements> {
   }
 
  private:
-  // What is no number comes of a row whose peak is none.
+  // NaN comes only from a row whose peak is NaN.
   VQ_DEVICE static i32 integer(float value) {
     return nearest_within(value, static_cast<float>(kSlicePeak));
   }

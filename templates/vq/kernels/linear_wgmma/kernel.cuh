@@ -1,5 +1,5 @@
-// gemm on the tensor cores of Hopper: y = x W^T, W quantized and rebuilt in registers
-// (ops/warpgroup_products.cuh). Threads fetch the x of the next chunk while this one is multiplied
+// GEMM on Hopper's tensor cores: y = x W^T, with W quantized and rebuilt in registers
+// (ops/warpgroup_products.cuh). Threads load the x of the next chunk while this one is multiplied
 // (ops/warpgroup_x.cuh).
 #pragma once
 

@@ -1,5 +1,5 @@
-// Plan of a product by warp groups (Hopper): as fragments, but four warps multiply together and at
-// once with all rows, which they read from shared memory.
+// Plan of the wgmma GEMM (Hopper): as mma, but a warpgroup multiplies by all rows at once, read
+// from shared memory.
 #pragma once
 
 #include <vq/layout/warpgroup_steps.h>
@@ -23,7 +23,7 @@ struct LinearWgmma {
   static constexpr bool kAhead = true;
   static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
-  // Products have one form: outputs go to lanes as those of fragments with 8 rows.
+  // wgmma has one form: lanes get outputs as in the mma dataflow with 8 rows.
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
   static constexpr int byte_sums = 0;
@@ -58,12 +58,12 @@ VQ_HD constexpr int outputs_per_block(const LinearConfig<LinearWgmma>& c) {
 // warps are behind by a barrier.
 inline constexpr int kChunkBuffers = 3;
 
-// From a step to the next: 16 bytes more than it has, so that threads which store the same row of
-// steps that follow each other meet in no bank.
+// Bytes from a step to the next: a gap of 16 avoids bank conflicts between threads that store the
+// same row of consecutive steps.
 VQ_HD constexpr int step_bytes(const LinearConfig<LinearWgmma>& c) {
   return 2 * product_bytes(c) + kCoreRowBytes;
 }
-// The core matrices of a chunk whose first stands at `address`.
+// Descriptor of a chunk's core matrices, the first of which is at `address`.
 VQ_HD constexpr u64 x_descriptor(const LinearConfig<LinearWgmma>& c, u32 address) {
   return core_descriptor(address, k_octet_bytes(c), kCoreBytes);
 }
@@ -71,7 +71,7 @@ VQ_HD constexpr u64 x_descriptor(const LinearConfig<LinearWgmma>& c, u32 address
 VQ_HD constexpr int fetched_steps(const LinearConfig<LinearWgmma>& c) {
   return ceil_div(c.rows_per_block * chunk_steps(c), c.threads);
 }
-// With the x of the next chunk.
+// Registers with the fetched x of the next chunk.
 VQ_HD constexpr int registers_of(const LinearConfig<LinearWgmma>& c) {
   return warpgroup_registers(c) + 16 * fetched_steps(c);
 }

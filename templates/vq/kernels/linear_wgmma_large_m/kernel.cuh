@@ -1,7 +1,7 @@
-// gemm of many rows on the tensor cores of Hopper: y = x W^T, W quantized and rebuilt in registers
-// (ops/warpgroup_products.cuh), once for up to 256 rows. x stands as products read it: laid out by
-// a kernel before, it comes through a ring of bulk copies (ops/laid_out_x.cuh), or each block lays
-// out its own columns (ops/laid_out_share.cuh).
+// GEMM with many rows on Hopper's tensor cores: y = x W^T, with W quantized and rebuilt in
+// registers once for up to 256 rows (ops/warpgroup_products.cuh). x is in the MMA's layout:
+// prepacked and streamed by bulk copies (ops/laid_out_x.cuh), or each block lays out its own
+// columns (ops/laid_out_share.cuh).
 #pragma once
 
 #include <vq/kernels/linear_wgmma_large_m/plan.h>
@@ -50,7 +50,7 @@ class LinearWgmmaLargeMBlock {
       entries.finish_load(begun);
       if (warp() != 0) after_last_launch();
     } else {
-      // Beside a kernel that merges blocks begin late, and x is there before the codebook.
+      // A plan with a merge kernel starts its blocks late, and x arrives before the codebook.
       constexpr bool kLate = stores_partials(kConfig);
       if constexpr (!kLate) entries.finish_load(begun);
       after_last_launch();
@@ -60,7 +60,7 @@ class LinearWgmmaLargeMBlock {
       fence_shared();
       products_.clear();  // behind what takes its registers
     }
-    sync_block();  // x or the ring's barriers, and the codebook stand
+    sync_block();  // x or the pipeline's barriers, and the codebook are ready
   }
 
   // The columns of this block's split.

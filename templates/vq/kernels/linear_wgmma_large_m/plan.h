@@ -1,6 +1,6 @@
-// Plan of a product of many rows by warp groups (Hopper): as warpgroups, but a kernel before lays x
-// out once as products read it, and pieces of it come to a block by bulk copies; or each block lays
-// out all of its columns at once.
+// Plan of the wgmma_large_m GEMM (Hopper), for many rows: as wgmma, but a pre-pass lays out x once
+// in MMA order and blocks stream its pieces by bulk copies; or each block lays out all of its
+// columns at once.
 #pragma once
 
 #include <vq/layout/warpgroup_steps.h>
@@ -25,7 +25,7 @@ struct LinearWgmmaLargeM {
   static constexpr bool kAhead = true;
   static constexpr bool kMayCluster = true;
   static constexpr int kXElements = 8;
-  // Outputs and codes go to lanes as those of fragments with 8 rows.
+  // Lanes get outputs and codes as in the mma dataflow with 8 rows.
   static constexpr int fragment_rows = 8;
   static constexpr LinearFusion fusion = LinearFusion::permute;
   static constexpr int fetch_only_warps = 0;
@@ -62,9 +62,9 @@ VQ_HD constexpr int step_bytes(const LinearConfig<LinearWgmmaLargeM>& c) {
   return 2 * product_bytes(c);
 }
 
-// Groups along the columns have a run each of a turn. x comes by pieces, whole steps of a run, of
-// each of them: enough products for the barrier that follows. Products of a piece are in flight
-// while the next is multiplied, so that the place behind both is asked for again.
+// In a turn each group along the columns has one run. A pipeline stage (piece) is whole steps of
+// each group's run: enough MMAs to amortize its barrier. A piece's MMAs overlap the next piece's,
+// so a stage is refilled two pieces later.
 inline constexpr int kRingPieces = 4;
 VQ_HD constexpr int turn_columns(const LinearConfig<LinearWgmmaLargeM>& c) {
   return c.groups_along_columns * run_columns(c);
@@ -79,8 +79,8 @@ VQ_HD constexpr int piece_bytes(const LinearConfig<LinearWgmmaLargeM>& c) {
   return c.groups_along_columns * piece_steps(c) * step_bytes(c);
 }
 
-// What the first kernel makes: of each block of rows all steps, piece by piece, as they stand in
-// shared memory.
+// Output of the pre-pass: per block of rows all steps, piece by piece, in their shared-memory
+// layout.
 VQ_HD constexpr i64 laid_out_steps(const LinearConfig<LinearWgmmaLargeM>& c) {
   return chunks(c) * chunk_steps(c);
 }
@@ -110,8 +110,8 @@ VQ_HD constexpr i64 handed_over_bytes(const LinearConfig<LinearWgmmaLargeM>& c) 
   return i64{4} * (c.groups_along_columns - 1) * group_sums(c) * c.threads;
 }
 
-// Steps of a block's split that it lays out itself. From a step to the next: 16 bytes more than it
-// has, so that threads which store the same row of steps that follow each other meet in no bank.
+// Steps of a block's split that it lays out itself; then the bytes between steps: a gap of 16
+// avoids bank conflicts of threads that store the same row of consecutive steps.
 VQ_HD constexpr int share_steps(const LinearConfig<LinearWgmmaLargeM>& c) {
   return static_cast<int>(ceil_div(chunks(c), i64{c.splits})) * chunk_steps(c);
 }

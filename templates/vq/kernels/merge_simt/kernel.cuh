@@ -1,10 +1,10 @@
-// attention_merge by lanes: results of attention over disjoint sets of tokens become one,
+// attention_merge: combines results of attention over disjoint sets of tokens,
 //
 //   m = max lse_i,  w_i = exp(lse_i - m),  out = sum w_i out_i / sum w_i,  lse = m + log(sum w_i)
 //
-// A part whose lse is -inf counts nothing. Memory bounds it, so a lane begins the loads of all
-// parts before it uses one. The result may stand where a part does: a lane stores the channels that
-// it alone has loaded, and a log-sum-exp is stored once all lanes of its row have it.
+// A part whose lse is -inf counts nothing. Memory bounds the kernel, so a lane issues all parts'
+// loads before it uses one. The result may overwrite a part: a lane stores only channels that it
+// alone has loaded, and lse once all lanes of the row have read it.
 #pragma once
 
 #include <vq/args/attention_merge.h>
@@ -22,14 +22,14 @@ class MergedRow {
   static constexpr Element kElement = kConfig.element;
 
   // Channels `at` and the 7 behind it, of row and head number `number`.
-  VQ_DEVICE void merge(const AttentionMergeArgs& args, i64 number, i64 at) {
+  VQ_DEVICE void merge(const AttentionMergeArgs& args, i64 number, i64 element) {
     U32x4 words[kParts];
     float lse[kParts];
     VQ_UNROLL
     for (int i = 0; i < kParts; ++i) lse[i] = load_global_coherent(args.lses[i] + number);
     VQ_UNROLL
     for (int i = 0; i < kParts; ++i)
-      words[i] = load_global_coherent(reinterpret_cast<const U32x4*>(args.outs[i] + at));
+      words[i] = load_global_coherent(reinterpret_cast<const U32x4*>(args.outs[i] + element));
     float weight[kParts];
     const float total = weigh(lse, weight);
     const float scale = 1.0f / total;
@@ -86,11 +86,11 @@ VQ_DEVICE void attention_merge_simt(const AttentionMergeArgs& args) {
   for (i64 first = i64{block_x()} * kAtOnce; first < all; first += i64{kConfig.blocks} * kAtOnce) {
     const i64 number = first + own;
     const bool here = own < kAtOnce && number < all;
-    const i64 at = number * kConfig.head_dim + channel;
+    const i64 element = number * kConfig.head_dim + channel;
     MergedRow<Plan> row;
-    if (here) row.merge(args, number, at);
+    if (here) row.merge(args, number, element);
     sync_block();  // for the log-sum-exp, which all lanes of the row have loaded
-    if (here) row.store_out(args.out + at);
+    if (here) row.store_out(args.out + element);
     if (here && channel == 0) row.store_lse(args.lse + number);
   }
 }

@@ -1,5 +1,5 @@
-// Plan of merging by lanes: a lane makes 8 channels of one row and head of all parts, loads and a
-// store of 16 bytes.
+// Plan of attention_merge: a lane merges 8 channels of one row and head over all parts, by loads
+// and a store of 16 bytes.
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -22,7 +22,7 @@ struct MergeSimt {
   }
 };
 
-// What a kernel knows of its problem; rows are the launch's.
+// What a kernel knows of its problem; the launch sets the rows.
 struct MergeProblem {
   Element element;
   int head_dim;
@@ -49,7 +49,7 @@ VQ_HD constexpr MergeConfig<Plan> configure(const MergeProblem& problem, const P
   return {problem, plan};
 }
 
-// Lanes that share a row and head, 8 channels each, and how many of these a block merges at a time.
+// Lanes per row and head, at 8 channels each, and how many of these a block merges at a time.
 inline constexpr int kMergedChannels = 8;
 VQ_HD constexpr int row_lanes(const MergeConfig<MergeSimt>& c) {
   return c.head_dim / kMergedChannels;

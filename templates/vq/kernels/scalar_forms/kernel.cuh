@@ -47,13 +47,13 @@ struct Piece {
   }
 };
 
-// Items of a thread's channels that follow each other, as it loads or stores them. Channels past
-// the last are 0, and are not stored.
+// A thread's consecutive channels, as it loads or stores them. Channels past the last are 0 and are
+// not stored.
 template <class Plan, int kSize>
 class ChannelItems {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kItems = access_channels(kConfig, kSize);  // of an access
+  static constexpr int kItems = access_channels(kConfig, kSize);  // channels per access
   static constexpr int kPieces = kConfig.vector / kItems;
 
   // `row` is the channel's first item.
@@ -71,13 +71,13 @@ class ChannelItems {
   }
   // The bits of item i, and more above them where it is less than a word.
   VQ_DEVICE u32 get(int i) const {
-    const int at = i % kItems * kSize;
-    return pieces_[i / kItems].words[at / 4] >> 8 * (at % 4);
+    const int byte = i % kItems * kSize;
+    return pieces_[i / kItems].words[byte / 4] >> 8 * (byte % 4);
   }
   // `bits` has nothing above its item. Requires that item i is 0.
   VQ_DEVICE void put(int i, u32 bits) {
-    const int at = i % kItems * kSize;
-    pieces_[i / kItems].words[at / 4] |= bits << 8 * (at % 4);
+    const int byte = i % kItems * kSize;
+    pieces_[i / kItems].words[byte / 4] |= bits << 8 * (byte % 4);
   }
 
  private:
@@ -106,10 +106,9 @@ VQ_DEVICE u32 rounded_steps(float steps) {
 // `value` within -peak .. peak, -peak of NaN.
 VQ_DEVICE float within(float value, float peak) { return -larger(-larger(value, -peak), -peak); }
 
-// Codes of values of several channels. A division takes some 20 instructions. A product with the
-// scale's reciprocal that is corrected twice by what it is off is the same quotient, to the bit
-// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990),
-// where nothing overflows and no remainder that counts is subnormal.
+// Quantizes several channels. Instead of a division it multiplies by the scale's reciprocal and
+// corrects twice by the remainder: the same quotient to the bit (Markstein, IBM RISC System/6000,
+// 1990), if nothing overflows and no remainder that counts is subnormal.
 template <int kChannels>
 class ScalarCodes {
  public:
@@ -153,14 +152,14 @@ VQ_DEVICE float scalar_number(u32 code) {
   return static_cast<float>(static_cast<i32>(code << 24) >> 24);
 }
 
-// Of a largest magnitude's bits.
+// The scale for a largest magnitude, given as bits.
 VQ_DEVICE float scale_of(u32 most) {
   constexpr u32 kLeastNormal = 0x00800000u;
   const float scale = float_from_bits(most) / 127.0f;
   return float_bits(scale) < kLeastNormal ? 1.0f : scale;
 }
 
-// Where a thread stands in its block's tile.
+// A thread's position in its block's tile.
 template <class Plan>
 struct ScalarPlace {
   static constexpr auto kConfig = Plan::config();
@@ -274,17 +273,18 @@ VQ_DEVICE void scalar_maxima(const ScalarMatrixArgs& args) {
     store_shared(shared + place.row * tile_channels(kConfig) + place.in_tile + j, most[j]);
   }
   sync_block();
-  for (int at = thread_index(); at < tile_channels(kConfig); at += kConfig.threads) {
-    if (first_channel + at >= kConfig.channels) break;
+  for (int tile_channel = thread_index(); tile_channel < tile_channels(kConfig);
+       tile_channel += kConfig.threads) {
+    if (first_channel + tile_channel >= kConfig.channels) break;
     u32 all = 0;
     for (int row = 0; row < kRows; ++row) {
-      const u32 each = load_shared(shared + row * tile_channels(kConfig) + at);
+      const u32 each = load_shared(shared + row * tile_channels(kConfig) + tile_channel);
       all = each > all ? each : all;
     }
     if constexpr (kConfig.splits == 1) {
-      store_global(args.scales + first_channel + at, scale_of(all));
+      store_global(args.scales + first_channel + tile_channel, scale_of(all));
     } else {
-      store_global(args.partials + i64{block_y()} * kConfig.channels + first_channel + at,
+      store_global(args.partials + i64{block_y()} * kConfig.channels + first_channel + tile_channel,
                    float_from_bits(all));
     }
   }

@@ -49,7 +49,7 @@ struct ScalarForms {
   }
 };
 
-// What a kernel knows of its problem; tokens are the launch's.
+// What a kernel knows of its problem; the launch sets the tokens.
 struct ScalarProblem {
   Real element;
   int channels;
