@@ -54,10 +54,9 @@ function(vqgen_sanitize_lightly target)
 endfunction()
 
 # vqgen_test(NAME SOURCES ... LINKS ... [LONG pattern] [DEV_ONLY pattern] [TOGETHER]): a GoogleTest
-# executable registered with ctest, each test by itself. Tests that LONG takes have the label `long`:
-# `scripts/test.sh --all` alone runs them. Tests that DEV_ONLY takes do not run under sanitizers, where
-# they take minutes. With TOGETHER a preset with sanitizers runs all tests as one, which starts once and
-# compiles a kernel that many use once; it runs early, since it is long.
+# executable registered with ctest, each test by itself, or with TOGETHER all as one, which starts once and
+# early. Tests that LONG takes have the label `long`: `scripts/test.sh --all` alone runs them. Tests that
+# DEV_ONLY takes do not run under sanitizers, where they take minutes.
 function(vqgen_test name)
   cmake_parse_arguments(arg "TOGETHER" "LONG;DEV_ONLY" "SOURCES;LINKS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -67,19 +66,21 @@ function(vqgen_test name)
   target_compile_definitions(${name} PRIVATE VQGEN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_LINKS} vqgen_gtest GTest::gtest_main)
   target_precompile_headers(${name} REUSE_FROM vqgen_gtest)
+  set(left_out "${arg_LONG}")
+  if(VQGEN_SANITIZE)
+    set(left_out "${arg_DEV_ONLY}")
+    set(arg_LONG "")
+  endif()
   set(discovery DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES)
-  if(VQGEN_SANITIZE AND arg_TOGETHER)
-    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${arg_DEV_ONLY}")
-    set_tests_properties(${name} PROPERTIES COST 500)
-  elseif(VQGEN_SANITIZE)
-    gtest_discover_tests(${name} TEST_FILTER -${arg_DEV_ONLY} ${discovery})
+  if(left_out STREQUAL "*")
+  elseif(arg_TOGETHER)
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1 "--gtest_filter=-${left_out}")
+    set_tests_properties(${name} PROPERTIES COST 500 TIMEOUT 1500)
   else()
-    if(NOT arg_LONG STREQUAL "*")
-      gtest_discover_tests(${name} TEST_FILTER -${arg_LONG} ${discovery})
-    endif()
-    if(arg_LONG)
-      gtest_discover_tests(${name} TEST_FILTER ${arg_LONG} ${discovery} PROPERTIES LABELS long)
-    endif()
+    gtest_discover_tests(${name} TEST_FILTER "-${left_out}" ${discovery})
+  endif()
+  if(arg_LONG)
+    gtest_discover_tests(${name} TEST_FILTER ${arg_LONG} ${discovery} PROPERTIES LABELS long)
   endif()
 endfunction()
 

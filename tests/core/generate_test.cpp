@@ -81,24 +81,23 @@ TEST_P(Generate, TheHeadNamesProblemPlanAndReasons) {
   for (const std::string& reason : made.reasons) expect_words(head, {"//   " + reason + "\n"});
 }
 
+// What stands between VQ_KERNEL and the name and launch shape of the entry, "none" without these.
+std::string head_in(const std::string& text, const KernelEntry& entry) {
+  const std::string shape = "(" + entry.name + ", " + std::to_string(entry.threads) + ", ";
+  const std::string macro = "VQ_KERNEL";
+  const std::size_t at = text.find(shape);
+  const std::size_t begin = text.rfind(macro, at);
+  if (at == text.npos || begin == text.npos) return "none";
+  return text.substr(begin + macro.size(), at - begin - macro.size());
+}
+
 TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
   const KernelSource source = example(GetParam()).generate();
   ASSERT_FALSE(source.entries.empty());
   std::set<std::string> names;
   for (const KernelEntry& entry : source.entries) {
     EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
-    const bool ahead = entry.name.find("combine") == std::string::npos &&
-                       (entry.name.find("_fragments_") != std::string::npos ||
-                        entry.name.find("kv_dequantize_") != std::string::npos ||
-                        entry.name.find("_tables_") != std::string::npos ||
-                        entry.name.find("_warpgroups_") != std::string::npos ||
-                        (entry.name.find("_rowgroups_") != std::string::npos &&
-                         entry.name.find("_x_rowgroups_") == std::string::npos));
-    const bool merges = entry.name.starts_with("attention_decode_combine");
-    const std::string macro = merges  ? "VQ_KERNEL_AHEAD_RESIDENT("
-                              : ahead ? "VQ_KERNEL_AHEAD("
-                                      : "VQ_KERNEL(";
-    expect_words(source.text, {macro + entry.name + ", " + std::to_string(entry.threads) + ", "});
+    EXPECT_NE(head_in(source.text, entry), "none");
     EXPECT_GE(entry.threads, 32u);
     EXPECT_LE(entry.threads, 1024u);
     EXPECT_GE(entry.grid.x * entry.grid.y * entry.grid.z, 1u);
@@ -118,7 +117,33 @@ TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
   const char* heads[] = {"_ENDS_FIRST", "_ENDS_FIRST", "_ENDS_FIRST", "_AHEAD_RESIDENT",
                          "_AHEAD_RESIDENT"};
   for (std::size_t i = 0; i < std::size(heads); ++i) {
-    expect_words(source.text, {std::string("VQ_KERNEL") + heads[i] + "(" + source.entries[i].name});
+    EXPECT_EQ(head_in(source.text, source.entries[i]), heads[i]);
+  }
+}
+
+// Which launches begin before the one before has ended, by example: each entry's head in order.
+TEST(GenerateHeads, AreThoseOfTheExamples) {
+  const struct {
+    const char* config;
+    std::vector<std::string> heads;
+  } expected[] = {
+      {"llama3-8b-attention-2bit", {"_AHEAD", "_AHEAD_RESIDENT"}},
+      {"llama3-8b-attention-int8", {"_AHEAD", "_AHEAD_RESIDENT"}},
+      {"llama3-8b-kv-append-2bit", {""}},
+      {"llama3-8b-kv-decode-2bit", {"_AHEAD"}},
+      {"llama3-8b-merge", {""}},
+      {"llama3-8b-up-aqlm-2x8", {"_AHEAD"}},
+      {"llama3-8b-up-quip-4", {"_AHEAD"}},
+      {"mixtral-8x7b-up-aqlm-2x8i8", {"_AHEAD"}},
+      {"tinycode-layer", {"_AHEAD", "_AHEAD_RESIDENT"}},
+      {"tinycode-projection", {"_AHEAD"}},
+  };
+  for (const auto& [config, heads] : expected) {
+    const KernelSource source =
+        example(std::string(VQGEN_SOURCE_DIR "/examples/configs/") + config + ".json").generate();
+    std::vector<std::string> found;
+    for (const KernelEntry& entry : source.entries) found.push_back(head_in(source.text, entry));
+    EXPECT_EQ(found, heads) << config;
   }
 }
 

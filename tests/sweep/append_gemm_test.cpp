@@ -66,18 +66,15 @@ KvAppend products_problem(const ProductsCase& from) {
   return op;
 }
 
-class AppendByProducts : public testing::Test {
+class AppendByProducts : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const KvAppend& op, const Plan& plan) {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
 };
 
 TEST_F(AppendByProducts, HardInputHasTheBitsOfLanes) {
-  for (const ProductsCase& from : products_cases()) {
+  for (const ProductsCase& from : a_third(products_cases())) {
     SCOPED_TRACE(from.name);
     const KvAppend op = products_problem(from);
     expect_bits_of_lanes(
@@ -109,7 +106,7 @@ TEST_F(AppendByProducts, ManyEntriesHaveTheBitsOfLanes) {
 TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = products_problem(products_cases().front());
   const Plan plan = AppendGemm{.threads = 64, .tokens_per_block = 37};
-  const AppendFault faults[] = {
+  const Fault faults[] = {
       {"more > 0.0f && more * more > product_", "true"},
       {"more > 0.0f && more * more > product_", "estimate < best_"},
       {"const bool open = row.real && !", "const bool open = row.real && false && !"},
@@ -121,18 +118,16 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
       {"last = larger_estimate(last, others[0]);", ""},
       {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
   };
-  expect_faults_found(op, plan, faults);
+  expect_estimates_checked(op, plan, faults);
   // Of sub-vectors that are no numbers of 16 bits.
   KvAppend scaled = op;
   scaled.keys = with_scales(op.keys);
-  const AppendFault of_one_side[] = {
-      {"bits < 0 ? 0.0f : estimate_value(bits)", "estimate_value(bits)"}};
-  expect_faults_found(scaled, plan, of_one_side);
-  const AppendFault of_pairs[] = {
-      {"bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));", ""},
-      {"bits[2] = larger_estimate(bits[2], larger_estimate(a, b));", ""}};
-  expect_faults_found(op, AppendGemm{.threads = 128, .tokens_per_block = 37, .warpgroups = 1},
-                      of_pairs);
+  const Fault of_one_side[] = {{"bits < 0 ? 0.0f : estimate_value(bits)", "estimate_value(bits)"}};
+  expect_estimates_checked(scaled, plan, of_one_side);
+  const Fault of_pairs[] = {{"bits[1] = larger_estimate(bits[1], smaller_estimate(a, b));", ""},
+                            {"bits[2] = larger_estimate(bits[2], larger_estimate(a, b));", ""}};
+  expect_estimates_checked(op, AppendGemm{.threads = 128, .tokens_per_block = 37, .warpgroups = 1},
+                           of_pairs);
 }
 
 }  // namespace

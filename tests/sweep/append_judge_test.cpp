@@ -2,7 +2,6 @@
 // and on what kernels with one fault each make.
 #include <gtest/gtest.h>
 
-#include "generator/generate.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -99,13 +98,8 @@ TEST_F(AppendJudge, FindsARowThatWasNotWritten) {
 TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   const KvAppend op = judged_problem();
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   data_.positions = {0, 9};
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const Fault faults[] = {
       {"bits |= shift < 0 ? code >> -shift : code << shift;",
        "if (shift >= 0) bits |= code << shift;"},
       {"work.head, i64{token})", "work.head, i64{token + 1})"},
@@ -115,13 +109,8 @@ TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
       {"i64{work.head} * kUnits + in_head", "i64{0} * kUnits + in_head"},
       {"if (work.position < 0) all = 0;", "all -= 1;"},
   };
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_FALSE(wrong.text == right.text) << place;
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_FALSE(judge_append(data_, execute(backend, *kernel, wrong, op, plan, data_)).ok)
-        << instead;
-  }
+  expect_faults_found(op, plan, faults,
+                      [&](Kernel& faulty) { return judge_append(data_, faulty.run(data_)).ok; });
 }
 
 }  // namespace

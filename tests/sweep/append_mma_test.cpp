@@ -47,15 +47,10 @@ std::vector<KvAppend> hard_problems() {
   return problems;
 }
 
-class AppendByFragments : public testing::Test {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class AppendByFragments : public SweepTest<> {};
 
 TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
-  for (const KvAppend& op : hard_problems()) {
+  for (const KvAppend& op : a_third(hard_problems())) {
     SCOPED_TRACE(to_json(Problem(op)).dump());
     expect_bits_of_lanes(op, {AppendMma{.tokens_per_block = 37},
                               AppendMma{.threads = 64, .splits = 4, .tokens_per_block = 5}});
@@ -64,7 +59,7 @@ TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
 
 // The last block has fewer sequences, and of each fewer tokens.
 TEST_F(AppendByFragments, HardInputOfSeveralSequencesHasTheBitsOfLanes) {
-  for (KvAppend op : hard_problems()) {
+  for (KvAppend op : a_third(hard_problems())) {
     op.shape.batch = 5;
     op.shape.new_tokens = 3;
     SCOPED_TRACE(to_json(Problem(op)).dump());
@@ -113,14 +108,14 @@ TEST_F(AppendByFragments, SequencesOfABlockHaveTheirOwnPlacesAndCounts) {
 TEST_F(AppendByFragments, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = hard_problems().front();
   const Plan plan = rules_plan(AppendMma{}, op, sweep_gpu());
-  const AppendFault faults[] = {
+  const Fault faults[] = {
       {"least.other > least.best + margin", "true"},
       {"least.other > least.best + margin", "least.other > least.best"},
       {"low -= to_float", "low -= 0.0f * to_float"},
       {"if (candidate < distance) {", "if (candidate <= distance) {"},
       {"larger(keeps.best, best)", "infinity()"},
   };
-  expect_faults_found(op, plan, faults);
+  expect_estimates_checked(op, plan, faults);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include "quantizer/encode.h"
 #include "quantizer/transform.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/prompts.h"
@@ -30,11 +29,8 @@ KvAppend append_problem() {
   return op;
 }
 
-class Append : public testing::Test {
+class Append : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const Problem& op, const Plan& plan) {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
@@ -235,8 +231,7 @@ void expect_attention_over(const KvAppend& at_once, const AppendData& all,
   take_cache(data, cache);
   Kernel attention(*sweep_backend(), op, rules_plan<AttentionSimt>(op, sweep_gpu()), sweep_gpu());
   const AttentionOutput by_steps = attention.run(data);
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   EXPECT_TRUE(compare(reference.out, by_steps.out, op.dtype).ok);
   take_cache(data, whole);
   const AttentionOutput encoded_at_once = attention.run(data);

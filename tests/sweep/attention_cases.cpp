@@ -70,7 +70,7 @@ const std::vector<int> kSizes{kBits + 1,
                               2,
                               7,
                               2,
-                              4,
+                              6,
                               3,
                               2,
                               kLayouts.size(),
@@ -101,8 +101,9 @@ struct Queries {
 constexpr std::array kQueryCases{
     Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
     Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged}};
-const std::array<Plan, 4> kDataflows{AttentionSimt{}, AttentionLut{}, AttentionChannels{},
-                                     AttentionMma{}};
+// Half are fragments, which choice takes most of these.
+const std::array<Plan, 6> kDataflows{AttentionSimt{}, AttentionLut{}, AttentionChannels{},
+                                     AttentionMma{},  AttentionMma{}, AttentionMma{}};
 constexpr int kTables = 1;
 constexpr int kChannels = 2;
 // Keys and values; 0 leaves what the heuristics took.
@@ -227,11 +228,12 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const auto attempt = [&](const Plan& changed) {
     const bool fits = check(changed, op, gpu).ok;
     if (fits) plan = changed;
-    return fits;
+    result.override_dropped = result.override_dropped || !fits;
   };
+  // Where the plan has what is changed.
   const auto change = [&](auto&& apply) {
     Plan changed = plan;
-    return change_own(changed, apply) && attempt(changed);
+    if (change_own(changed, apply)) attempt(changed);
   };
   const auto shares = pick(kSharesOf, kShares);
   if (shares.first > 0) {
@@ -247,7 +249,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   Plan placed = plan;
   fix_levels(placed, op, v[kKeyLevels], v[kValueLevels]);
   attempt(placed);
-  result.override_dropped = !change(
+  change(
       [&](auto& own) requires requires { vary(own, 0); } { vary(own, v[kPlan]); });
   if (v[kCombine] == 1) {
     change(

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -35,11 +34,8 @@ AttentionDecode of_integers() {
   return op;
 }
 
-class Dataflows : public testing::TestWithParam<Plan> {
+class Dataflows : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Plan plan_of(const AttentionDecode& op) { return rules_plan(GetParam(), op, sweep_gpu()); }
   static AttentionOutput run(const Plan& plan, const AttentionData& data,
                              const AttentionDecode& op = problem(), std::size_t order = 0) {
@@ -97,10 +93,9 @@ TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
   const AttentionDecode op = problem();
   const AttentionData data =
       make_attention_data(op, {.seed = 23, .lengths = LengthPattern::ragged});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   Plan plan = plan_of(op);
-  for (const int splits : {1, 2, 7}) {
+  for (const int splits : a_third({1, 2, 7})) {
     for (const int heads : {1, 2, 3}) {
       ASSERT_TRUE(change_own(
           plan, [&](auto& own) requires requires { own.heads_per_block = 1; } {
@@ -108,8 +103,7 @@ TEST_P(Dataflows, SplitsAndHeadsChangeNoMoreThanRounding) {
             own.heads_per_block = heads;
           }));
       const AttentionOutput output = run(plan, data);
-      EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits << ' ' << heads;
-      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits << ' ' << heads;
+      EXPECT_TRUE(is_right(reference, output, op.dtype)) << splits << ' ' << heads;
     }
   }
 }
@@ -190,16 +184,14 @@ TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
   op.keys.index_bits = 5;  // shares that begin in the middle of a word
   op.keys.num_codebooks = 1;
   const AttentionData data = make_attention_data(op, {.seed = 27});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   auto plan = rules_plan<AttentionChannels>(op, sweep_gpu());
   for (const auto& [keys, values] :
        {std::pair{1, 8}, std::pair{2, 4}, std::pair{4, 2}, std::pair{8, 1}, std::pair{16, 8}}) {
     plan.key_channel_splits = keys;
     plan.value_channel_splits = values;
     const AttentionOutput output = run(plan, data, op);
-    EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << keys << ' ' << values;
-    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << keys << ' ' << values;
+    EXPECT_TRUE(is_right(reference, output, op.dtype)) << keys << ' ' << values;
   }
 }
 
@@ -207,8 +199,7 @@ TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
 TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
   const AttentionDecode op = problem();
   const AttentionData data = make_attention_data(op, {.seed = 28});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   auto plan = rules_plan<AttentionLut>(op, sweep_gpu());
   ASSERT_EQ(plan.table_bits, 32);
   const AttentionOutput whole = run(plan, data);
@@ -229,8 +220,7 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   op.keys = {.vector_size = 8, .index_bits = 11, .scope = Scope::head};
   op.values = {.vector_size = 2, .index_bits = 4};
   const AttentionData data = make_attention_data(op, {.seed = 29});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   auto plan = rules_plan<AttentionLut>(op, sweep_gpu());
   plan.heads_per_block = 1;
   EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
@@ -250,8 +240,7 @@ TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
     op.keys.group_channels = op.values.group_channels = group;
     with_integers(op.keys, group != 4);
     const AttentionData data = make_attention_data(op, {.seed = 30});
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    const AttentionResult reference = reference_of(op, data);
     auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.key_codebook = plan.value_codebook = all_global();
     const AttentionOutput far = run(plan, data, op);

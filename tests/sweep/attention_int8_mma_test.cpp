@@ -6,8 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "generator/generate.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/sequences.h"
@@ -15,12 +13,8 @@
 namespace vqgen::test {
 namespace {
 
-class AttentionByBytes : public testing::TestWithParam<DType> {
+class AttentionByBytes : public SweepTest<testing::TestWithParam<DType>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   static AttentionDecode problem(int head_dim = 64, int group = 4, std::int64_t tokens = 300) {
     AttentionDecode op;
     op.dtype = GetParam();
@@ -48,12 +42,7 @@ class AttentionByBytes : public testing::TestWithParam<DType> {
   }
   static void expect_right(const AttentionDecode& op, const AttentionInt8Mma& plan,
                            const AttentionData& data) {
-    const AttentionOutput output = run(op, plan, data);
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
-    const Comparison comparison = compare(reference.out, output.out, op.dtype);
-    EXPECT_TRUE(comparison.ok) << comparison.rel_err;
-    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+    EXPECT_TRUE(is_right(reference_of(op, data), run(op, plan, data), op.dtype));
   }
   static void scale_queries(AttentionData& data, DType dtype, float by) {
     for (std::uint16_t& bits : data.queries) {
@@ -64,7 +53,7 @@ class AttentionByBytes : public testing::TestWithParam<DType> {
 
 // From all tokens alike to one that is all there is: queries of every size.
 TEST_P(AttentionByBytes, FlatAndPeakedSoftmaxesAreExact) {
-  for (const float size : {0.0f, 0.1f, 1.0f, 4.0f, 40.0f}) {
+  for (const float size : a_third({0.0f, 0.1f, 1.0f, 4.0f, 40.0f})) {
     for (const int group : {4, 7}) {
       SCOPED_TRACE(testing::Message() << size << ' ' << group);
       const AttentionDecode op = problem(128, group);
@@ -144,7 +133,7 @@ TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
 // Warps of a block begin with one maximum, lower the more tokens it has, or their own where that is
 // larger; nor do warps without tokens keep others waiting.
 TEST_P(AttentionByBytes, WarpsThatBeginWithAMaximumInCommonAreExact) {
-  for (const std::int64_t tokens : {8192, 8193, 33}) {
+  for (const std::int64_t tokens : a_third({8192, 8193, 33})) {
     const AttentionDecode op = problem(64, 4, tokens);
     expect_right(op, plan(op), make_attention_data(op, {.seed = 52}));
     const AttentionDecode two_quads = problem(64, 7, tokens);
@@ -160,7 +149,7 @@ TEST_P(AttentionByBytes, SplitsAndHeadsChangeNoMoreThanRounding) {
   const AttentionDecode op = problem(64, 10);
   const AttentionData data =
       make_attention_data(op, {.seed = 44, .lengths = LengthPattern::ragged});
-  for (const int splits : {1, 3, 12}) {
+  for (const int splits : a_third({1, 3, 12})) {
     for (const int heads : {1, 3, 5, 8}) {
       SCOPED_TRACE(testing::Message() << splits << ' ' << heads);
       AttentionInt8Mma own = plan(op, splits);
@@ -251,7 +240,7 @@ TEST_P(AttentionByBytes, PagesChangeNoBit) {
     AttentionData data = make_attention_data(op, {.seed = 50});
     data.lengths = {450, head_dim == 64 ? 97 : 0};
     const AttentionOutput contiguous = run(op, plan(op, 3), data);
-    for (const int page_tokens : {16, 32, 64, 128, 256}) {
+    for (const int page_tokens : a_third({16, 32, 64, 128, 256})) {
       op.shape.page_tokens = page_tokens;
       for (const auto& order : kPageOrders) {
         if (!order) continue;
@@ -272,25 +261,18 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
   data.page_order = PageOrder::nhd;
   const AttentionInt8Mma own = plan(op, 3);
   const AttentionOutput contiguous = run(op, own, data);
-  struct Fault {
-    int page_tokens;
-    const char* place;
-    const char* instead;
-  };
-  for (const auto& [page_tokens, place, instead] :
-       {Fault{16, "first + own_row() + i * kApart : first", "first + own_row() : first"},
-        Fault{16, "number < last ? number : last", "number < last ? number : 0"},
-        Fault{16, "first, i, pages[i % kPages]", "first, i, pages[0]"},
-        Fault{16, "static_cast<u32>(own_row() % kPage), row_bytes", "0u, row_bytes"},
-        Fault{256, "static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
-        Fault{256, "static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}}) {
+  const auto expect_found = [&](int page_tokens, std::initializer_list<Fault> faults) {
     op.shape.page_tokens = page_tokens;
-    const KernelSource wrong =
-        with_fault(generate(op, own, sweep_gpu(), Machine::host, {}), place, instead);
-    const auto kernel = sweep_backend()->load(sweep_backend()->compile(wrong), wrong);
-    EXPECT_NE(contiguous.out, execute(*sweep_backend(), *kernel, wrong, op, own, data).out)
-        << place;
-  }
+    expect_faults_found(op, own, faults,
+                        [&](Kernel& faulty) { return faulty.run(data).out == contiguous.out; });
+  };
+  expect_found(16, {{"first + own_row() + i * kApart : first", "first + own_row() : first"},
+                    {"number < last ? number : last", "number < last ? number : 0"},
+                    {"first, i, pages[i % kPages]", "first, i, pages[0]"},
+                    {"static_cast<u32>(own_row() % kPage), row_bytes", "0u, row_bytes"}});
+  expect_found(256,
+               {{"static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
+                {"static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}});
 }
 
 // One place of the kernel's text changed.
@@ -298,21 +280,17 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
   const AttentionDecode op = problem();
   const AttentionInt8Mma own = plan(op);
   const AttentionData data = make_attention_data(op, {.seed = 48});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"fused(high, 256.0f, low)", "high * 256.0f"},
-        std::pair{"fused(high, 256.0f, low)", "fused(high, 250.0f, low)"},
-        std::pair{"own = (own + half) >> bits;", ";"}, std::pair{"kOne = 15.98f", "kOne = 2.0f"},
-        std::pair{"? most : -infinity()", "? most : most"}, std::pair{"0x7362u", "0x5140u"},
-        std::pair{"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const AttentionOutput output = execute(backend, *kernel, wrong, op, own, data);
-    EXPECT_FALSE(compare(reference.out, output.out, op.dtype).ok) << place << ": " << instead;
-  }
+  const AttentionResult reference = reference_of(op, data);
+  const Fault faults[] = {{"fused(high, 256.0f, low)", "high * 256.0f"},
+                          {"fused(high, 256.0f, low)", "fused(high, 250.0f, low)"},
+                          {"own = (own + half) >> bits;", ";"},
+                          {"kOne = 15.98f", "kOne = 2.0f"},
+                          {"? most : -infinity()", "? most : most"},
+                          {"0x7362u", "0x5140u"},
+                          {"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}};
+  expect_faults_found(op, own, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 // Raw tokens, few and many, none of them codes or all, of one split and of several.
@@ -348,31 +326,24 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
   data.lengths = {300, 170};
   data.recent_counts = {93, 100};
   data.sinks = {13, 20};
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, own, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"(!kSkips || token >= from_)", "true"},
-        std::pair{"counts ? scores[0][quad] * scale : -infinity()", "scores[0][quad] * scale"},
-        std::pair{"(kSkips && first < from_)", "false"},
-        std::pair{"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
-        std::pair{"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
-        std::pair{"fused(raw.sum(quad), of_raw, total)", "total"},
-        std::pair{"const int codes = clip(raw.window > 0 ? raw.window : 0, seen);",
-                  "const int codes = seen;"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_NE(wrong.text, right.text) << place;
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    bool found = false;
+  const Fault faults[] = {
+      {"(!kSkips || token >= from_)", "true"},
+      {"counts ? scores[0][quad] * scale : -infinity()", "scores[0][quad] * scale"},
+      {"(kSkips && first < from_)", "false"},
+      {"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
+      {"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
+      {"fused(raw.sum(quad), of_raw, total)", "total"},
+      {"const int codes = clip(raw.window > 0 ? raw.window : 0, seen);",
+       "const int codes = seen;"}};
+  expect_faults_found(op, own, faults, [&](Kernel& faulty) {
+    bool right = true;
     for (const float size : {0.0f, 1.0f, 8.0f}) {  // flat softmaxes, whose maximum never rises, too
       AttentionData sized = data;
       scale_queries(sized, op.dtype, size);
-      const AttentionResult exact =
-          reference_attention(sized, static_cast<double>(softmax_scale(op)));
-      const AttentionOutput output = execute(backend, *kernel, wrong, op, own, sized);
-      found = found || !compare(exact.out, output.out, op.dtype).ok;
+      right = right && is_right(reference_of(op, sized), faulty.run(sized), op.dtype);
     }
-    EXPECT_TRUE(found) << place << ": " << instead;
-  }
+    return right;
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Elements, AttentionByBytes, testing::Values(DType::f16, DType::bf16),

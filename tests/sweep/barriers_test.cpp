@@ -322,19 +322,12 @@ TEST(Barriers, OfClustersAreAllNeeded) {
   const std::string beyond =
       report_of(right, op, plan, "load_peer(sums, block)", "load_peer(sums, block + 1)");
   EXPECT_NE(beyond.find("from block 2 of a cluster of 2"), std::string::npos) << beyond;
-  for (const auto& [place, instead] :
-       {std::pair{"load_peer(sums, block)", "load_peer(sums, 0)"},
-        std::pair{"(warp() * kBlocks + Work::split()) * 32", "warp() * kBlocks * 32"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_NE(wrong.text, right.text);
-    const auto backend = test_host({});
-    const auto kernel = backend->load(backend->compile(wrong), wrong);
-    const LinearData data = make_linear_data(op, HardInput{.seed = 3});
-    EXPECT_TRUE(fault_is_found([&] {
-      const auto y = execute(*backend, *kernel, wrong, op, plan, data);
-      return compare(reference_linear(data), y, op.dtype).ok;
-    })) << instead;
-  }
+  const LinearData data = make_linear_data(op, HardInput{.seed = 3});
+  const Fault faults[] = {{"load_peer(sums, block)", "load_peer(sums, 0)"},
+                          {"(warp() * kBlocks + Work::split()) * 32", "warp() * kBlocks * 32"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return is_right(reference_linear(data), faulty.run(data), op.dtype);
+  });
 }
 
 TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {

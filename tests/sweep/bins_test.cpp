@@ -6,7 +6,6 @@
 
 #include "core/profiles.h"
 #include "generator/generate.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -185,12 +184,8 @@ AttentionHistogram plan_of(const AttentionDecode& op) {
   return plan;
 }
 
-class Bins : public testing::Test {
+class Bins : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   static void expect_right(const BinsCase& from, const HardInput& input, bool changed) {
     const AttentionDecode op = problem_of(from);
     AttentionHistogram plan = plan_of(op);
@@ -209,7 +204,7 @@ class Bins : public testing::Test {
 
 TEST_F(Bins, OfEachKindAreRight) {
   std::uint64_t seed = 1;
-  for (const BinsCase& each : bins_cases()) {
+  for (const BinsCase& each : a_third(bins_cases())) {
     expect_right(each, {.seed = seed++, .lengths = LengthPattern::ragged}, true);
   }
 }
@@ -227,8 +222,7 @@ TEST_F(Bins, OfHardCodesAreRight) {
 // Of queries that make scores of hundreds, where roundings of their parts to 16 bits would show;
 // and of tables with most numbers beyond 16 bits.
 TEST_F(Bins, OfLargeScoresAreRight) {
-  for (const std::size_t number :
-       {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{6}}) {
+  for (const std::size_t number : a_third<std::size_t>({1, 2, 5, 6})) {
     AttentionDecode op = problem_of(bins_cases()[number]);
     op.dtype = DType::f16;
     op.shape.recent_tokens = op.shape.sinks = 0;
@@ -240,8 +234,7 @@ TEST_F(Bins, OfLargeScoresAreRight) {
         each = element_from_float(op.dtype, factor * element_to_float(op.dtype, each));
       }
       const AttentionOutput output = kernel.run(data);
-      const AttentionResult reference =
-          reference_attention(data, static_cast<double>(softmax_scale(op)));
+      const AttentionResult reference = reference_of(op, data);
       const Comparison out = compare(reference.out, output.out, op.dtype);
       const Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
       EXPECT_TRUE(out.ok && out.rel_err < 6e-4 && lse.ok)
@@ -339,41 +332,34 @@ TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
 TEST_F(Bins, FaultsAreFound) {
   const AttentionDecode op = problem_of(bins_cases().front());
   const AttentionData data = make_attention_data(op, {.seed = 43});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   AttentionHistogram plan = plan_of(op);
   plan.splits = 2;
   plan.entry_splits = 2;
   plan.columns_per_block = 3;
   plan.bin_heads = 2;
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"channel_of<Format, Plan>(at)", "at"},
-        std::pair{"kBefore + column * kColumn", "column * kColumn"},
-        std::pair{"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
-        std::pair{"token < length_ && !raw.holds(token)", "token < length_"},
-        std::pair{"words[w] = 0;", ""}, std::pair{"least > kWhole &&", ""},
-        std::pair{"&& most <= kWhole + 0xffff", ""},
-        std::pair{"of_fours[i] == 0", "of_fours[i] != 0"},
-        std::pair{"large + code * kPadded", "large"}, std::pair{"number << 16", "0u"},
-        std::pair{"sums_[i][t][h + 1] << 16", "0u"},
-        std::pair{"* exp2_approx(load_global(from) - highest)", ""},
-        std::pair{"first_column_ * kFormat.index_bits % 32", "0"},
-        std::pair{"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
-        std::pair{"first_head_ / kSide * workspace_.head_powers()", "0"},
-        std::pair{"bins_ + token_split * workspace_.split_bins()", "bins_"},
-        std::pair{"rows_.first) + split * kEntries", "rows_.first)"},
-        std::pair{"ldmatrix_x4_trans(b,", "ldmatrix_x4(b,"},
-        std::pair{"of < sinks ? of : window + of - sinks", "window + of"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_TRUE(fault_is_found([&] {
-      const AttentionOutput output = execute(backend, *kernel, wrong, op, plan, data);
-      return compare(reference.out, output.out, op.dtype).ok;
-    })) << place
-        << ": " << instead;
-  }
+  const Fault faults[] = {{"channel_of<Format, Plan>(at)", "at"},
+                          {"kBefore + column * kColumn", "column * kColumn"},
+                          {"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
+                          {"token < length_ && !raw.holds(token)", "token < length_"},
+                          {"words[w] = 0;", ""},
+                          {"least > kWhole &&", ""},
+                          {"&& most <= kWhole + 0xffff", ""},
+                          {"of_fours[i] == 0", "of_fours[i] != 0"},
+                          {"large + code * kPadded", "large"},
+                          {"number << 16", "0u"},
+                          {"sums_[i][t][h + 1] << 16", "0u"},
+                          {"* exp2_approx(load_global(from) - highest)", ""},
+                          {"first_column_ * kFormat.index_bits % 32", "0"},
+                          {"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
+                          {"first_head_ / kSide * workspace_.head_powers()", "0"},
+                          {"bins_ + token_split * workspace_.split_bins()", "bins_"},
+                          {"rows_.first) + split * kEntries", "rows_.first)"},
+                          {"ldmatrix_x4_trans(b,", "ldmatrix_x4(b,"},
+                          {"of < sinks ? of : window + of - sinks", "window + of"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "generator/generate.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -14,12 +13,8 @@ namespace vqgen::test {
 namespace {
 
 // Elements, and who turns x to bytes: all warps, a kernel before, or two warps more.
-class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
+class Bytes : public SweepTest<testing::TestWithParam<std::tuple<DType, int>>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   static DType dtype() { return std::get<0>(GetParam()); }
   static Linear problem(int rows = 8, int stages = 2, int in_features = 2080) {
     Linear op;
@@ -66,7 +61,7 @@ class Bytes : public testing::TestWithParam<std::tuple<DType, int>> {
 };
 
 TEST_P(Bytes, AnyNumberOfStagesIsExact) {
-  for (const int stages : {1, 2, 3, 4}) {
+  for (const int stages : a_third({1, 2, 3, 4})) {
     for (const int rows : {1, 8}) {
       const Linear op = problem(rows, stages);
       const LinearData data = make_linear_data(op, {.seed = 31});
@@ -144,30 +139,6 @@ TEST_P(Bytes, ARunGivesTheSameBitsTwice) {
   const Linear op = problem(13);
   const LinearData data = make_linear_data(op, {.seed = 35});
   EXPECT_EQ(run(op, plan(op), data), run(op, plan(op), data));
-}
-
-// One place of the kernel's text changed.
-TEST_P(Bytes, WrongSumsAreFound) {
-  const Linear op = problem();
-  LinearInt8Mma own = plan(op);
-  own.chunk_columns = 1024;
-  own.warps_along_columns = 1;  // two groups
-  const LinearData data = make_linear_data(op, {.seed = 36});
-  const std::vector<double> reference = reference_linear(data);
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(Gemm{op}, own, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"words[i] ^= 0x80808080u;", "words[i] ^= 0u;"},
-        std::pair{"fused(256.0f, high, low)", "256.0f * high"},
-        std::pair{"fused(256.0f, high, low)", "fused(250.0f, high, low)"},
-        std::pair{"12582912.0f + 128.0f", "12582912.0f"},
-        std::pair{"x_.scale(group,", "x_.scale(0,"},
-        std::pair{"stage == 0 ? word :", "stage == 1 ? word :"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const std::vector<std::uint16_t> y = execute(backend, *kernel, wrong, Gemm{op}, own, data);
-    EXPECT_FALSE(compare(reference, y, op.dtype).ok) << place << ": " << instead;
-  }
 }
 
 const std::vector<std::string> kMakers{"", "Before", "Warps"};

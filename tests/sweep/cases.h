@@ -124,11 +124,15 @@ void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes);
 // The first of these alone.
 void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_axis);
 
-// Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one.
+// Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one, which is
+// drawn anew where check() refuses what it stands for.
 template <class Make>
 SweepCases cases_of_pairs(const std::vector<int>& sizes, const std::set<AxisPair>& impossible,
                           std::uint64_t seed, const Make& make) {
-  const Pairwise pairwise(sizes, impossible, seed);
+  const Pairwise pairwise(sizes, impossible, seed, [&](const auto& values, std::size_t number) {
+    const SweepCase made = make(values, seed + number);
+    return !made.override_dropped && !made.dataflow_dropped;
+  });
   SweepCases result{{}, pairwise.pairs(), pairwise.uncovered()};
   for (const auto& values : pairwise.cases()) {
     result.cases.push_back(make(values, seed + result.cases.size()));

@@ -54,7 +54,7 @@ void expect_same_bits(const Gemm& op, const P& plan, int seed) {
 TEST_F(Cluster, OfBytegroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(true);
   LinearInt8Wgmma plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
-  for (const int splits : {2, 3, 5, 8}) {
+  for (const int splits : a_third({2, 3, 5, 8})) {
     plan.splits = splits;
     plan.rows_per_block = splits == 3 ? 64 : 16;
     plan.threads = splits == 2 ? 256 : 128;
@@ -70,7 +70,7 @@ TEST_F(Cluster, OfRowgroupsGivesTheBitsOfTheOthers) {
     op.weights.layout.rows = 4;
     LinearWgmmaLargeM plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
     plan.byte_sums = bytes ? 1 : 0;
-    for (const int splits : {2, 5, 7}) {
+    for (const int splits : a_third({2, 5, 7})) {
       plan.splits = splits;
       plan.outputs_per_warp = splits == 5 ? 32 : 16;
       plan.rows_per_block = splits == 7 ? 8 : 64;

@@ -4,10 +4,8 @@
 
 #include <cmath>
 
-#include "generator/generate.h"
 #include "quantizer/encode.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -25,11 +23,8 @@ KvDequantize dequantize_problem() {
   return op;
 }
 
-class Decode : public testing::Test {
+class Decode : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const Problem& op, const Plan& plan) {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
@@ -159,12 +154,7 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
   const AttentionData data = data_of(op);
   const DequantizeResult reference = reference_dequantize(data);
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const Fault faults[] = {
       {"(entries, book_, from,", "(entries, book_, rows,"},  // another token
       {"row(lane_group())", "row(0)"},                       // likewise, of rotated keys
       {"tensor.batch_stride + head * tensor.head_stride", "tensor.batch_stride"},  // another head
@@ -180,14 +170,9 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"sum[i] += book.scale(0, stage) *", "sum[i] +="},
       {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
   };
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_FALSE(wrong.text == right.text) << place;
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-    EXPECT_FALSE(judge_dequantize(data, reference, output).comparison.ok)
-        << place << ": " << instead;
-  }
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return judge_dequantize(data, reference, faulty.run_dequantize(data)).comparison.ok;
+  });
 }
 
 }  // namespace

@@ -74,12 +74,7 @@ void expect_all_points(const Problem& problem, const Plan& plan, const LinearDat
   EXPECT_EQ(points.size(), static_cast<std::size_t>(kCodes));
 }
 
-class E8p : public testing::TestWithParam<DType> {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class E8p : public SweepTest<testing::TestWithParam<DType>> {};
 
 // Far and near in every way: the parity of an entry is worked out at each access, or at the load.
 const std::array kPlaces{all_global(),

@@ -8,7 +8,6 @@
 #include "core/error.h"
 #include "generator/generate.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_dequantize.h"
 #include "tests/message_of.h"
 #include "tests/sweep/cases.h"
@@ -77,11 +76,8 @@ KvAppend append_of(const BatchCase& from, int new_tokens, int flush_block = kBat
   return op;
 }
 
-class FlushBlock : public testing::Test {
+class FlushBlock : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const Problem& op, const Plan& like) {
     const Plan plan = rules_plan(like, op, sweep_gpu());
     const Verdict verdict = check(plan, op, sweep_gpu());
@@ -100,11 +96,9 @@ class FlushBlock : public testing::Test {
   }
   // As many of the plan's dataflow as serve the problem; nobody reads codes of raw tokens.
   static void expect_right(const AttentionDecode& op, const AttentionData& data, Kernel& reader) {
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    const AttentionResult reference = reference_of(op, data);
     const AttentionOutput out = reader.run(data);
-    EXPECT_TRUE(compare(reference.out, out.out, op.dtype).ok);
-    EXPECT_TRUE(compare_lse(reference.lse, out.lse, op.dtype).ok);
+    EXPECT_TRUE(is_right(reference, out, op.dtype));
     if (op.shape.query_tokens > 1) return;
     AttentionData changed = data;
     change_unread_codes(changed, [](std::uint32_t& word) { word ^= 0xffffffffu; });
@@ -115,7 +109,10 @@ class FlushBlock : public testing::Test {
 // By one, by several, by more than the ring has slots and at once: the same codes, those that
 // tokens have which are encoded one by one, and the same raw slots. Nothing else is written.
 class FlushBlockPrompt : public FlushBlock, public testing::WithParamInterface<std::size_t> {};
-INSTANTIATE_TEST_SUITE_P(Cases, FlushBlockPrompt, testing::Range(std::size_t{0}, std::size_t{5}));
+INSTANTIATE_TEST_SUITE_P(Cases, FlushBlockPrompt, testing::Range(std::size_t{0}, std::size_t{5}),
+                         [](const auto& each) {
+                           return test_name(batch_cases()[each.param].name);
+                         });
 TEST_P(FlushBlockPrompt, InPartsIsTheCacheThatIsAppendedAtOnce) {
   const BatchCase from = batch_cases()[GetParam()];
   SCOPED_TRACE(from.name);
@@ -284,14 +281,9 @@ TEST_F(FlushBlock, TheJudgesFindWhatWrongKernelsDo) {
   const BatchCase from = batch_cases().front();
   const KvAppend op = append_of(from, 20);
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
   AppendData data = make_append_data(op, {.seed = 8});
   data.positions = {2, 21};
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const Fault faults[] = {
       {"number < 0 ? load_global_coherent(ring + at)\n                           : "
        "load_global(fresh(work.batch, number) + at)",
        "load_global(fresh(work.batch, number < 0 ? 0 : number) + at)"},
@@ -303,29 +295,21 @@ TEST_F(FlushBlock, TheJudgesFindWhatWrongKernelsDo) {
       {"number >= 0 && token < kConfig.max_sinks", "false"},
       {"Raw::window_slot(work.position + number)", "Raw::window_slot(work.position)"},
   };
-  ASSERT_TRUE(judge_append(data, execute(backend, *backend.load(backend.compile(right), right),
-                                         right, op, plan, data))
-                  .ok);
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto loaded = backend.load(backend.compile(wrong), wrong);
-    EXPECT_TRUE(fault_is_found([&] {
-      return judge_append(data, execute(backend, *loaded, wrong, op, plan, data)).ok;
-    })) << place;
-  }
+  const auto right = [&](Kernel& kernel) { return judge_append(data, kernel.run(data)).ok; };
+  Kernel whole(*sweep_backend(), op, plan, sweep_gpu());
+  ASSERT_TRUE(right(whole));
+  expect_faults_found(op, plan, faults, right);
 
   const AttentionDecode reader = reader_of(op, 4);
   const Plan lanes = rules_plan(AttentionSimt{}, reader, sweep_gpu());
   AttentionData held = make_attention_data(reader, {.seed = 9});
   held.lengths.assign(2, 34);
   held.recent_counts = {4, 5};
-  const KernelSource wrong = with_fault(generate(reader, lanes, sweep_gpu(), backend.machine(), {}),
-                                        "return kBatch > 1 ? whole(end) : end;", "return end;");
-  const AttentionResult reference =
-      reference_attention(held, static_cast<double>(softmax_scale(reader)));
-  const AttentionOutput out =
-      execute(backend, *backend.load(backend.compile(wrong), wrong), wrong, reader, lanes, held);
-  EXPECT_FALSE(compare(reference.out, out.out, reader.dtype).ok);
+  const AttentionResult reference = reference_of(reader, held);
+  const Fault fault[] = {{"return kBatch > 1 ? whole(end) : end;", "return end;"}};
+  expect_faults_found(reader, lanes, fault, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(held), reader.dtype);
+  });
 }
 
 // More new tokens than the ring has slots take those that the call encodes old ones from.

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "quantizer/encode.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -38,11 +37,8 @@ KvAppend groups(int new_tokens, int recent_tokens, int page_tokens) {
   return op;
 }
 
-class Groups : public testing::Test {
+class Groups : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   template <class Op>
   static Kernel kernel(const Op& op) {
     using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendSimt, AttentionSimt>;
@@ -51,15 +47,13 @@ class Groups : public testing::Test {
   // What reads is right by both dataflows; `changed` is what nobody reads.
   static void expect_right(const AttentionDecode& op, const AttentionData& data,
                            const AttentionData& changed) {
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    const AttentionResult reference = reference_of(op, data);
     for (const bool fragments : {false, true}) {
       Kernel reader = fragments ? Kernel(*sweep_backend(), op,
                                          rules_plan<AttentionMma>(op, sweep_gpu()), sweep_gpu())
                                 : kernel(op);
       const AttentionOutput out = reader.run(data);
-      EXPECT_TRUE(compare(reference.out, out.out, op.dtype).ok) << fragments;
-      EXPECT_TRUE(compare_lse(reference.lse, out.lse, op.dtype).ok) << fragments;
+      EXPECT_TRUE(is_right(reference, out, op.dtype)) << fragments;
       expect_same_bits(out, reader.run(changed));
     }
   }
@@ -84,32 +78,31 @@ FloatTensor keys_of(const AppendData& data) {
 // are the quantizer's, and the same raw slots.
 TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
   constexpr int kPrompt = 109;
-  for (const int page_tokens : {0, 32}) {
-    for (const int recent_tokens : {32, 45}) {
-      const AppendData all = prompt_of(groups(1, recent_tokens, page_tokens), kPrompt, 3);
-      const AppendResult once =
-          append_in_parts(kernel(groups(kPrompt, recent_tokens, page_tokens)), all, kPrompt);
-      for (const int part : {1, 7, 40}) {
-        SCOPED_TRACE(testing::Message() << page_tokens << ' ' << recent_tokens << ' ' << part);
-        expect_same(append_in_parts(kernel(groups(part, recent_tokens, page_tokens)), all, part),
-                    once);
-      }
-      FloatTensor keys = keys_of(all);
-      FloatTensor full{2, 2, 96, 64, {}};
-      for (std::int64_t head = 0; head < 4; ++head) {
-        const auto from = keys.data.begin() + head * kPrompt * 64;
-        full.data.insert(full.data.end(), from, from + 96 * 64);
-      }
-      const QuantizedTensor host =
-          encode(full, {all.keys.format, all.dtype, all.keys.units, all.keys.codebooks, {}, {}});
-      const std::int64_t words = host.row_words;
-      for (std::int64_t head = 0; head < 4; ++head) {
-        const auto expected = host.codes.begin() + head * 96 * words;
-        const auto found = once.key_codes.begin() + head * 130 * words;
-        EXPECT_TRUE(std::equal(expected, expected + 96 * words, found)) << head;
-        const auto before = all.keys.codes.begin() + head * 130 * words;
-        EXPECT_TRUE(std::equal(found + 96 * words, found + 130 * words, before + 96 * words));
-      }
+  for (const auto& [page_tokens, recent_tokens] :
+       a_third({std::pair{0, 32}, {32, 45}, {0, 45}, {32, 32}})) {
+    const AppendData all = prompt_of(groups(1, recent_tokens, page_tokens), kPrompt, 3);
+    const AppendResult once =
+        append_in_parts(kernel(groups(kPrompt, recent_tokens, page_tokens)), all, kPrompt);
+    for (const int part : {1, 7, 40}) {
+      SCOPED_TRACE(testing::Message() << page_tokens << ' ' << recent_tokens << ' ' << part);
+      expect_same(append_in_parts(kernel(groups(part, recent_tokens, page_tokens)), all, part),
+                  once);
+    }
+    FloatTensor keys = keys_of(all);
+    FloatTensor full{2, 2, 96, 64, {}};
+    for (std::int64_t head = 0; head < 4; ++head) {
+      const auto from = keys.data.begin() + head * kPrompt * 64;
+      full.data.insert(full.data.end(), from, from + 96 * 64);
+    }
+    const QuantizedTensor host =
+        encode(full, {all.keys.format, all.dtype, all.keys.units, all.keys.codebooks, {}, {}});
+    const std::int64_t words = host.row_words;
+    for (std::int64_t head = 0; head < 4; ++head) {
+      const auto expected = host.codes.begin() + head * 96 * words;
+      const auto found = once.key_codes.begin() + head * 130 * words;
+      EXPECT_TRUE(std::equal(expected, expected + 96 * words, found)) << head;
+      const auto before = all.keys.codes.begin() + head * 130 * words;
+      EXPECT_TRUE(std::equal(found + 96 * words, found + 130 * words, before + 96 * words));
     }
   }
 }
@@ -118,7 +111,7 @@ TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
 TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
   for (const int page_tokens : {0, 32}) {
     const KvAppend op = groups(1, 40, page_tokens);
-    for (const int tokens : {31, 32, 95, 96, 97, 130}) {
+    for (const int tokens : a_third({31, 32, 95, 96, 97, 130})) {
       const AppendData all = prompt_of(op, tokens, 5);
       const AppendResult cache =
           append_in_parts(kernel(groups(tokens, 40, page_tokens)), all, tokens);

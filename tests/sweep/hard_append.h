@@ -9,6 +9,7 @@
 #include "core/plan/plan.h"
 #include "core/problem/problem.h"
 #include "runtime/verify/reference_append.h"
+#include "tests/sweep/harness.h"
 
 namespace vqgen::test {
 
@@ -30,12 +31,7 @@ std::size_t differences(const AppendResult& a, const AppendResult& b);
 // Each kind of hard input has the bits of append_simt by each of the plans, which check() accepts.
 void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans);
 
-// A place of a kernel's text, and what stands there instead.
-struct AppendFault {
-  const char* place;
-  const char* instead;
-};
-// Some hard input tells each fault of the plan's kernel.
-void expect_faults_found(const KvAppend& op, const Plan& plan, std::span<const AppendFault> faults);
+// Kernels of the plan that have one of the faults differ from append_simt on some hard input.
+void expect_estimates_checked(const KvAppend& op, const Plan& plan, std::span<const Fault> faults);
 
 }  // namespace vqgen::test

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +16,6 @@
 #include "generator/generate.h"
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/kernel_cache.h"
@@ -157,6 +157,28 @@ std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel)
 
 }  // namespace
 
+std::string test_name(std::string_view words) {
+  std::string name(words);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+}
+
+AttentionResult reference_of(const AttentionDecode& op, const AttentionData& data) {
+  return reference_attention(data, static_cast<double>(softmax_scale(op)));
+}
+
+testing::AssertionResult is_right(const AttentionResult& reference, const AttentionOutput& output,
+                                  DType dtype) {
+  const std::string why = describe(compare(reference.out, output.out, dtype), "out") +
+                          describe(compare_lse(reference.lse, output.lse, dtype), "lse");
+  return why.empty() ? testing::AssertionSuccess() : testing::AssertionFailure() << why;
+}
+testing::AssertionResult is_right(const std::vector<double>& reference,
+                                  const std::vector<std::uint16_t>& y, DType dtype) {
+  const std::string why = describe(compare(reference, y, dtype), "y");
+  return why.empty() ? testing::AssertionSuccess() : testing::AssertionFailure() << why;
+}
+
 std::unique_ptr<Backend> test_host(HostOptions options) {
   options.optimize = false;  // the compiler takes most of a case's time
   return keeping_kernels(make_host_backend(std::move(options)));
@@ -184,10 +206,13 @@ GpuSpec sweep_gpu() {
 }
 
 Kernel::Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu)
+    : Kernel(backend, problem, plan, generate(problem, plan, gpu, backend.machine(), {})) {}
+
+Kernel::Kernel(Backend& backend, const Problem& problem, const Plan& plan, KernelSource source)
     : backend_(backend),
       problem_(problem),
       plan_(plan),
-      source_(generate(problem, plan, gpu, backend.machine(), {})),
+      source_(std::move(source)),
       loaded_(backend.load(backend.compile(source_), source_)) {}
 
 AttentionOutput Kernel::run(const AttentionData& data, Misalignment misalignment) {
@@ -231,6 +256,18 @@ bool fault_is_found(const std::function<bool()>& right) {
   } catch (const Error& error) {
     if (std::string_view(error.what()).find(": race at ") == std::string_view::npos) throw;
     return true;
+  }
+}
+
+void expect_faults_found(const Problem& problem, const Plan& plan, std::span<const Fault> faults,
+                         const std::function<bool(Kernel& faulty)>& right) {
+  Backend& backend = *sweep_backend();
+  const KernelSource whole = generate(problem, plan, sweep_gpu(), backend.machine(), {});
+  for (const auto& [place, instead] : a_third(faults)) {
+    KernelSource wrong = with_fault(whole, place, instead);
+    ASSERT_NE(wrong.text, whole.text) << place;
+    Kernel faulty(backend, problem, plan, std::move(wrong));
+    EXPECT_TRUE(fault_is_found([&] { return right(faulty); })) << place << ": " << instead;
   }
 }
 

@@ -1,6 +1,8 @@
 // Compiles and runs one case on a backend.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,7 +12,9 @@
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/execute.h"
 #include "runtime/verify/compare.h"
+#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/cases.h"
+#include "tests/thirds.h"
 
 namespace vqgen::test {
 
@@ -22,6 +26,15 @@ Backend* sweep_backend(std::size_t number = 0);
 // A host backend that compiles without optimisation and keeps its kernels (tests/kernel_cache.h).
 std::unique_ptr<Backend> test_host(HostOptions options);
 
+// A fixture of tests on sweep_backend().
+template <class Base = testing::Test>
+class SweepTest : public Base {
+ protected:
+  void SetUp() override {
+    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
+  }
+};
+
 // The GPU that plans are made for: the backend's device where it is a GPU, else an H200.
 GpuSpec sweep_gpu();
 
@@ -29,6 +42,7 @@ GpuSpec sweep_gpu();
 class Kernel {
  public:
   Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu);
+  Kernel(Backend& backend, const Problem& problem, const Plan& plan, KernelSource source);
   AttentionOutput run(const AttentionData& data, Misalignment misalignment = {});
   AppendResult run(const AppendData& data, Misalignment misalignment = {});
   DequantizeOutput run_dequantize(const AttentionData& data, Misalignment misalignment = {});
@@ -51,12 +65,35 @@ class Kernel {
 // not.
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu);
 
+// What the reference gives, for is_right().
+AttentionResult reference_of(const AttentionDecode& op, const AttentionData& data);
+
+// Whether `output` is `reference` within the element type's tolerances.
+testing::AssertionResult is_right(const AttentionResult& reference, const AttentionOutput& output,
+                                  DType dtype);
+testing::AssertionResult is_right(const std::vector<double>& reference,
+                                  const std::vector<std::uint16_t>& y, DType dtype);
+
+// A name in words as that of a test: "fragments, last block" becomes fragments__last_block.
+std::string test_name(std::string_view words);
+
 // The kernel with the first `place` of its text replaced; a failure of the test where it has none.
 KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead);
 
 // Whether a seeded fault is found: by `right`, which runs the kernel that has it and judges the
 // result, or by the race checker. Other errors go on.
 bool fault_is_found(const std::function<bool()>& right);
+
+// A place of the text of `right`, and what a wrong kernel has there.
+struct Fault {
+  const char* place;
+  const char* instead;
+};
+
+// Each kernel of the problem and plan that has one of the faults, a third of them in the short run,
+// is wrong by `right`, or has a race.
+void expect_faults_found(const Problem& problem, const Plan& plan, std::span<const Fault> faults,
+                         const std::function<bool(Kernel& faulty)>& right);
 
 // Changes each word of the codes of tokens that are past their sequence's length or raw.
 void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word));

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/sequences.h"
@@ -36,11 +35,8 @@ AttentionDecode independent_problem(const Cache& cache, int batch, int query_tok
   return op;
 }
 
-class Independent : public testing::TestWithParam<Plan> {
+class Independent : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   // Of small turns, so that each split has several.
   static Plan plan(const AttentionDecode& op) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
@@ -57,17 +53,15 @@ class Independent : public testing::TestWithParam<Plan> {
 };
 
 TEST_P(Independent, OfTheRestOfTheBatch) {
-  for (const Cache& cache : kCaches) {
+  for (const Cache& cache : a_third(kCaches)) {
     SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 5);
     const Plan same = plan(op);
     AttentionData data = make_attention_data(op, {.seed = 61});
     data.lengths = {500, 1, 71, 0, 333};
     const AttentionOutput output = Kernel(*sweep_backend(), op, same, sweep_gpu()).run(data);
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
-    EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
-    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+    const AttentionResult reference = reference_of(op, data);
+    EXPECT_TRUE(is_right(reference, output, op.dtype));
     Kernel alone(*sweep_backend(), independent_problem(cache, 1), same, sweep_gpu());
     for (std::int64_t b = 0; b < data.batch; ++b) {
       SCOPED_TRACE(b);
@@ -78,7 +72,7 @@ TEST_P(Independent, OfTheRestOfTheBatch) {
 
 // As a captured step has them: the kernel is one.
 TEST_P(Independent, OfQueryTokensAtOnce) {
-  for (const Cache& cache : kCaches) {
+  for (const Cache& cache : a_third(kCaches)) {
     SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 3, kQueryTokens);
     Kernel attention(*sweep_backend(), op, plan(op), sweep_gpu());
@@ -110,7 +104,7 @@ TEST_P(Independent, OfQueryTokensAtOnce) {
 
 // Query tokens that come with their keys and values, of which the first j are asked for besides.
 TEST_P(Independent, OfFreshQueryTokensBehind) {
-  for (const Cache& cache : kCaches) {
+  for (const Cache& cache : a_third(kCaches)) {
     SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 2, kQueryTokens);
     Kernel attention(*sweep_backend(), op, plan(op), sweep_gpu());

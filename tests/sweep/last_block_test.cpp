@@ -14,12 +14,7 @@
 namespace vqgen::test {
 namespace {
 
-class LastBlock : public testing::Test {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class LastBlock : public SweepTest<> {};
 
 Plan merging(Plan plan) {
   EXPECT_TRUE(change_own(
@@ -79,7 +74,7 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   const AttentionData data = ragged_data(op);
   for (const Plan& like : {Plan(AttentionSimt{}), Plan(AttentionMma{}), Plan(AttentionLut{})}) {
     Plan plan = rules_plan(like, op, sweep_gpu());
-    for (const int splits : {7, 20, 300}) {
+    for (const int splits : a_third({7, 20, 300})) {
       ASSERT_TRUE(change_own(
           plan, [&](auto& own) requires requires { own.heads_per_block = 1; } {
             own.threads = 128;
@@ -100,7 +95,7 @@ TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
   const LinearData data = make_linear_data(op, {.seed = 32});
   auto lanes = rules_plan<LinearSimt>(op, sweep_gpu());
   lanes.threads = 128;
-  for (const auto& [chunk, splits] : {std::pair{128, 2}, {128, 5}, {32, 20}, {32, 32}}) {
+  for (const auto& [chunk, splits] : a_third({std::pair{128, 2}, {128, 5}, {32, 20}, {32, 32}})) {
     lanes.chunk_columns = chunk;
     lanes.splits = splits;
     expect_bits_of_the_kernel(op, lanes, data);

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_linear.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -14,11 +13,8 @@
 namespace vqgen::test {
 namespace {
 
-class Laws : public testing::Test {
+class Laws : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const Problem& problem, const Plan& plan, std::size_t order = 0) {
     return Kernel(*sweep_backend(order), problem, plan, sweep_gpu());
   }
@@ -157,12 +153,10 @@ TEST_F(Laws, PlacementDoesNotChangeABit) {
 TEST_F(Laws, SplitChangesNoMoreThanRounding) {
   const AttentionDecode op = attention_problem();
   const AttentionData data = make_attention_data(op, {.seed = 9, .lengths = LengthPattern::ragged});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   for (const int splits : {1, 2, 3, 4, 7, 64}) {
     const AttentionOutput output = kernel(op, with_splits(attention_plan(op), splits)).run(data);
-    EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok) << splits;
-    EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok) << splits;
+    EXPECT_TRUE(is_right(reference, output, op.dtype)) << splits;
   }
 }
 
@@ -255,8 +249,7 @@ TEST_F(Laws, OutputIsLinearInTheValues) {
 TEST_F(Laws, AWrongResultIsFound) {
   const AttentionDecode op = attention_problem();
   const AttentionData data = make_attention_data(op, {.seed = 14});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   Kernel attention = kernel(op, attention_plan(op));
 
   AttentionData wrong = data;  // one code bit of the values

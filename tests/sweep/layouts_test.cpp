@@ -6,19 +6,13 @@
 #include <cstring>
 
 #include "quantizer/pack.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 namespace {
 
-class Layouts : public testing::Test {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class Layouts : public SweepTest<> {};
 
 // Outputs that fill no group. `fitting`: rows of an even number of words, and outputs of a warp
 // that are whole groups, so that the best way of each dataflow is taken; else neither.
@@ -158,15 +152,13 @@ TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
   plan.threads = 64;
   plan.splits = 2;
   const AttentionData data = make_attention_data(op, {.seed = 5});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   for (const int tokens : {8, 16, 32}) {
     plan.step_tokens = tokens;
     for (const CacheLayouts& layouts : kCacheLayouts) {
       SCOPED_TRACE(std::to_string(tokens) + " " + std::to_string(layouts.keys.rows));
       const AttentionOutput output = run_attention(op, plan, data, layouts);
-      EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
-      EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+      EXPECT_TRUE(is_right(reference, output, op.dtype));
     }
   }
 }
@@ -204,8 +196,7 @@ TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
 TEST_F(Layouts, OneTakenForAnotherIsFound) {
   AttentionDecode op = grouped_attention();
   const AttentionData data = make_attention_data(op, {.seed = 7});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   AttentionData wrong = data;
   repack(wrong.values, {2, 2});

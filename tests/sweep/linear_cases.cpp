@@ -217,9 +217,10 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
     Plan changed = plan;
     if (change_own(changed, apply) && !attempt(changed)) dropped = true;
   };
-  if (v[kDataflow] == kFragments) attempt(rules_plan(LinearMma{}, problem, gpu));
-  if (v[kDataflow] == kWarpgroups) attempt(rules_plan(LinearWgmma{}, problem, gpu));
-  if (v[kDataflow] == kRowgroups) attempt(rules_plan(LinearWgmmaLargeM{}, problem, gpu));
+  const auto take = [&](const Plan& first) { dropped = !attempt(first); };
+  if (v[kDataflow] == kFragments) take(rules_plan(LinearMma{}, problem, gpu));
+  if (v[kDataflow] == kWarpgroups) take(rules_plan(LinearWgmma{}, problem, gpu));
+  if (v[kDataflow] == kRowgroups) take(rules_plan(LinearWgmmaLargeM{}, problem, gpu));
   if (v[kDataflow] == kTables) {
     dropped = !attempt(LinearLut{.threads = v[kShape] % 2 == 0 ? 128 : 256,
                                  .outputs_per_warp = std::array{4, 12, 16, 32}.at(
@@ -306,6 +307,11 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   }
   for (const int scope : {2, 3})
     impossible.emplace(AxisValue{kScope, scope}, AxisValue{kDataflow, kTables});
+  // Nor has one for all entries 16 times, or half of them 4 times.
+  for (int bits = 10; bits < kBitCount; ++bits) {
+    impossible.emplace(AxisValue{kBits, bits}, AxisValue{kLevel, 7});
+    if (bits >= 12) impossible.emplace(AxisValue{kBits, bits}, AxisValue{kLevel, 5});
+  }
   // Codes of a sub-vector that are no share of a word.
   for (int bits = 2; bits <= 16; ++bits) {
     if ((bits & (bits - 1)) != 0)

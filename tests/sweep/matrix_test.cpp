@@ -34,12 +34,8 @@ constexpr std::array kForms{
     ScalarForms{
         .form = ScalarForm::vectorized, .threads = 64, .lanes = 16, .vector = 4, .tokens = 2}};
 
-class Matrix : public testing::Test {
+class Matrix : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   ScalarResult run(const Problem& problem, const Plan& plan, const ScalarData& data) {
     const Verdict verdict = check(plan, problem, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "generator/generate.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -22,11 +21,8 @@ AttentionMerge merge_problem(int parts = 3) {
   return op;
 }
 
-class Merge : public testing::Test {
+class Merge : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static Kernel kernel(const Problem& op) {
     return Kernel(*sweep_backend(), op, choose(op, sweep_gpu()), sweep_gpu());
   }
@@ -76,8 +72,7 @@ TEST_F(Merge, PartsOfASequenceBecomeTheWhole) {
     AttentionOutput part = attend.run(*each);
     data.parts.push_back({std::move(part.out), std::move(part.lse)});
   }
-  const AttentionResult right =
-      reference_attention(whole, static_cast<double>(softmax_scale(attention)));
+  const AttentionResult right = reference_of(attention, whole);
   constexpr double kRoundings = 2;  // of the parts and of the result
   expect_right(right, kernel(op).run(data), op.dtype, kRoundings);
   std::swap(data.parts[0].lse, data.parts[1].lse);  // other weights are another result
@@ -184,19 +179,7 @@ TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
   data.in_place = -1;
   const AttentionResult reference = reference_merge(data);
   const Plan plan = choose(op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  const auto is_right = [&](const KernelSource& source) {
-    const auto kernel = backend.load(backend.compile(source), source);
-    const AttentionOutput output = execute(backend, *kernel, source, op, plan, data);
-    return compare(reference.out, output.out, op.dtype).ok &&
-           compare_lse(reference.lse, output.lse, op.dtype).ok;
-  };
-  EXPECT_TRUE(is_right(right));
-  const struct {
-    const char* place;
-    const char* instead;
-  } faults[] = {
+  const Fault faults[] = {
       {"if (lse[i] == -infinity()) continue;", ""},  // NaN of what does not count
       {"counts ? exp2_approx((lse[i] - most_) * kLog2E) : 0.0f",
        "exp2_approx((lse[i] - most_) * kLog2E)"},
@@ -209,11 +192,9 @@ TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
       {"args.outs[i] + at", "args.outs[0] + at"},
       {"i64{args.rows} * kConfig.heads", "i64{args.rows}"},
   };
-  for (const auto& [place, instead] : faults) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    ASSERT_FALSE(wrong.text == right.text) << place;
-    EXPECT_FALSE(is_right(wrong)) << place << ": " << instead;
-  }
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "generator/generate.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -14,12 +13,7 @@
 namespace vqgen::test {
 namespace {
 
-class Pages : public testing::Test {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class Pages : public SweepTest<> {};
 
 AttentionDecode attention_problem(int page_tokens) {
   AttentionDecode op;
@@ -62,7 +56,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
   for (const Plan& plan : plans) {
     SCOPED_TRACE(dataflow_name(plan));
     std::optional<AttentionOutput> first;
-    for (const int page_tokens : {256, 16, 32, 64, 128}) {
+    for (const int page_tokens : a_third({256, 16, 32, 64, 128})) {
       Kernel kernel(*sweep_backend(), attention_problem(page_tokens), plan, sweep_gpu());
       for (std::uint64_t seed = 1; seed <= 6; ++seed) {
         data.paging_seed = seed;
@@ -169,7 +163,7 @@ TEST_F(Pages, WhatIsNoNumberStaysInItsSequence) {
     const auto raw = static_cast<std::ptrdiff_t>(bad.raw_keys.size()) / bad.batch;
     std::fill_n(bad.raw_keys.begin() + kBad * raw, raw, 0x7e00);
     std::fill_n(bad.raw_values.begin() + kBad * raw, raw, 0x7e00);
-    for (const Plan& plan : attention_plans(op)) {
+    for (const Plan& plan : a_third(attention_plans(op))) {
       SCOPED_TRACE(testing::Message() << dataflow_name(plan) << ' ' << query_tokens);
       Kernel kernel(*sweep_backend(), op, plan, sweep_gpu());
       const AttentionOutput expected = kernel.run(data);
@@ -197,7 +191,7 @@ TEST_F(Pages, AWrongPageIsFound) {
   if (sweep_backend()->machine() == Machine::cuda) GTEST_SKIP() << "it would read anywhere";
   const AttentionDecode op = attention_problem(16);
   const AttentionData data = make_attention_data(op, {.seed = 3});
-  for (const Plan& plan : attention_plans()) {
+  for (const Plan& plan : a_third(attention_plans())) {
     SCOPED_TRACE(dataflow_name(plan));
     KernelSource source = generate(op, plan, sweep_gpu(), Machine::host, {});
     const bool fragments = std::holds_alternative<AttentionMma>(plan);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <set>
 #include <utility>
@@ -18,12 +19,17 @@ struct AxisValue {
 using AxisPair = std::pair<AxisValue, AxisValue>;  // the first axis is the lower
 
 // Greedy: each case is grown from a pair that is still missing, value by value, by what covers
-// most. `impossible` pairs never occur in a case and need no cover. The same seed gives the same
-// cases.
+// most. `impossible` pairs never occur in a case and need no cover. A case that `accepts` refuses
+// is drawn anew, kDraws times at most: the last one stays. The same seed gives the same cases.
 class Pairwise {
  public:
-  Pairwise(std::vector<int> sizes, std::set<AxisPair> impossible, std::uint64_t seed)
-      : sizes_(std::move(sizes)), impossible_(std::move(impossible)), random_(seed) {
+  using Accepts = std::function<bool(const std::vector<int>& values, std::size_t number)>;
+  Pairwise(std::vector<int> sizes, std::set<AxisPair> impossible, std::uint64_t seed,
+           Accepts accepts)
+      : sizes_(std::move(sizes)),
+        impossible_(std::move(impossible)),
+        random_(seed),
+        accepts_(std::move(accepts)) {
     for_each_pair([&](const AxisPair& pair) { missing_.insert(pair); });
     required_ = missing_.size();
     while (!missing_.empty()) add_case();
@@ -68,13 +74,26 @@ class Pairwise {
     return a < b ? AxisPair{a, b} : AxisPair{b, a};
   }
 
-  void add_case() {
+  static constexpr int kDraws = 12;
+
+  // The case with the first missing pair; each draw after the first takes half of the other values
+  // by chance.
+  std::vector<int> drawn(int draw) {
     std::vector<int> values(sizes_.size(), -1);
     const AxisPair seed = *missing_.begin();
     values[at(seed.first.axis)] = seed.first.value;
     values[at(seed.second.axis)] = seed.second.value;
     for (int axis = 0; axis < static_cast<int>(sizes_.size()); ++axis) {
-      if (values[at(axis)] < 0) values[at(axis)] = best_value(axis, values);
+      const bool by_chance = draw > 0 && random_() % 2 == 0;
+      if (values[at(axis)] < 0) values[at(axis)] = best_value(axis, values, by_chance);
+    }
+    return values;
+  }
+
+  void add_case() {
+    std::vector<int> values = drawn(0);
+    for (int draw = 1; draw < kDraws && !accepts_(values, cases_.size()); ++draw) {
+      values = drawn(draw);
     }
     for (int a = 0; a < static_cast<int>(values.size()); ++a) {
       for (int b = a + 1; b < static_cast<int>(values.size()); ++b) {
@@ -84,8 +103,9 @@ class Pairwise {
     cases_.push_back(std::move(values));
   }
 
-  // The possible value that covers most missing pairs with the values already set; ties by chance.
-  int best_value(int axis, const std::vector<int>& values) {
+  // The possible value that covers most missing pairs with the values already set, ties by chance;
+  // or any possible one.
+  int best_value(int axis, const std::vector<int>& values, bool by_chance) {
     int best = -1;
     int best_score = -1;
     const int start = static_cast<int>(random_() % static_cast<unsigned>(sizes_[at(axis)]));
@@ -101,6 +121,7 @@ class Pairwise {
           ++score;
         }
       }
+      if (by_chance && score >= 0) return value;
       if (score > best_score) {
         best = value;
         best_score = score;
@@ -112,6 +133,7 @@ class Pairwise {
   std::vector<int> sizes_;
   std::set<AxisPair> impossible_;
   std::mt19937_64 random_;
+  Accepts accepts_;
   std::set<AxisPair> missing_;
   std::size_t required_ = 0;
   std::vector<std::vector<int>> cases_;

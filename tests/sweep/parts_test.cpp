@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "generator/generate.h"
 #include "quantizer/parts.h"
 #include "runtime/verify/random.h"
 #include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -102,16 +100,13 @@ Op problem_of(const PartsCase& from, std::uint64_t seed) {
   return op;
 }
 
-class Parts : public testing::Test {
+class Parts : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   // With the rules' plan, and with each of `changes` of it.
   template <class Op, class P>
   static void expect_right(const std::vector<void (*)(P&)>& changes) {
     std::uint64_t seed = 1;
+    std::vector<SweepCase> cases;
     for (const PartsCase& from : parts_cases()) {
       for (std::size_t change = 0; change <= changes.size(); ++change, ++seed) {
         const Op op = problem_of<Op>(from, seed);
@@ -130,8 +125,11 @@ class Parts : public testing::Test {
         if (from.page_tokens > 0) {
           each.input.page_order = kPageOrders[1 + seed % (kPageOrders.size() - 1)];
         }
-        EXPECT_EQ(failure_of(each, *sweep_backend(seed), sweep_gpu()), "") << each.name;
+        cases.push_back(each);
       }
+    }
+    for (const SweepCase& each : a_third(cases)) {
+      EXPECT_EQ(failure_of(each, *sweep_backend(each.input.seed), sweep_gpu()), "") << each.name;
     }
   }
 };
@@ -271,26 +269,18 @@ TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
   const auto op = problem_of<AttentionDecode>(parts_cases()[1], 2);
   const AttentionData data = make_attention_data(op, {.seed = 31});
-  const AttentionResult reference =
-      reference_attention(data, static_cast<double>(softmax_scale(op)));
+  const AttentionResult reference = reference_of(op, data);
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
-        std::pair{"+ Rows::kFormat.part.first_channel", ""},
-        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{" % kPageTokens) + word(kFirstWord)", " % kPageTokens)"},
-        std::pair{"place_of(channel), row[j]", "channel, row[j]"},
-        std::pair{"raw_query() + h * kHeadDim + i", "query() + h * kHeadDim + i"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_TRUE(fault_is_found([&] {
-      const AttentionOutput output = execute(backend, *kernel, wrong, op, plan, data);
-      return compare(reference.out, output.out, op.dtype).ok;
-    })) << place
-        << ": " << instead;
-  }
+  const Fault faults[] = {
+      {"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
+      {"+ Rows::kFormat.part.first_channel", ""},
+      {"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+      {" % kPageTokens) + word(kFirstWord)", " % kPageTokens)"},
+      {"place_of(channel), row[j]", "channel, row[j]"},
+      {"raw_query() + h * kHeadDim + i", "query() + h * kHeadDim + i"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
@@ -298,45 +288,31 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInDecodedKeys) {
   const AttentionData data = make_dequantize_data(op, {.seed = 32});
   const DequantizeResult reference = reference_dequantize(data);
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
-        std::pair{"kChannels.at[kPart.first_channel + channel]", "kPart.first_channel + channel"},
-        std::pair{"pairs[i / 2] >> i % 2 * 16", "pairs[i / 2]"},
-        std::pair{"kFormat.part.first_channel == 0", "kFormat.part.first_channel < 0"},
-        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_TRUE(fault_is_found([&] {
-      const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-      return judge_dequantize(data, reference, output).comparison.ok;
-    })) << place
-        << ": " << instead;
-  }
+  const Fault faults[] = {
+      {"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
+      {"kChannels.at[kPart.first_channel + channel]", "kPart.first_channel + channel"},
+      {"pairs[i / 2] >> i % 2 * 16", "pairs[i / 2]"},
+      {"kFormat.part.first_channel == 0", "kFormat.part.first_channel < 0"},
+      {"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+      {"row(token) +\n             word(kFirstWord)", "row(token)"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return judge_dequantize(data, reference, faulty.run_dequantize(data)).comparison.ok;
+  });
 }
 
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
   const auto op = problem_of<KvAppend>(parts_cases()[0], 1);
   const AppendData data = make_append_data(op, {.seed = 33});
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
-        std::pair{"number_of(t), channel_of<Operand, Plan>(channel)", "number_of(t), channel"},
-        std::pair{"load_global(row + channel_of<Operand, Plan>(channel))",
-                  "load_global(row + channel)"},
-        std::pair{"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
-        std::pair{"row(token) +\n             word(kFirstWord)", "row(token)"},
-        std::pair{"(args, token_block, share - kShares)", "(args, token_block, share)"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_TRUE(fault_is_found([&] {
-      return judge_append(data, execute(backend, *kernel, wrong, op, plan, data)).ok;
-    })) << place;
-  }
+  const Fault faults[] = {
+      {"kChannels.at[kPart.first_channel + channel]", "kChannels.at[channel]"},
+      {"number_of(t), channel_of<Operand, Plan>(channel)", "number_of(t), channel"},
+      {"load_global(row + channel_of<Operand, Plan>(channel))", "load_global(row + channel)"},
+      {"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
+      {"row(token) +\n             word(kFirstWord)", "row(token)"},
+      {"(args, token_block, share - kShares)", "(args, token_block, share)"}};
+  expect_faults_found(op, plan, faults,
+                      [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
 }
 
 }  // namespace

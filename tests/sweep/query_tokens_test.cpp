@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -59,11 +58,8 @@ bool untouched(const AttentionOutput& rows) {
          std::all_of(rows.lse.begin(), rows.lse.end(), [](float lse) { return lse != lse; });
 }
 
-class QueryTokens : public testing::TestWithParam<Plan> {
+class QueryTokens : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   // With these splits, merged by the last block where the dataflow has one.
   static Kernel kernel(const AttentionDecode& op, int splits = 2) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
@@ -218,10 +214,8 @@ TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
         const AttentionData data =
             make_attention_data(op, {.seed = 78, .lengths = LengthPattern::ragged});
         const AttentionOutput output = Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
-        const AttentionResult reference =
-            reference_attention(data, static_cast<double>(softmax_scale(op)));
-        EXPECT_TRUE(compare(reference.out, output.out, op.dtype).ok);
-        EXPECT_TRUE(compare_lse(reference.lse, output.lse, op.dtype).ok);
+        const AttentionResult reference = reference_of(op, data);
+        EXPECT_TRUE(is_right(reference, output, op.dtype));
       }
     }
   }

@@ -223,7 +223,8 @@ TEST_P(Rows, OneTooManyIsFound) {
   message_of([&] { exact(*kernel, rows); }, ErrorKind::device);
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, Rows, testing::Range(std::size_t{0}, all_made().size()));
+INSTANTIATE_TEST_SUITE_P(Of, Rows, testing::Range(std::size_t{0}, all_made().size()),
+                         [](const auto& each) { return test_name(all_made()[each.param].name); });
 
 // One row is known when the kernel is made: the argument is not looked at.
 TEST(OneRow, IsNotAskedFor) {

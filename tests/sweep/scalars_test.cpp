@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -46,11 +45,8 @@ AttentionDecode numbers(By by) {
   return op;
 }
 
-class Scalars : public testing::TestWithParam<By> {
+class Scalars : public SweepTest<testing::TestWithParam<By>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static AttentionOutput run(const AttentionData& data, const AttentionDecode& op, int splits = 1) {
     auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.threads = 64;
@@ -58,8 +54,7 @@ class Scalars : public testing::TestWithParam<By> {
     return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);
   }
   static void expect_right(const AttentionData& data, const AttentionDecode& op) {
-    const AttentionResult reference =
-        reference_attention(data, static_cast<double>(softmax_scale(op)));
+    const AttentionResult reference = reference_of(op, data);
     for (const int splits : {1, 3}) {
       const AttentionOutput output = run(data, op, splits);
       const Comparison of_out = compare(reference.out, output.out, op.dtype);

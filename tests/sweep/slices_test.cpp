@@ -12,12 +12,8 @@
 namespace vqgen::test {
 namespace {
 
-class Slices : public testing::TestWithParam<bool> {  // int8 entries
+class Slices : public SweepTest<testing::TestWithParam<bool>> {  // int8 entries
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   // 37 outputs, and columns that end within a step.
   Gemv problem(int bits, int rows = 3, int in_features = 1160) const {
     Gemv op;

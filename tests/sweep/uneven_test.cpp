@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/profiles.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/uneven_channels.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -46,11 +45,8 @@ AttentionDecode problem_of(Keys keys, DType dtype, int head_dim, int query_heads
   return op;
 }
 
-class Uneven : public testing::TestWithParam<Keys> {
+class Uneven : public SweepTest<testing::TestWithParam<Keys>> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
   static AttentionOutput run(const AttentionDecode& op, const AttentionData& data) {
     auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.threads = 64;

@@ -26,12 +26,7 @@ AttentionDecode problem() {
   return op;
 }
 
-class ValueLanes : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-};
+class ValueLanes : public SweepTest<testing::TestWithParam<Case>> {};
 
 TEST_P(ValueLanes, AreSixOf96Channels) {
   AttentionDecode op = problem();

@@ -2,7 +2,6 @@
 // kernels read of entries and codes.
 #include <gtest/gtest.h>
 
-#include "generator/generate.h"
 #include "runtime/verify/reference_append.h"
 #include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
@@ -61,12 +60,8 @@ Op problem_of(const WideCase& from) {
   return op;
 }
 
-class Wide : public testing::Test {
+class Wide : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   template <class Op>
   static void expect_right(const WideCase& from, std::uint64_t seed) {
     const Op op = problem_of<Op>(from);
@@ -106,36 +101,25 @@ TEST_F(Wide, WrongPiecesAndStagesAreFound) {
   const AttentionData data = make_dequantize_data(op, {.seed = 31});
   const DequantizeResult reference = reference_dequantize(data);
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"s % kPieces);", "0);"},
-        std::pair{"* kResiduals + stage) * kBits", "* kResiduals) * kBits"},
-        std::pair{"load_constant(entry + piece)", "load_constant(entry)"},
-        std::pair{"kEntries + number) * kEntryPieces", "kEntries + number)"}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    const DequantizeOutput output = execute(backend, *kernel, wrong, op, plan, data);
-    EXPECT_FALSE(judge_dequantize(data, reference, output).comparison.ok)
-        << place << ": " << instead;
-  }
+  const Fault faults[] = {{"s % kPieces);", "0);"},
+                          {"* kResiduals + stage) * kBits", "* kResiduals) * kBits"},
+                          {"load_constant(entry + piece)", "load_constant(entry)"},
+                          {"kEntries + number) * kEntryPieces", "kEntries + number)"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return judge_dequantize(data, reference, faulty.run_dequantize(data)).comparison.ok;
+  });
 }
 
 TEST_F(Wide, WrongDistancesAndResidualsAreFound) {
   const auto op = problem_of<KvAppend>(wide_cases()[0]);
   const AppendData data = make_append_data(op, {.seed = 41});
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
-  Backend& backend = *sweep_backend();
-  const KernelSource right = generate(op, plan, sweep_gpu(), backend.machine(), {});
-  for (const auto& [place, instead] :
-       {std::pair{"load_global(from + piece), share_", "load_global(from), share_"},
-        std::pair{"load(from + first + i)", "load(from)"},
-        std::pair{"x + piece * kPiece + d", "x + d"},
-        std::pair{"store_shared(at, load_shared(at) - taken[d]);", ""}}) {
-    const KernelSource wrong = with_fault(right, place, instead);
-    const auto kernel = backend.load(backend.compile(wrong), wrong);
-    EXPECT_FALSE(judge_append(data, execute(backend, *kernel, wrong, op, plan, data)).ok) << place;
-  }
+  const Fault faults[] = {{"load_global(from + piece), share_", "load_global(from), share_"},
+                          {"load(from + first + i)", "load(from)"},
+                          {"x + piece * kPiece + d", "x + d"},
+                          {"store_shared(at, load_shared(at) - taken[d]);", ""}};
+  expect_faults_found(op, plan, faults,
+                      [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
 }
 
 }  // namespace

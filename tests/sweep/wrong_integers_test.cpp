@@ -16,12 +16,8 @@ constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
 constexpr std::size_t kGuard = 4096;
 
-class WrongIntegers : public testing::Test {
+class WrongIntegers : public SweepTest<> {
  protected:
-  void SetUp() override {
-    if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
-  }
-
   // One launch with `wrong` in place of the integers of `args.*member`.
   template <class Args>
   struct Change {

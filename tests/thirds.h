@@ -1,0 +1,59 @@
+// A run with VQGEN_SWEEP_THIRD takes a third of the cases of what takes long (scripts/test.sh).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+
+namespace vqgen::test {
+
+// The number that a variable has, `otherwise` without it. Error(bad_input) unless it is at most
+// `most`.
+inline std::uint64_t number_of(const char* variable, std::uint64_t otherwise, std::uint64_t most) {
+  const char* const given = std::getenv(variable);
+  if (given == nullptr) return otherwise;
+  std::uint64_t number = 0;
+  const char* const end = given + std::strlen(given);
+  const auto [stopped, error] = std::from_chars(given, end, number);
+  if (error != std::errc() || stopped != end || number > most) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: '{}' is no whole number up to {}; give one",
+                                                  variable, given, most));
+  }
+  return number;
+}
+
+// The third of the cases that runs, from 1; 0 runs all.
+inline std::uint64_t sweep_third() {
+  static const std::uint64_t third = number_of("VQGEN_SWEEP_THIRD", 0, 3);
+  return third;
+}
+
+// Each third of the cases, one of them at least; all of them for 0.
+template <class T>
+std::vector<T> a_third(std::span<const T> cases, std::uint64_t third) {
+  const std::size_t parts = third == 0 ? 1 : std::min<std::size_t>(3, cases.size());
+  std::vector<T> taken;
+  for (std::size_t i = third == 0 ? 0 : (third - 1) % parts; i < cases.size(); i += parts) {
+    taken.push_back(cases[i]);
+  }
+  return taken;
+}
+template <class T>
+std::vector<T> a_third(std::initializer_list<T> cases) {
+  return a_third(std::span<const T>(cases.begin(), cases.size()), sweep_third());
+}
+template <class Cases>
+auto a_third(const Cases& cases) {
+  return a_third(std::span<const typename Cases::value_type>(cases), sweep_third());
+}
+
+}  // namespace vqgen::test
