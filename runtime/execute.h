@@ -3,7 +3,7 @@
 #pragma once
 
 #include "runtime/device_call.h"
-#include "runtime/verify/hard_input.h"
+#include "runtime/ops/ops.h"
 
 namespace vqgen {
 
@@ -17,44 +17,23 @@ inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSourc
 }
 
 // `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Gives AttentionOutput, AppendResult, DequantizeOutput, ScalarResult, or
-// [rows][out_features] of a product. Error(verification_failed) where the kernel wrote to its
-// inputs or left counters of its workspace that are not 0, Error(device) on faults.
-template <class Op, class Data>
-auto execute(Backend& backend, LoadedKernel& kernel, const KernelSource& source, const Op& op,
-             const Plan& plan, const Data& data, Misalignment misalignment = {}) {
+// problem. Error(verification_failed) where the kernel wrote to its inputs or left counters of its
+// workspace that are not 0, Error(device) on faults.
+template <class Op>
+typename OpTraits<Op>::Output execute(Backend& backend, LoadedKernel& kernel,
+                                      const KernelSource& source, const Op& op, const Plan& plan,
+                                      const typename OpTraits<Op>::Data& data,
+                                      Misalignment misalignment = {}) {
   DeviceCall call(backend, op, data, misalignment);
   launch_all(backend, kernel, source, call.args(plan).front());
   call.require_kept();
-  if constexpr (std::is_same_v<Op, AttentionDecode> || std::is_same_v<Op, AttentionMerge>) {
-    return call.attention_output();
-  } else if constexpr (std::is_same_v<Op, KvAppend>) {
-    return call.append_output();
-  } else if constexpr (std::is_same_v<Op, KvDequantize>) {
-    return call.dequantize_output();
-  } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
-    return call.scalar_output(data);
-  } else {
-    return call.linear_output();
-  }
+  return call.output(op, data);
 }
 
 // Drawn for the op.
 template <class Op>
-auto hard_data(const Op& op, const HardInput& input) {
-  if constexpr (std::is_same_v<Op, AttentionDecode>) {
-    return make_attention_data(op, input);
-  } else if constexpr (std::is_same_v<Op, KvAppend>) {
-    return make_append_data(op, input);
-  } else if constexpr (std::is_same_v<Op, KvDequantize>) {
-    return make_dequantize_data(op, input);
-  } else if constexpr (std::is_same_v<Op, AttentionMerge>) {
-    return make_merge_data(op, input);
-  } else if constexpr (std::is_base_of_v<ScalarMatrix, Op>) {
-    return make_scalar_data(op, input);
-  } else {
-    return make_linear_data(op, input);
-  }
+typename OpTraits<Op>::Data hard_data(const Op& op, const HardInput& input) {
+  return OpTraits<Op>::hard_data(op, input);
 }
 
 }  // namespace vqgen

@@ -8,15 +8,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "core/gpu/gpu_spec.h"
 #include "runtime/device_call.h"
 #include "runtime/rotation.h"
-#include "runtime/verify/compare.h"
 #include "runtime/verify/hard_input.h"
-#include "runtime/verify/reference_attention.h"
 
 namespace vqgen {
 
@@ -111,8 +108,6 @@ class Measurer {
   const Rotation& rotation() const { return rotation_; }
 
  private:
-  std::unique_ptr<DeviceCall> uploaded() const;
-  Comparison compare_output() const;
   // Of the calls that a replay times, each on the next places.
   std::vector<Launch> launches(const CompiledPlan& candidate, CodebookCaching codebooks);
 
@@ -120,9 +115,8 @@ class Measurer {
   GpuSpec gpu_;
   Problem problem_;
   MeasureOptions options_;
-  std::variant<AttentionData, LinearData, AppendData, MergeData, ScalarData> data_;
-  std::variant<std::monostate, AttentionResult, DequantizeResult, ScalarResult, std::vector<double>>
-      reference_;
+  std::function<std::unique_ptr<DeviceCall>()> upload_;  // hard data of the problem
+  std::function<ItemReport()> judge_;                    // what call_ left
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;
   Rotation rotation_;

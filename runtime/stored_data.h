@@ -6,7 +6,7 @@
 
 #include "core/problem/config.h"
 #include "quantizer/bundle.h"
-#include "runtime/verify/hard_input.h"
+#include "runtime/ops/ops.h"
 
 namespace vqgen {
 
@@ -19,24 +19,17 @@ struct NamedBundle {
 };
 
 // The data of one call of the problem. Error(bad_input) names `where` and what differs: formats,
-// element type, heads, head_dim, tokens, and of attention the number of queries.
-
-// One query token a sequence, whatever the problem takes.
-AttentionData stored_data(const AttentionDecode& op, const BundleItem& item,
-                          const std::string& where, const HardInput& input);
-// Each stored cache whole, whatever its queries are.
-AttentionData stored_data(const KvDequantize& op, const BundleItem& item, const std::string& where,
-                          const HardInput& input);
-// Where the bundle stores no x, it is drawn.
-LinearData stored_data(const Linear& op, const BundleItem& item, const std::string& where,
-                       const HardInput& input);
-// Of these a bundle holds nothing: always an Error.
-AppendData stored_data(const KvAppend& op, const BundleItem& item, const std::string& where,
-                       const HardInput& input);
-ScalarData stored_data(const ScalarMatrix& op, const BundleItem& item, const std::string& where,
-                       const HardInput& input);
-MergeData stored_data(const AttentionMerge& op, const BundleItem& item, const std::string& where,
-                      const HardInput& input);
+// element type, heads, head_dim, tokens, and of attention the number of queries; that of an op for
+// which a bundle holds nothing, always.
+template <class Op>
+typename OpTraits<Op>::Data stored_data(const Op& op, const BundleItem& item,
+                                        const std::string& where, const HardInput& input) {
+  if constexpr (requires { OpTraits<Op>::kNoBundle; }) {
+    throw Error(ErrorKind::bad_input, where + ": " + OpTraits<Op>::kNoBundle);
+  } else {
+    return OpTraits<Op>::stored_data(op, item, where, input);
+  }
+}
 
 // Of an item without its data, as of one that is to be made: Error(bad_input) where formats,
 // element type or sizes are not the config's, or its op reads no bundle.

@@ -27,14 +27,16 @@ LAYERS = {
     "runtime/backend": ["core", "runtime/backend"],
     "runtime/backend/cuda": ["core", "runtime/process", "runtime/backend", "runtime/backend/cuda"],
     "runtime/backend/host": ["core", "runtime/process", "runtime/backend", "runtime/backend/host"],
-    "runtime": BELOW_RUNTIME + ["runtime"],
+    "runtime": BELOW_RUNTIME + ["runtime", "runtime/ops"],
+    "runtime/ops": BELOW_RUNTIME + ["runtime", "runtime/ops"],
     "runtime/training": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training"],
-    "runtime/library": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training",
-                                        "runtime/library"],
-    "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/tuning"],
+    "runtime/library": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/ops",
+                                        "runtime/training", "runtime/library"],
+    "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/ops", "runtime/tuning"],
     "include": ["include"],
     "python/src": ["python/src"],
-    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training", "runtime/tuning", "cli"],
+    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/ops", "runtime/training",
+                            "runtime/tuning", "cli"],
 }
 
 # Headers of others -> the only folders that may include them.
@@ -49,7 +51,7 @@ OUTSIDE = [
     (r"fmt/.*|nlohmann/.*", [layer for layer in LAYERS if layer != "include"]),
     (r"gtest/.*|gmock/.*|benchmark/.*", []),
     (r"Python\.h", ["python/src"]),
-    (r"vqgen/.*", ["include", "python/src", "runtime/library"]),
+    (r"vqgen/.*", ["include", "python/src", "runtime/library", "runtime/ops"]),
 ]
 
 # What host layers may see of the templates, and which one sees more.
@@ -77,6 +79,10 @@ MACHINE_ONLY = [
     (r"\b__\w+", "a builtin or compiler keyword"),
     (r"\b(threadIdx|blockIdx|blockDim|gridDim|warpSize)\b", "a CUDA variable"),
 ]
+
+# What results are judged by shares no code with the kernels, nor with what makes or launches them.
+REFERENCES = r"runtime/(ops/\w+/(reference|hard_data)|verify/\w+)\.(h|cpp)"
+SEEN_BY_REFERENCES = (r"core/.*|runtime/(ops/\w+/reference|verify/\w+)\.h", r"[a-z_]+|fmt/.*|unistd\.h")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 SOURCES = {".h", ".hpp", ".cpp", ".cuh", ".cu", ".def"}
@@ -111,6 +117,8 @@ def without_comments(text):
 def host_include_fault(root, path, quoted, angled):
     """The rule that an include of a host file breaks, or None."""
     layer = layer_of(path)
+    if matches(REFERENCES, path) and not matches(SEEN_BY_REFERENCES[0 if quoted else 1], quoted or angled):
+        return f"{quoted or angled}: a reference sees core/ and other references alone"
     if quoted:
         target = layer_of(quoted)
         if not (root / quoted).is_file():
@@ -207,6 +215,11 @@ SEEDS = {
                     ('#include "cli/a.h"', 1), ("#include <dlfcn.h>", 1)],
     "runtime/library/a.h": [('#include "runtime/a.h"', 0), ("#include <vqgen/vqgen.h>", 0),
                             ('#include "quantizer/train/a.h"', 0)],
+    "runtime/ops/a/op.h": [("#include <vqgen/launch.h>", 0), ('#include "runtime/a.h"', 0),
+                           ('#include "runtime/library/a.h"', 1), ("#include <vq/args/a.h>", 0)],
+    "runtime/ops/a/reference.cpp": [("#include <vq/layout/a.h>", 1), ('#include "core/a.h"', 0),
+                                    ('#include "runtime/a.h"', 1), ("#include <cmath>", 0),
+                                    ("#include <vqgen/launch.h>", 1)],
     "runtime/b.h": [('#include "runtime/library/a.h"', 1), ('#include "quantizer/train/a.h"', 1), ("#include <vqgen/vqgen.h>", 1)],
     "include/vqgen/vqgen.hpp": [("#include <vqgen/vqgen.h>", 0), ("#include <memory>", 0),
                                 ('#include "core/a.h"', 1), ("#include <fmt/format.h>", 1)],

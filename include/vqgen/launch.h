@@ -224,6 +224,15 @@ VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linea
 VQGEN_API vqgen_status vqgen_scalar_launch(const vqgen_op* op, const vqgen_scalar_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
 
+/* For bindings: the arrays that an op ("attention_decode") may take, as JSON, in the order of
+ * calls. Each has "name" as in the op's description; "offset" of its pointer in the op's struct of
+ * arguments, in bytes, but where it stands in an array of the caller's; whether it is "written",
+ * "optional" (null means something) and "conditional" (of some configs); "free", a dimension whose
+ * size is the call's, from "least" on, or -1, in configs that take the argument "free_with"; and
+ * how many leading dimensions are "strided". "" where there is no such op. Lives as long as the
+ * library. */
+VQGEN_API const char* vqgen_arguments(const char* op);
+
 /* Errors of a matrix after int8 and back. */
 typedef struct vqgen_scalar_errors {
   double l2;         /* root of the summed squared differences */

@@ -1,98 +1,14 @@
 #include "python/src/arguments.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "python/src/overlap.h"
 
 namespace vqgen::python {
 namespace {
-
-constexpr Slot codes(const char* name, bool written) {
-  return {.name = name,
-          .written = written,
-          .free_dimension = 2,
-          .strided_dimensions = 2,
-          .cache_codes = true};
-}
-constexpr Slot raw(const char* name, bool written) {
-  return {.name = name, .written = written, .strided_dimensions = 2};
-}
-
-constexpr Slot kAttention[] = {
-    {"query"},
-    {.name = "out", .written = true},
-    {.name = "lse", .written = true},
-    codes("keys.codes", false),
-    {"keys.codebooks"},
-    {"keys.scales"},
-    codes("values.codes", false),
-    {"values.codebooks"},
-    {"values.scales"},
-    {"key_smooth"},
-    raw("raw_keys", false),
-    raw("raw_values", false),
-    {"lengths"},
-    {"recent_counts"},
-    {"sinks"},
-    {"query_start"},
-    {.name = "new_keys", .optional = true},
-    {.name = "new_values", .optional = true},
-    {"block_table"},
-};
-constexpr std::size_t kQueryStart = 15;  // in kAttention
-constexpr Slot kAppend[] = {
-    {"new_keys"},
-    {"new_values"},
-    {"positions"},
-    {.name = "counts", .optional = true},
-    codes("keys.codes", true),
-    {"keys.codebooks"},
-    {"keys.scales"},
-    codes("values.codes", true),
-    {"values.codebooks"},
-    {"values.scales"},
-    {"key_smooth"},
-    raw("raw_keys", true),
-    raw("raw_values", true),
-    {"block_table"},
-};
-constexpr Slot kDecode[] = {
-    {.name = "out_keys", .written = true, .free_dimension = 2, .least = 0},
-    {.name = "out_values", .written = true, .free_dimension = 2, .least = 0},
-    codes("keys.codes", false),
-    {"keys.codebooks"},
-    {"keys.scales"},
-    codes("values.codes", false),
-    {"values.codebooks"},
-    {"values.scales"},
-    {"key_smooth"},
-    raw("raw_keys", false),
-    raw("raw_values", false),
-    {"lengths"},
-    {"recent_counts"},
-    {"sinks"},
-    {"block_table"},
-};
-constexpr Slot rows(const char* name, bool written = false) {
-  return {.name = name, .written = written, .free_dimension = 0, .least = 0};
-}
-constexpr Slot kMerge[] = {
-    rows("out", true), rows("lse", true), rows("outs.0"), rows("lses.0"), rows("outs.1"),
-    rows("lses.1"),    rows("outs.2"),    rows("lses.2"), rows("outs.3"), rows("lses.3"),
-    rows("outs.4"),    rows("lses.4"),    rows("outs.5"), rows("lses.5"), rows("outs.6"),
-    rows("lses.6"),    rows("outs.7"),    rows("lses.7"),
-};
-constexpr Slot kLinear[] = {
-    rows("x"),          rows("y", true),   {"weights.codes"}, {"weights.codebooks"},
-    {"weights.scales"}, {"output_scales"}, {"expert_rows"},
-};
-
-constexpr Slot kScalar[] = {rows("from"), rows("to", true), {"scales"}};
-
-static_assert(std::max({std::size(kAttention), std::size(kAppend), std::size(kDecode),
-                        std::size(kMerge), std::size(kLinear), std::size(kScalar)}) == kMostSlots);
 
 // Types that a description's word stands for: unsigned words may come as signed ones, and 16-bit
 // numbers as their bits, since not every library has all of them.
@@ -117,7 +33,7 @@ std::string shape_words(const Expected& expected) {
 }
 
 [[noreturn]] void refuse(const Slot& slot, const std::string& what) {
-  throw bad_input(std::string("'") + slot.name + "' " + what);
+  throw bad_input("'" + slot.name + "' " + what);
 }
 
 bool has_shape(const Expected& expected, const DLTensor& view) {
@@ -173,31 +89,46 @@ void judge(const Slot& slot, const Expected& expected, const DLDevice& device,
 
 }  // namespace
 
-std::span<const Slot> slots_of(Kind kind) {
-  if (kind == Kind::attention) return kAttention;
-  if (kind == Kind::append) return kAppend;
-  if (kind == Kind::decode) return kDecode;
-  if (kind == Kind::merge) return kMerge;
-  if (kind == Kind::scalar) return kScalar;
-  return kLinear;
+const std::vector<Slot>& slots_of(const std::string& op) {
+  static std::map<std::string, std::vector<Slot>> all;
+  const auto [found, first] = all.try_emplace(op);
+  if (!first) return found->second;
+  for (const auto& each : nlohmann::json::parse(vqgen_arguments(op.c_str()))) {
+    found->second.push_back({.name = each.at("name"),
+                             .written = each.at("written"),
+                             .optional = each.at("optional"),
+                             .free_dimension = each.at("free"),
+                             .least = each.at("least"),
+                             .free_with = each.at("free_with"),
+                             .strided_dimensions = each.at("strided"),
+                             .cache_codes = each.value("cache", false),
+                             .offset = each.value("offset", std::int64_t{-1})});
+  }
+  return found->second;
+}
+
+int Signature::slot(const char* name) const {
+  const auto found = std::find_if(slots->begin(), slots->end(),
+                                  [&](const Slot& each) { return each.name == name; });
+  return found == slots->end() ? -1 : static_cast<int>(found - slots->begin());
 }
 
 Signature read_signature(const char* description, DLDevice device) {
   const auto json = nlohmann::json::parse(description);
   Signature signature;
   signature.op = json.at("problem").at("op").get<std::string>();
-  signature.kind = signature.op == "attention_decode"   ? Kind::attention
-                   : signature.op == "kv_append"        ? Kind::append
-                   : signature.op == "kv_dequantize"    ? Kind::decode
-                   : signature.op == "attention_merge"  ? Kind::merge
-                   : signature.op.starts_with("scalar") ? Kind::scalar
-                                                        : Kind::linear;
+  signature.slots = &slots_of(signature.op);
   signature.device = device;
   const auto& shape = json.at("problem").at("shape");
   signature.tokens = shape.value("tokens", std::int64_t{0});
   signature.writes_scales = shape.value("scales", "given") == "computed";
   signature.page_tokens = shape.value("page_tokens", std::int64_t{0});
-  for (const Slot& slot : slots_of(signature.kind)) {
+  signature.keys = signature.slot("keys.codes");
+  signature.values = signature.slot("values.codes");
+  signature.block_table = signature.slot("block_table");
+  signature.raw_keys = signature.slot("raw_keys");
+  signature.raw_values = signature.slot("raw_values");
+  for (const Slot& slot : *signature.slots) {
     std::optional<Expected>& expected = signature.expected.emplace_back();
     for (const auto& each : json.at("arguments")) {
       if (each.at("name") != slot.name) continue;
@@ -210,19 +141,18 @@ Signature read_signature(const char* description, DLDevice device) {
       }
     }
   }
-  // Only the device knows how many rows of several query tokens count.
-  if (signature.kind == Kind::attention && signature.expected[kQueryStart]) {
-    for (const std::size_t rows :
-         {std::size_t{0}, std::size_t{1}, std::size_t{2}, kQueryStart + 1, kQueryStart + 2}) {
-      signature.expected[rows]->free_dimension = 0;
-      signature.expected[rows]->least = 0;
+  for (std::size_t i = 0; i < signature.expected.size(); ++i) {
+    const std::string& with = (*signature.slots)[i].free_with;
+    if (with.empty() || !signature.expected[i]) continue;
+    if (!signature.expected[static_cast<std::size_t>(signature.slot(with.c_str()))]) {
+      signature.expected[i]->free_dimension = -1;
     }
   }
   return signature;
 }
 
 Arguments::Arguments(const Signature& signature, std::span<PyObject* const> given, void* stream) {
-  slots_ = slots_of(signature.kind);
+  slots_ = *signature.slots;
   given_.resize(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
@@ -234,15 +164,16 @@ Arguments::Arguments(const Signature& signature, std::span<PyObject* const> give
       continue;
     }
     if (!expected) refuse(slot, "is given, and the config has none; leave it out");
-    given_[i].emplace(given[i], slot.name, stream);
+    given_[i].emplace(given[i], slot.name.c_str(), stream);
     judge(slot, *expected, signature.device, *given_[i]);
   }
   judge_overlaps(signature);
+  judge_sizes(signature);
 }
 
 // Merged results may take the place of a part's, as a whole.
-bool Arguments::may_share(Kind kind, std::size_t written, std::size_t other) const {
-  return kind == Kind::merge && written < 2 && other >= 2 && written == other % 2 &&
+bool Arguments::may_share(std::size_t written, std::size_t other) const {
+  return slots_[other].name.starts_with(slots_[written].name + "s.") &&
          given_[written]->data() == given_[other]->data();
 }
 
@@ -259,36 +190,34 @@ void Arguments::judge_overlaps(const Signature& signature) const {
     }
     for (std::size_t other = 0; other < given_.size(); ++other) {
       if (other == i || !regions[other] || !regions[i]->meets(*regions[other]) ||
-          may_share(signature.kind, i, other)) {
+          may_share(i, other)) {
         continue;
       }
-      refuse(slots_[i], std::string("is written, and shares memory with '") + slots_[other].name +
+      refuse(slots_[i], "is written, and shares memory with '" + slots_[other].name +
                             "'; pass memory of its own");
     }
   }
 }
 
-void Arguments::require_rows(int slot, int as) const {
-  const auto& tensor = given_[index(slot)];
-  const std::int64_t rows = size(as, 0);
-  if (!tensor || tensor->view().shape[0] == rows) return;
-  throw bad_input("'" + std::string(slots_[index(slot)].name) + "' has " +
-                  std::to_string(tensor->view().shape[0]) + " rows, and '" +
-                  slots_[index(as)].name + "' " + std::to_string(rows) + "; make them equal");
+// What is sized by the call has one size.
+void Arguments::judge_sizes(const Signature& signature) const {
+  const std::string* first = nullptr;
+  std::int64_t wanted = 0;
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    if (!given_[i] || slots_[i].cache_codes || signature.expected[i]->free_dimension < 0) continue;
+    const int dimension = signature.expected[i]->free_dimension;
+    const std::int64_t has = given_[i]->view().shape[dimension];
+    if (first == nullptr) std::tie(first, wanted) = std::tuple(&slots_[i].name, has);
+    if (has == wanted) continue;
+    refuse(slots_[i], "has " + std::to_string(has) + (dimension == 0 ? " rows" : " tokens") +
+                          ", and '" + *first + "' " + std::to_string(wanted) + "; make them equal");
+  }
 }
 
 std::int64_t Arguments::stride(int slot, int dimension) const {
   const auto& tensor = given_[index(slot)];
   if (!tensor || tensor->view().shape[dimension] <= 1) return 0;
   return tensor->stride(dimension);
-}
-
-vqgen_quantized Arguments::quantized(int slot, bool rows) const {
-  return {.codes = data(slot),
-          .codebooks = data(slot + 1),
-          .scales = data<float>(slot + 2),
-          .batch_stride = rows ? stride(slot, 0) : 0,
-          .head_stride = rows ? stride(slot, 1) : 0};
 }
 
 // [page][head][token][word], or [page][head][group][run][token][word] of a layout: tokens of a

@@ -4,26 +4,27 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "python/src/tensor.h"
 
 namespace vqgen::python {
 
-enum class Kind { attention, append, decode, merge, linear, scalar };
-
-// An argument of a kind of op, in the order of calls.
+// An argument that an op may take, as vqgen_arguments() has it, in the order of calls.
 struct Slot {
-  const char* name;
+  std::string name;
   bool written = false;
   bool optional = false;
   int free_dimension = -1;     // whose size is the caller's to choose,
-  int least = 1;               // from this on
+  int least = 1;               // from this on,
+  std::string free_with;       // where the op takes this argument
   int strided_dimensions = 0;  // leading ones that may lie apart; those behind are contiguous
   bool cache_codes = false;    // contiguous or in pages
+  std::int64_t offset = -1;    // in the struct of arguments; -1: in an array of pointers
 };
-std::span<const Slot> slots_of(Kind kind);
-inline constexpr std::size_t kMostSlots = 19;
+// One vector an op, for good. The GIL is held.
+const std::vector<Slot>& slots_of(const std::string& op);
 
 // What a slot takes in one op; nothing where the op has no such argument.
 struct Expected {
@@ -39,15 +40,18 @@ struct Expected {
 
 // Of a prepared op's description. The device is where its arrays have to be.
 struct Signature {
-  Kind kind;
   std::string op;  // "attention_decode"
   DLDevice device;
+  const std::vector<Slot>* slots;
   std::vector<std::optional<Expected>> expected;  // a slot each
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
   bool writes_scales = false;                     // int8_quantize, where it computes them
+  // Slots of a cache; -1 without one.
+  int keys = -1, values = -1, block_table = -1, raw_keys = -1, raw_values = -1;
+  int slot(const char* name) const;  // -1 where there is none
   bool writes(std::size_t slot) const {
-    return slots_of(kind)[slot].written || (writes_scales && slot == 2);
+    return (*slots)[slot].written || (writes_scales && (*slots)[slot].name == "scales");
   }
 };
 Signature read_signature(const char* description, DLDevice device);
@@ -67,13 +71,8 @@ class Arguments {
   std::int64_t size(int slot, int dimension) const {
     return given_[index(slot)]->view().shape[dimension];
   }
-  // StatusError where a slot that is given has not `rows` rows, which the slot `as` has.
-  void require_rows(int slot, int as) const;
   // Elements between the indices of a dimension; 0 where it has one index or none.
   std::int64_t stride(int slot, int dimension) const;
-  // Codes in `slot`, with the strides of a cache of `rows`; codebooks and scales in those behind
-  // it.
-  vqgen_quantized quantized(int slot, bool rows) const;
   // Of codes in pages: their strides in bytes.
   vqgen_page_strides page_strides(int slot) const;
   // Tokens that the codes in `slot` have room for: a sequence, or a page.
@@ -82,8 +81,9 @@ class Arguments {
   const std::vector<std::optional<Tensor>>& tensors() const { return given_; }
 
  private:
-  bool may_share(Kind kind, std::size_t written, std::size_t other) const;
+  bool may_share(std::size_t written, std::size_t other) const;
   void judge_overlaps(const Signature& signature) const;
+  void judge_sizes(const Signature& signature) const;
 
   std::span<const Slot> slots_;
   static std::size_t index(int slot) { return static_cast<std::size_t>(slot); }

@@ -209,8 +209,8 @@ PyObject* launch_op(PyObject* object, PyObject* const* args, Py_ssize_t count) {
   return guarded<PyObject*>(nullptr, [&] {
     auto* const self = reinterpret_cast<OpObject*>(object);
     if (count != 4) throw bad_input("launch() takes arrays, tokens, softmax_scale and stream");
-    std::array<PyObject*, kMostSlots> given{};
-    const std::size_t slots = slots_of(self->signature.kind).size();
+    const std::size_t slots = self->signature.slots->size();
+    std::vector<PyObject*> given(slots);
     if (PyTuple_Size(args[0]) != static_cast<Py_ssize_t>(slots)) {
       throw bad_input("launch() takes " + std::to_string(slots) + " arrays, in a tuple");
     }
@@ -229,7 +229,7 @@ PyObject* launch_op(PyObject* object, PyObject* const* args, Py_ssize_t count) {
           called([&] { return PyObject_CallFunctionObjArgs(args[3], given[0], nullptr); });
       stream = stream_of(told.get());
     }
-    const Arguments arguments(self->signature, {given.data(), slots}, stream);
+    const Arguments arguments(self->signature, given, stream);
     launch(*state, *self->op, self->signature, arguments, tokens, static_cast<float>(scale),
            stream);
     return Object::borrowed(Py_None).release();
@@ -249,6 +249,12 @@ PyObject* op_bucket(PyObject* self, PyObject* count) {
   return guarded<PyObject*>(nullptr, [&] {
     return PyLong_FromLongLong(
         reinterpret_cast<OpObject*>(self)->op->bucket(integer_of(count, "count")));
+  });
+}
+
+PyObject* arguments(PyObject*, PyObject* op) {
+  return guarded<PyObject*>(nullptr, [&] {
+    return checked(PyUnicode_FromString(vqgen_arguments(text_of(op, "the op").c_str()))).release();
   });
 }
 
@@ -325,6 +331,7 @@ PyType_Slot op_slots[] = {{Py_tp_new, reinterpret_cast<void*>(new_op)},
 PyType_Spec op_spec = {"vqgen._core.Op", sizeof(OpObject), 0, Py_TPFLAGS_DEFAULT, op_slots};
 
 PyMethodDef functions[] = {
+    {"arguments", arguments, METH_O, "arguments(op) -> JSON of vqgen_arguments()"},
     {"format_fields", format_fields, METH_O, "format_fields(format) -> JSON"},
     {"scalar_errors", scalar_errors, METH_VARARGS,
      "scalar_errors(original, restored, queries) -> (l2, largest, mean_score)"},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 namespace vqgen::python {
 namespace {
@@ -17,19 +18,14 @@ std::vector<Lent> lend(const Runtime& runtime, const Arguments& arguments) {
   return lent;
 }
 
-// The slots of a cache in the calls of an op.
-struct CacheSlots {
-  int keys, values, block_table;
-};
-
 // The tokens of a call: those that are told, or all that the cache has room for and the op takes.
-std::int64_t tokens_of(const Signature& signature, const Arguments& given, CacheSlots slots,
+std::int64_t tokens_of(const Signature& slots, const Arguments& given,
                        std::optional<std::int64_t> count) {
-  const bool paged = signature.page_tokens > 0;
+  const bool paged = slots.page_tokens > 0;
   const std::int64_t room =
-      paged ? given.size(slots.block_table, 1) * signature.page_tokens
+      paged ? given.size(slots.block_table, 1) * slots.page_tokens
             : std::min(given.capacity(slots.keys), given.capacity(slots.values));
-  if (!count) return std::min(room, signature.tokens);
+  if (!count) return std::min(room, slots.tokens);
   if (*count <= room) return *count;
   throw bad_input("tokens is " + std::to_string(*count) + ", and the " +
                   (paged ? "pages of the block table" : "codes") + " have room for " +
@@ -37,8 +33,7 @@ std::int64_t tokens_of(const Signature& signature, const Arguments& given, Cache
 }
 
 // Where a call's pages stand, of a cache in pages.
-vqgen_pages pages_of(const Signature& signature, const Arguments& given, CacheSlots slots) {
-  if (signature.page_tokens == 0) return {};
+vqgen_pages pages_of(const Signature& slots, const Arguments& given) {
   const std::int64_t pages = given.size(slots.keys, 0);
   if (given.size(slots.values, 0) != pages) {
     throw bad_input("'keys.codes' has " + std::to_string(pages) + " pages, and 'values.codes' " +
@@ -51,189 +46,61 @@ vqgen_pages pages_of(const Signature& signature, const Arguments& given, CacheSl
           .values = given.page_strides(slots.values)};
 }
 
-vqgen_attention_args attention_args(const Signature& signature, const Arguments& given,
-                                    std::optional<std::int64_t> count, float softmax_scale) {
-  enum {
-    query,
-    out,
-    lse,
-    keys,
-    values = 6,
-    key_smooth = 9,
-    raw_keys,
-    raw_values,
-    lengths,
-    recent_counts,
-    sinks,
-    query_start,
-    new_keys,
-    new_values,
-    block_table
-  };
-  constexpr CacheSlots kCache{keys, values, block_table};
-  const bool rows = signature.page_tokens == 0;
-  for (const int each : {out, lse, new_keys, new_values}) given.require_rows(each, query);
-  return {.struct_bytes = sizeof(vqgen_attention_args),
-          .tokens = tokens_of(signature, given, kCache, count),
-          .query = given.data(query),
-          .out = given.data(out),
-          .lse = given.data<float>(lse),
-          .keys = given.quantized(keys, rows),
-          .values = given.quantized(values, rows),
-          .key_smooth = given.data<float>(key_smooth),
-          .raw_keys = given.data(raw_keys),
-          .raw_values = given.data(raw_values),
-          .raw_batch_stride = given.stride(raw_keys, 0),
-          .raw_head_stride = given.stride(raw_keys, 1),
-          .lengths = given.data<std::int32_t>(lengths),
-          .recent_counts = given.data<std::int32_t>(recent_counts),
-          .sinks = given.data<std::int32_t>(sinks),
-          .softmax_scale = softmax_scale,
-          .query_start = given.data<std::int32_t>(query_start),
-          .new_keys = given.data(new_keys),
-          .new_values = given.data(new_values),
-          .pages = pages_of(signature, given, kCache)};
-}
-
-vqgen_append_args append_args(const Signature& signature, const Arguments& given,
-                              std::optional<std::int64_t> count) {
-  enum {
-    new_keys,
-    new_values,
-    positions,
-    counts,
-    keys,
-    values = 7,
-    key_smooth = 10,
-    raw_keys,
-    raw_values,
-    block_table
-  };
-  constexpr CacheSlots kCache{keys, values, block_table};
-  const bool rows = signature.page_tokens == 0;
-  return {.struct_bytes = sizeof(vqgen_append_args),
-          .tokens = tokens_of(signature, given, kCache, count),
-          .new_keys = given.data(new_keys),
-          .new_values = given.data(new_values),
-          .positions = given.data<std::int32_t>(positions),
-          .counts = given.data<std::int32_t>(counts),
-          .keys = given.quantized(keys, rows),
-          .values = given.quantized(values, rows),
-          .key_smooth = given.data<float>(key_smooth),
-          .raw_keys = given.data(raw_keys),
-          .raw_values = given.data(raw_values),
-          .raw_batch_stride = given.stride(raw_keys, 0),
-          .raw_head_stride = given.stride(raw_keys, 1),
-          .pages = pages_of(signature, given, kCache)};
-}
-
-vqgen_kv_dequantize_args decode_args(const Signature& signature, const Arguments& given) {
-  enum {
-    out_keys,
-    out_values,
-    keys,
-    values = 5,
-    key_smooth = 8,
-    raw_keys,
-    raw_values,
-    lengths,
-    recent_counts,
-    sinks,
-    block_table
-  };
-  constexpr CacheSlots kCache{keys, values, block_table};
-  const bool rows = signature.page_tokens == 0;
-  const std::int64_t tokens = given.size(out_keys, 2);
-  if (given.size(out_values, 2) != tokens) {
-    throw bad_input("'out_keys' has " + std::to_string(tokens) + " tokens, and 'out_values' " +
-                    std::to_string(given.size(out_values, 2)) + "; make them equal");
+// Pointers, and of a cache its tokens and strides.
+template <class Args>
+Args args_of(const Signature& signature, const Arguments& given,
+             std::optional<std::int64_t> count = std::nullopt) {
+  Args args{};
+  args.struct_bytes = sizeof(Args);
+  for (std::size_t i = 0; i < signature.slots->size(); ++i) {
+    const std::int64_t offset = (*signature.slots)[i].offset;
+    void* const pointer = given.data(static_cast<int>(i));
+    if (offset < 0) continue;
+    std::memcpy(reinterpret_cast<char*>(&args) + offset, &pointer, sizeof(pointer));
   }
-  return {.struct_bytes = sizeof(vqgen_kv_dequantize_args),
-          .tokens = tokens_of(signature, given, kCache, tokens),
-          .out_keys = given.data(out_keys),
-          .out_values = given.data(out_values),
-          .keys = given.quantized(keys, rows),
-          .values = given.quantized(values, rows),
-          .key_smooth = given.data<float>(key_smooth),
-          .raw_keys = given.data(raw_keys),
-          .raw_values = given.data(raw_values),
-          .raw_batch_stride = given.stride(raw_keys, 0),
-          .raw_head_stride = given.stride(raw_keys, 1),
-          .lengths = given.data<std::int32_t>(lengths),
-          .recent_counts = given.data<std::int32_t>(recent_counts),
-          .sinks = given.data<std::int32_t>(sinks),
-          .pages = pages_of(signature, given, kCache)};
+  if constexpr (requires { args.pages; }) {
+    const auto [keys, values] = std::pair(signature.raw_keys, signature.raw_values);
+    args.raw_batch_stride = given.stride(keys, 0);
+    args.raw_head_stride = given.stride(keys, 1);
+    if (args.raw_batch_stride != given.stride(values, 0) ||
+        args.raw_head_stride != given.stride(values, 1)) {
+      throw bad_input("'raw_values' has other strides than 'raw_keys'; lay both out alike");
+    }
+    args.tokens = tokens_of(signature, given, count);
+    if (signature.page_tokens > 0) {
+      args.pages = pages_of(signature, given);
+    } else {
+      for (auto* const each : {&args.keys, &args.values}) {
+        const int slot = each == &args.keys ? signature.keys : signature.values;
+        each->batch_stride = given.stride(slot, 0);
+        each->head_stride = given.stride(slot, 1);
+      }
+    }
+  }
+  return args;
 }
 
 // Of as many parts as the op has; holds what the arguments point to.
 struct MergeCall {
-  MergeCall(const Signature& signature, const Arguments& given) {
-    enum { out, lse, first };
-    const std::int64_t rows = given.size(out, 0);
-    const auto slots = static_cast<int>(signature.expected.size());
-    int parts = 0;
-    for (int slot = first; slot < slots && signature.expected[static_cast<std::size_t>(slot)];
-         slot += 2, ++parts) {
-      outs[parts] = given.data(slot);
-      lses[parts] = given.data<float>(slot + 1);
-      require_rows(given, slot, rows);
-      require_rows(given, slot + 1, rows);
+  MergeCall(const Signature& signature, const Arguments& given)
+      : args(args_of<vqgen_merge_args>(signature, given)) {
+    const int first = signature.slot("outs.0");
+    while (args.parts < kMost &&
+           signature.expected[static_cast<std::size_t>(first + 2 * args.parts)]) {
+      outs[args.parts] = given.data(first + 2 * args.parts);
+      lses[args.parts] = given.data<float>(first + 2 * args.parts + 1);
+      ++args.parts;
     }
-    require_rows(given, lse, rows);
-    args = {.struct_bytes = sizeof(vqgen_merge_args),
-            .rows = rows,
-            .parts = parts,
-            .outs = outs,
-            .lses = lses,
-            .out = given.data(out),
-            .lse = given.data<float>(lse)};
+    args.rows = given.size(0, 0);
+    args.outs = outs;
+    args.lses = lses;
   }
 
-  static void require_rows(const Arguments& given, int slot, std::int64_t rows) {
-    if (given.size(slot, 0) == rows) return;
-    throw bad_input(std::string("'") + slots_of(Kind::merge)[static_cast<std::size_t>(slot)].name +
-                    "' has " + std::to_string(given.size(slot, 0)) + " rows, and 'out' " +
-                    std::to_string(rows) + "; pass as many");
-  }
-
-  const void* outs[8];
-  const float* lses[8];
+  static constexpr int kMost = 8;
+  const void* outs[kMost];
+  const float* lses[kMost];
   vqgen_merge_args args;
 };
-
-vqgen_linear_args linear_args(const Arguments& given) {
-  enum { x, y, weights, output_scales = 5, expert_rows };
-  given.require_rows(y, x);
-  return {.struct_bytes = sizeof(vqgen_linear_args),
-          .m = given.size(x, 0),
-          .x = given.data(x),
-          .y = given.data(y),
-          .weights = given.quantized(weights, false),
-          .output_scales = given.data<float>(output_scales),
-          .expert_rows = given.data<std::int32_t>(expert_rows)};
-}
-
-vqgen_scalar_args scalar_args(const Signature& signature, const Arguments& given) {
-  enum { from, to, scales };
-  given.require_rows(to, from);
-  if (signature.writes_scales && given.tensors()[scales]->read_only()) {
-    throw bad_input("'scales' is read-only, and is written");
-  }
-  return {.struct_bytes = sizeof(vqgen_scalar_args),
-          .tokens = given.size(from, 0),
-          .from = given.data(from),
-          .to = given.data(to),
-          .scales = given.data<float>(scales)};
-}
-
-// raw_keys and raw_values share their strides.
-void require_like(const Arguments& given, int keys, int values) {
-  if (given.stride(keys, 0) == given.stride(values, 0) &&
-      given.stride(keys, 1) == given.stride(values, 1)) {
-    return;
-  }
-  throw bad_input("'raw_values' has other strides than 'raw_keys'; lay both out alike");
-}
 
 template <class Args>
 void launch_as(RuntimeState& state, const Op& op, const Arguments& arguments, const Args& args,
@@ -317,24 +184,30 @@ void* RuntimeState::workspace(std::size_t bytes, void* stream) {
 void launch(RuntimeState& state, const Op& op, const Signature& signature,
             const Arguments& arguments, std::optional<std::int64_t> count, float softmax_scale,
             void* stream) {
-  switch (signature.kind) {
-    case Kind::attention:
-      require_like(arguments, 10, 11);
-      if (arguments.size(0, 0) == 0) return;  // no query token of any sequence
-      return launch_as(state, op, arguments,
-                       attention_args(signature, arguments, count, softmax_scale), stream);
-    case Kind::append:
-      require_like(arguments, 11, 12);
-      return launch_as(state, op, arguments, append_args(signature, arguments, count), stream);
-    case Kind::decode:
-      require_like(arguments, 9, 10);
-      return launch_as(state, op, arguments, decode_args(signature, arguments), stream);
-    case Kind::merge:
-      return launch_as(state, op, arguments, MergeCall(signature, arguments).args, stream);
-    case Kind::linear:
-      return launch_as(state, op, arguments, linear_args(arguments), stream);
-    case Kind::scalar:
-      return launch_as(state, op, arguments, scalar_args(signature, arguments), stream);
+  const auto as = [&](const auto& args) { launch_as(state, op, arguments, args, stream); };
+  if (signature.op == "attention_decode") {
+    if (arguments.size(0, 0) == 0) return;  // no query token of any sequence
+    auto args = args_of<vqgen_attention_args>(signature, arguments, count);
+    args.softmax_scale = softmax_scale;
+    as(args);
+  } else if (signature.op == "kv_append") {
+    as(args_of<vqgen_append_args>(signature, arguments, count));
+  } else if (signature.op == "kv_dequantize") {
+    as(args_of<vqgen_kv_dequantize_args>(signature, arguments, arguments.size(0, 2)));
+  } else if (signature.op == "attention_merge") {
+    as(MergeCall(signature, arguments).args);
+  } else if (signature.op.starts_with("scalar")) {
+    const auto scales = static_cast<std::size_t>(signature.slot("scales"));
+    if (signature.writes(scales) && arguments.tensors()[scales]->read_only()) {
+      throw bad_input("'scales' is read-only, and is written");
+    }
+    auto args = args_of<vqgen_scalar_args>(signature, arguments);
+    args.tokens = arguments.size(0, 0);
+    as(args);
+  } else {
+    auto args = args_of<vqgen_linear_args>(signature, arguments);
+    args.rows = arguments.size(0, 0);
+    as(args);
   }
 }
 

@@ -6,31 +6,59 @@ import functools
 import json
 
 from vqgen import _arrays
+from vqgen._arguments import slots
 from vqgen._errors import BadInput
 from vqgen._runtime import _CLASSES
 
-SCHEMAS = (
-    "attention(str config, Tensor query, Tensor key_codes, Tensor key_codebooks,"
-    " Tensor? key_scales, Tensor value_codes, Tensor value_codebooks, Tensor? value_scales,"
-    " Tensor lengths, *, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? recent_counts=None, Tensor? sinks=None, int? tokens=None, float softmax_scale=0.0,"
-    " Tensor? query_start=None, Tensor? new_keys=None, Tensor? new_values=None,"
-    " Tensor? block_table=None)"
-    " -> (Tensor, Tensor)",
-    "append(str config, Tensor new_keys, Tensor new_values, Tensor positions,"
-    " Tensor(a!) key_codes, Tensor key_codebooks, Tensor? key_scales, Tensor(b!) value_codes,"
-    " Tensor value_codebooks, Tensor? value_scales, *, Tensor? counts=None,"
-    " Tensor? key_smooth=None, Tensor(c!)? raw_keys=None, Tensor(d!)? raw_values=None,"
-    " int? tokens=None, Tensor? block_table=None) -> ()",
-    "dequantize(str config, Tensor key_codes, Tensor key_codebooks, Tensor? key_scales,"
-    " Tensor value_codes, Tensor value_codebooks, Tensor? value_scales, Tensor lengths, *,"
-    " int tokens, Tensor? key_smooth=None, Tensor? raw_keys=None, Tensor? raw_values=None,"
-    " Tensor? recent_counts=None, Tensor? sinks=None, bool zeroed=True, Tensor? block_table=None)"
-    " -> (Tensor, Tensor)",
-    "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)",
-    "linear(str config, Tensor x, Tensor codes, Tensor codebooks, Tensor? scales,"
-    " Tensor? output_scales, *, Tensor? expert_rows=None) -> Tensor",
-)
+# Of each op for PyTorch: the op whose arguments it takes, those that it makes, those of some configs
+# that come by position all the same, what it takes besides, and what it gives.
+_OPS = {
+    "attention": ("attention_decode", ("out", "lse"), (), "int? tokens=None, float softmax_scale=0.0",
+                  "(Tensor, Tensor)"),
+    "append": ("kv_append", (), (), "int? tokens=None", "()"),
+    "dequantize": ("kv_dequantize", ("out_keys", "out_values"), (), "int tokens, bool zeroed=True",
+               "(Tensor, Tensor)"),
+    "linear": ("gemm", ("y",), ("output_scales",), "", "Tensor"),
+}
+
+
+def _torch_name(slot):
+    return slot.replace("keys.", "key_").replace("values.", "value_").removeprefix("weights.")
+
+
+@functools.lru_cache(maxsize=None)
+def _named(op):
+    """(by position, by keyword), a dict each of the slots of the op for PyTorch by their names there."""
+    config_op, made, positional, *_ = _OPS[op]
+    both = ({}, {})
+    for name, slot in slots(config_op).items():
+        if name not in made:
+            by_keyword = (slot["conditional"] or slot["optional"]) and not (
+                name.endswith(".scales") or name in positional)
+            both[by_keyword][_torch_name(name)] = name
+    return both
+
+
+def _schema(op):
+    config_op, _, _, more, gives = _OPS[op]
+    marks = iter("abcdefgh")
+    def words(name, slot, default=""):
+        about = slots(config_op)[slot]
+        mark = f"({next(marks)}!)" if about["written"] else ""
+        return f"Tensor{mark}{'?' if about['conditional'] or about['optional'] else ''} {name}{default}"
+    first, rest = _named(op)
+    listed = ["str config", *(words(*each) for each in first.items()), "*", *([more] if more else []),
+              *(words(*each, "=None") for each in rest.items())]
+    return f"{op}({', '.join(listed)}) -> {gives}"
+
+
+def given(op: str, positional, named) -> dict:
+    """The arrays of a call of the op for PyTorch, by slots."""
+    first, rest = _named(op)
+    return dict(zip(first.values(), positional, strict=True)) | {rest[name]: each for name, each in named.items()}
+
+
+SCHEMAS = (*map(_schema, _OPS), "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
 
 
 @functools.lru_cache(maxsize=None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from vqgen import _arrays, _core
+from vqgen._arguments import (Argument, Quantized, cache_arguments, merge_arguments, parts_list, parts_of,
+                              quantized, slots)
 from vqgen._errors import BadInput
 from vqgen._paths import nvrtc_folder, path_of
 
@@ -20,38 +22,6 @@ _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")
 
 
-class Quantized(NamedTuple):
-    """A quantized tensor: packed codes, the codebooks that they index, and scales of the stages.
-
-    codes: uint32 (or int32), of a cache [batch, kv_heads, tokens, words], of one in pages
-        [pages, kv_heads, page_tokens, words], of weights [out_features, words], of experts
-        [experts, out_features, words]. Sequences, heads and pages of a cache may lie apart, and
-        tokens of one in pages, so that views of engines' tensors are taken; all else is contiguous.
-    codebooks: [units, stages, entries, vector_size] in the op's dtype; of keys in parts one axis.
-    scales: float32 [units, stages], where the format has stage_scales.
-    """
-
-    codes: Any
-    codebooks: Any
-    scales: Any = None
-
-
-class Argument(NamedTuple):
-    """An argument of an op: its shape at the largest size that the op was prepared for; 0 where a
-    caller chooses, as for pages."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
-def _quantized(name: str, tensor) -> Quantized:
-    if not isinstance(tensor, Quantized):
-        raise BadInput(f"'{name}' is of type {type(tensor).__name__}; it has to be "
-                       "vqgen.Quantized(codes, codebooks[, scales])")
-    return tensor
-
-
 class Op:
     """A prepared op. Calls take arrays of any library that speaks DLPack, without copying them, and
     queue on the stream that the library works on, unless `stream` names another. Thread-safe."""
@@ -60,6 +30,7 @@ class Op:
         self._core = core
         self._problem = self.description["problem"]
         self._dtype = self._problem["dtype"]
+        self._slots = slots(core.name)
 
     @property
     def name(self) -> str:
@@ -86,8 +57,12 @@ class Op:
         """The tokens or rows of the kernel that a call with `count` takes; 0 where none does."""
         return self._core.bucket(count)
 
-    def _launch(self, arrays, tokens, softmax_scale, stream):
-        self._core.launch(arrays, tokens, softmax_scale, _arrays.current_stream if stream is None else stream)
+    def _launch(self, arrays, tokens=None, softmax_scale=0.0, stream=None):
+        """arrays: by the names of the description; those left out, or None, are not given."""
+        if not arrays.keys() <= self._slots.keys():
+            raise BadInput(f"{self.name} has no '{next(iter(arrays.keys() - self._slots.keys()))}'")
+        self._core.launch(tuple(map(arrays.get, self._slots)), tokens, softmax_scale,
+                          _arrays.current_stream if stream is None else stream)
 
     def __repr__(self):
         return f"<vqgen {self.name}, {self.provenance}>"
@@ -128,9 +103,10 @@ class Attention(Op):
             out = _arrays.empty(query, shape, self._dtype)
         if lse is None:
             lse = _arrays.empty(query, shape[:2], "f32")
-        self._launch((query, out, lse, *_quantized("keys", keys), *_quantized("values", values),
-                      key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, query_start,
-                      new_keys, new_values, block_table), tokens, softmax_scale, stream)
+        given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, raw_keys=raw_keys,
+                     raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
+                     query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table)
+        self._launch(given | cache_arguments(keys, values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 
 
@@ -151,9 +127,9 @@ class Append(Op):
         tokens: that a sequence has room for; by default what the codes, or the pages of the block
             table, have.
         """
-        self._launch((new_keys, new_values, positions, counts, *_quantized("keys", keys),
-                      *_quantized("values", values), key_smooth, raw_keys, raw_values, block_table),
-                     tokens, 0.0, stream)
+        given = dict(new_keys=new_keys, new_values=new_values, positions=positions, counts=counts,
+                     key_smooth=key_smooth, raw_keys=raw_keys, raw_values=raw_values, block_table=block_table)
+        self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
 
 
 class Dequantize(Op):
@@ -174,7 +150,7 @@ class Dequantize(Op):
 
         Returns (out_keys, out_values). Both are made where they are not given.
         """
-        keys, values = _quantized("keys", keys), _quantized("values", values)
+        keys, values = quantized("keys", keys), quantized("values", values)
         given = {name: _arrays.shape_of(name, out, 4)[2]
                  for name, out in (("out_keys", out_keys), ("out_values", out_values)) if out is not None}
         if tokens is not None:
@@ -187,8 +163,10 @@ class Dequantize(Op):
         shape = (sizes["batch"], sizes["kv_heads"], tokens, sizes["head_dim"])
         out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
                                 for out in (out_keys, out_values))
-        self._launch((out_keys, out_values, *keys, *values, key_smooth, raw_keys, raw_values,
-                      lengths, recent_counts, sinks, block_table), tokens, 0.0, stream)
+        given = dict(out_keys=out_keys, out_values=out_values, key_smooth=key_smooth, raw_keys=raw_keys,
+                     raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
+                     block_table=block_table)
+        self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
         return out_keys, out_values
 
     def _room(self, keys, values, block_table):
@@ -220,30 +198,14 @@ class Merge(Op):
         Returns (out, lse), which are made where they are not given.
         """
         parts = self._problem["shape"]["parts"]
-        outs, lses = _parts("outs", outs, parts), _parts("lses", lses, parts)
+        outs, lses = parts_list("outs", outs, parts), parts_list("lses", lses, parts)
         shape = _arrays.shape_of("outs.0", outs[0], 3)
         if out is None:
             out = _arrays.empty(outs[0], shape, self._dtype)
         if lse is None:
             lse = _arrays.empty(outs[0], shape[:2], "f32")
-        self._launch(merge_arguments(out, lse, outs, lses), None, 0.0, stream)
+        self._launch(merge_arguments(out, lse, outs, lses), stream=stream)
         return out, lse
-
-
-def _parts(name, given, parts):
-    try:
-        given = list(given)
-    except TypeError:
-        raise BadInput(f"'{name}' is of type {type(given).__name__}, and no list of arrays") from None
-    if len(given) != parts:
-        raise BadInput(f"'{name}' has {len(given)} arrays, and the config {parts} parts")
-    return given
-
-
-def merge_arguments(out, lse, outs, lses):
-    """The slots of a merge, of which there are 8 parts."""
-    parts = [each for pair in zip(outs, lses) for each in pair]
-    return (out, lse, *parts, *[None] * (16 - len(parts)))
 
 
 class Linear(Op):
@@ -260,8 +222,8 @@ class Linear(Op):
         rows = _arrays.shape_of("x", x, 2)[0]
         if out is None:
             out = _arrays.empty(x, (rows, self._problem["shape"]["out_features"]), self._dtype)
-        self._launch((x, out, *_quantized("weights", weights), output_scales, expert_rows), None, 0.0,
-                     stream)
+        given = {"x": x, "y": out, "output_scales": output_scales, "expert_rows": expert_rows}
+        self._launch(given | parts_of("weights", quantized("weights", weights)), stream=stream)
         return out
 
 
@@ -282,7 +244,7 @@ class Scalar(Op):
             scales = _arrays.empty(matrix, (shape["channels"],), "f32")
         if out is None:
             out = _arrays.empty(matrix, size, "i8" if quantizes else self._dtype)
-        self._launch((matrix, out, scales), None, 0.0, stream)
+        self._launch({"from": matrix, "to": out, "scales": scales}, stream=stream)
         return (out, scales) if quantizes else out
 
 

@@ -14,11 +14,11 @@ import torch
 
 import vqgen
 from vqgen import _appends, _arrays, _gradients, _kmeans
+from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
-from vqgen._op_configs import SCHEMAS, cache_shape, parsed, size
+from vqgen._op_configs import SCHEMAS, cache_shape, given, parsed, size
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
-from vqgen._runtime import merge_arguments
 from vqgen._training import SEEDS, refuse_transforms
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
@@ -103,36 +103,22 @@ for _schema in SCHEMAS:
     _library.define(_schema)
 
 
-def _attention(config, query, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-               value_scales, lengths, *, key_smooth=None, raw_keys=None, raw_values=None,
-               recent_counts=None, sinks=None, tokens=None, softmax_scale=0.0, query_start=None,
-               new_keys=None, new_values=None, block_table=None):
+def _attention(config, query, *arrays, tokens=None, softmax_scale=0.0, **named):
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = query.new_empty(query.shape[:2], dtype=torch.float32)
-    _op(config, query)._launch(
-        (query, out, lse, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, query_start,
-         new_keys, new_values, block_table), tokens, softmax_scale, None)
+    _op(config, query)._launch(given("attention", (query, *arrays), named) | {"out": out, "lse": lse}, tokens,
+                               softmax_scale)
     return out, lse
 
 
-def _append(config, new_keys, new_values, positions, key_codes, key_codebooks, key_scales,
-            value_codes, value_codebooks, value_scales, *, counts=None, key_smooth=None,
-            raw_keys=None, raw_values=None, tokens=None, block_table=None):
-    _op(config, new_keys)._launch(
-        (new_keys, new_values, positions, counts, key_codes, key_codebooks, key_scales, value_codes,
-         value_codebooks, value_scales, key_smooth, raw_keys, raw_values, block_table), tokens, 0.0,
-        None)
+def _append(config, new_keys, *arrays, tokens=None, **named):
+    _op(config, new_keys)._launch(given("append", (new_keys, *arrays), named), tokens)
 
 
-def _dequantize(config, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-            value_scales, lengths, *, tokens, key_smooth=None, raw_keys=None, raw_values=None,
-            recent_counts=None, sinks=None, zeroed=True, block_table=None):
+def _dequantize(config, key_codes, key_codebooks, *arrays, tokens, zeroed=True, **named):
     out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
-    _op(config, lengths)._launch(
-        (out_keys, out_values, key_codes, key_codebooks, key_scales, value_codes, value_codebooks,
-         value_scales, key_smooth, raw_keys, raw_values, lengths, recent_counts, sinks, block_table), tokens,
-        0.0, None)
+    _op(config, key_codes)._launch(given("dequantize", (key_codes, key_codebooks, *arrays), named)
+                                   | {"out_keys": out_keys, "out_values": out_values}, tokens)
     return out_keys, out_values
 
 
@@ -148,7 +134,7 @@ def _merge(config, outs, lses):
     if len(outs) != len(lses) or not outs:
         raise vqgen.BadInput(f"{len(outs)} outs and {len(lses)} lses; give one of each for each part")
     out, lse = _merged(outs, lses)
-    _op(config, out)._launch(merge_arguments(out, lse, outs, lses), None, 0.0, None)
+    _op(config, out)._launch(merge_arguments(out, lse, outs, lses))
     return out, lse
 
 
@@ -157,9 +143,9 @@ def _merged(outs, lses):
                  for each in (outs, lses))
 
 
-def _linear(config, x, *weights, expert_rows=None):
+def _linear(config, x, *weights, **named):
     out = x.new_empty(x.shape[0], size(config, "out_features"))
-    _op(config, x)._launch((x, out, *weights, expert_rows), None, 0.0, None)
+    _op(config, x)._launch(given("linear", (x, *weights), named) | {"y": out})
     return out
 
 

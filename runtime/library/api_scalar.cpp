@@ -2,7 +2,7 @@
 #include <vqgen/launch.h>
 
 #include "runtime/library/last_error.h"
-#include "runtime/verify/reference_scalar.h"
+#include "runtime/ops/scalar/reference.h"
 
 using namespace vqgen::library;
 

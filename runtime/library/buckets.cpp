@@ -1,25 +1,18 @@
 #include <algorithm>
 
 #include "runtime/library/record.h"
+#include "runtime/ops/ops.h"
 
 namespace vqgen::library {
 namespace {
 
-constexpr std::int64_t kLeastTokens = 1024;  // below, a plan is not worth a kernel of its own
-
 // Descending, the problem's own first.
 std::vector<std::int64_t> sizes_of(const Problem& problem) {
-  const bool tokens = std::holds_alternative<AttentionDecode>(problem) ||
-                      std::holds_alternative<KvDequantize>(problem);
   const std::int64_t own = size_of(problem);
-  const Linear* const product = as_linear(problem);
-  const bool grouped = product != nullptr && product->shape.grouped();
-  if (std::holds_alternative<KvAppend>(problem) ||
-      std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr || grouped) {
-    return {own};
-  }
+  const SizeSteps steps =
+      std::visit([]<class Op>(const Op& op) { return OpTraits<Op>::size_steps(op); }, problem);
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = tokens ? kLeastTokens : 1; size < own; size *= tokens ? 4 : 2) {
+  for (std::int64_t size = steps.least; steps.factor > 0 && size < own; size *= steps.factor) {
     sizes.push_back(size);
   }
   sizes.push_back(own);
@@ -30,32 +23,12 @@ std::vector<std::int64_t> sizes_of(const Problem& problem) {
 }  // namespace
 
 std::int64_t size_of(const Problem& problem) {
-  const auto own = []<class Op>(const Op& op) -> std::int64_t {
-    if constexpr (std::is_base_of_v<Linear, Op>) {
-      return op.shape.call_rows();
-    } else if constexpr (requires { op.shape.rows; }) {
-      return op.shape.rows;
-    } else {
-      return op.shape.tokens;
-    }
-  };
-  return std::visit(own, problem);
+  return std::visit([]<class Op>(const Op& op) { return OpTraits<Op>::size(op); }, problem);
 }
 
 Problem resized(Problem problem, std::int64_t size) {
-  const auto with_size = [&]<class Op>(Op& op) -> Problem {
-    if constexpr (std::is_base_of_v<Linear, Op>) {
-      if (op.shape.grouped()) return std::move(op);  // one size
-      op.shape.rows = static_cast<int>(size);
-      if (std::is_same_v<Op, Gemm> && op.shape.rows < Gemm::kLeastRows) return Gemv{op};
-    } else if constexpr (requires { op.shape.rows; }) {
-      op.shape.rows = size;
-    } else {
-      op.shape.tokens = size;
-    }
-    return std::move(op);
-  };
-  return std::visit(with_size, problem);
+  return std::visit([&]<class Op>(Op& op) { return OpTraits<Op>::resized(std::move(op), size); },
+                    problem);
 }
 
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,

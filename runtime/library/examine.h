@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
-#include "runtime/alignment.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/record.h"
+#include "runtime/ops/ops.h"
 
 namespace vqgen::library {
 
@@ -28,11 +29,8 @@ class FirstFault {
                               "is not aligned as the op's description says; align it");
     }
   }
-  void absent(const char* name, const void* pointer, bool wanted) {
-    if (status_ != VQGEN_OK || !wanted || pointer == nullptr) return;
-    status_ = fail_argument(VQGEN_BAD_INPUT, name,
-                            "is given, and query_tokens of the config is 1; leave it null, or "
-                            "prepare with more");
+  void refuse(const char* name, const char* why) {
+    if (status_ == VQGEN_OK) status_ = fail_argument(VQGEN_BAD_INPUT, name, why);
   }
   void stride(const char* name, std::int64_t count, std::uintptr_t mask, int bytes) {
     if (status_ != VQGEN_OK) return;
@@ -73,13 +71,65 @@ class FirstFault {
   vqgen_status status_ = VQGEN_OK;
 };
 
-void examine(FirstFault& fault, const AttentionShape& shape, const Demands& demands,
-             const vqgen_attention_args& args);
-void examine(FirstFault& fault, const AppendShape& shape, const Demands& demands,
-             const vqgen_append_args& args);
-void examine(FirstFault& fault, const DequantizeShape& shape, const Demands& demands,
-             const vqgen_kv_dequantize_args& args);
-void examine(FirstFault& fault, const MergeShape& shape, const Demands& demands,
-             const vqgen_merge_args& args);
+// Bytes that an address is a multiple of, as a mask.
+template <class Op>
+std::uintptr_t mask_of(const About<Op>& about, const Op& op, const Demands& demands) {
+  switch (about.aligned) {
+    case Aligned::word:
+      return kWordAlignment - 1;
+    case Aligned::element:
+      return kElementAlignment - 1;
+    case Aligned::entry:
+      return kEntryAlignment - 1;
+    case Aligned::access:
+      break;
+  }
+  return about.content(op) == Content::i8 ? demands.codes_mask : demands.elements_mask;
+}
+
+// One argument of a call of `size` tokens or rows.
+template <class Op, class H, class D, class S, class Args>
+void examine(FirstFault& fault, const Array<Op, H, D, S>& each, const Op& op,
+             const Demands& demands, const Args& args, std::int64_t size) {
+  const void* const pointer = std::invoke(each.host, args);
+  const About<Op>& about = each.about;
+  if (is_taken(about, op)) {
+    const bool empty = size == 0 && about.least == 0 && about.free_with == nullptr;
+    fault.present(each.name, pointer, mask_of(about, op, demands),
+                  !empty && (!about.optional || pointer != nullptr));
+  } else if (about.refused != nullptr && pointer != nullptr) {
+    fault.refuse(each.name, about.refused);
+  }
+}
+
+template <class Op, class H, class D, class F, class P, class Args>
+void examine(FirstFault& fault, const Tensor<Op, H, D, F, P>& each, const Op& op,
+             const Demands& demands, const Args& args, std::int64_t) {
+  fault.quantized(each.name, args.*each.host, demands.codes_mask, (op.*each.format).stage_scales);
+}
+
+template <class Op, class G, class... Arrays, class Args>
+void examine(FirstFault& fault, const Parts<Op, G, Arrays...>& parts, const Op& op,
+             const Demands& demands, const Args& args, std::int64_t size) {
+  fault.require(args.*parts.given == parts.count(op), VQGEN_BAD_INPUT,
+                "parts is not the number of the config; prepare an op of as many");
+  if (size == 0) return;
+  const auto list = [&](const auto& each) {
+    const auto* const pointers = args.*each.host;
+    fault.present(each.name, pointers, alignof(void*) - 1);
+    for (int i = 0; i < parts.count(op) && fault.status() == VQGEN_OK; ++i) {
+      fault.present(each.name, pointers[i], mask_of(each.about, op, demands));
+    }
+  };
+  std::apply([&](const auto&... each) { (list(each), ...); }, parts.arrays);
+}
+
+// What an op asks of its arguments together.
+void examine_together(FirstFault& fault, const AttentionDecode& op, const Demands& demands,
+                      const vqgen_attention_args& args);
+void examine_together(FirstFault& fault, const KvAppend& op, const Demands& demands,
+                      const vqgen_append_args& args);
+void examine_together(FirstFault& fault, const KvDequantize& op, const Demands& demands,
+                      const vqgen_kv_dequantize_args& args);
 
 }  // namespace vqgen::library

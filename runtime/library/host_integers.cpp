@@ -204,6 +204,7 @@ vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
 
 vqgen_status judge_integers(const Backend& backend, const LinearShape& shape,
                             const vqgen_linear_args& args) {
+  if (!shape.grouped() || args.m == 0) return VQGEN_OK;
   if (const auto status =
           judge_array(backend, "expert_rows", args.expert_rows, 0, shape.experts + 1)) {
     return status;

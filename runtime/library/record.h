@@ -52,21 +52,9 @@ std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
   return index;
 }
 
-// Rows of codes in a page.
-struct PagedRows {
-  std::int64_t bytes = 0;  // of a row, with its padding
-  int in_group = 1;        // rows
-};
-
 // What the launch of one kernel asks of its arguments; alignments in bytes, as masks.
 struct Demands {
-  bool output_scales = false;                 // the products' format has them
-  bool key_smooth = false;                    // the cache's keys have it
-  bool scales = false, value_scales = false;  // of the stages: weights or keys; values
-  bool recent_tokens = false, sinks = false;
-  bool readable = false;  // device memory is the host's
-  int page_tokens = 0;    // of a cache in pages
-  PagedRows keys = {}, values = {};
+  bool readable = false;          // device memory is the host's
   std::uintptr_t codes_mask = 3;  // of codes, and of their strides in bytes
   // Of raw tokens, of x, of what kv_dequantize writes, and of what attention_merge reads and
   // writes.

@@ -5,13 +5,13 @@
 #include <cmath>
 
 #include "runtime/device_data.h"
+#include "runtime/ops/attention_decode/reference.h"
+#include "runtime/ops/attention_merge/reference.h"
+#include "runtime/ops/kv_append/reference.h"
+#include "runtime/ops/kv_dequantize/reference.h"
+#include "runtime/ops/linear/reference.h"
 #include "runtime/verify/compare.h"
 #include "runtime/verify/hard_input.h"
-#include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_attention.h"
-#include "runtime/verify/reference_dequantize.h"
-#include "runtime/verify/reference_linear.h"
-#include "runtime/verify/reference_merge.h"
 #include "tests/library/fake_backend.h"
 #include "tests/library/paged_cache.h"
 #include "tests/library/small_configs.h"

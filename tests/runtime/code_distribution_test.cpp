@@ -8,6 +8,7 @@
 #include "core/problem/config.h"
 #include "quantizer/access_counts.h"
 #include "quantizer/bundle.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/core/access_counts_samples.h"
 #include "tests/core/support.h"
 

@@ -7,6 +7,7 @@
 
 #include "quantizer/encode.h"
 #include "quantizer/transform.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/prompts.h"

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/generate.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/sequences.h"

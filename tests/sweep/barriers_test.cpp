@@ -6,7 +6,7 @@
 
 #include "core/profiles.h"
 #include "runtime/backend/host/host_backend.h"
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/barriers.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/harness.h"

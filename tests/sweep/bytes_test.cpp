@@ -5,7 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/verify/reference_linear.h"
+#include "generator/generate.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

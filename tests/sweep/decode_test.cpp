@@ -6,6 +6,7 @@
 
 #include "quantizer/encode.h"
 #include "runtime/backend/host/host_backend.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

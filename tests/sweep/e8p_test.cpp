@@ -6,7 +6,7 @@
 #include <set>
 
 #include "quantizer/encode.h"
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/verify/reference_linear.h"
+#include "generator/generate.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/sequences.h"

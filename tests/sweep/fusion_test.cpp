@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

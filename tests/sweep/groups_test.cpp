@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "quantizer/encode.h"
-#include "runtime/verify/reference_dequantize.h"
+#include "runtime/ops/attention_decode/reference.h"
+#include "runtime/ops/kv_dequantize/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/prompts.h"

@@ -8,7 +8,7 @@
 
 #include "core/plan/plan.h"
 #include "core/problem/problem.h"
-#include "runtime/verify/reference_append.h"
+#include "runtime/ops/kv_append/reference.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {

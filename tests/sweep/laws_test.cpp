@@ -6,7 +6,8 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/attention_decode/reference.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

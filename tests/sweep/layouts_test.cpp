@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "quantizer/pack.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "generator/generate.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/random.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

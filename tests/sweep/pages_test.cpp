@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "generator/generate.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

@@ -6,9 +6,10 @@
 #include <numeric>
 
 #include "quantizer/parts.h"
+#include "runtime/ops/attention_decode/reference.h"
+#include "runtime/ops/kv_append/reference.h"
+#include "runtime/ops/kv_dequantize/reference.h"
 #include "runtime/verify/random.h"
-#include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_dequantize.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

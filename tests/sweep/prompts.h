@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/verify/reference_append.h"
+#include "runtime/ops/kv_append/reference.h"
 #include "tests/sweep/harness.h"
 
 namespace vqgen::test {

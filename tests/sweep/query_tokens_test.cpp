@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "generator/generate.h"
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/message_of.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/profiles.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/uneven_channels.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"

@@ -2,8 +2,9 @@
 // kernels read of entries and codes.
 #include <gtest/gtest.h>
 
-#include "runtime/verify/reference_append.h"
-#include "runtime/verify/reference_dequantize.h"
+#include "generator/generate.h"
+#include "runtime/ops/kv_append/reference.h"
+#include "runtime/ops/kv_dequantize/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 
+#include "runtime/ops/linear/reference.h"
 #include "runtime/verify/hard_input.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/message_of.h"

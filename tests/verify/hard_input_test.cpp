@@ -1,4 +1,5 @@
 #include "runtime/verify/hard_input.h"
+#include "runtime/ops/linear/reference.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@
 #include <set>
 
 #include "core/files/digest.h"
-#include "runtime/verify/reference_attention.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/verify/test_data.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_attention.h"
+#include "runtime/ops/attention_decode/reference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/verify/hard_input.h"
+#include "runtime/ops/attention_merge/reference.h"
 
 namespace vqgen {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_attention.h"
+#include "runtime/ops/attention_decode/reference.h"
 
 #include <algorithm>
 #include <array>
@@ -237,6 +237,10 @@ std::vector<double> transformed_query(const QuantizedTensor& keys, std::int64_t 
     for (double& each : result) each *= static_cast<double>(*smooth++);
   }
   return keys.format.hadamard ? rotated(result) : result;
+}
+
+float softmax_scale(const AttentionDecode& op) {
+  return 1.0f / std::sqrt(static_cast<float>(op.shape.head_dim));
 }
 
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
+#include "core/problem/problem.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -14,6 +16,15 @@ struct AttentionResult {
   std::vector<double> out;  // [data.query_rows()][query_heads][head_dim]
   std::vector<double> lse;  // [data.query_rows()][query_heads], natural log; -inf without a token
 };
+
+// What a call leaves; of attention_merge rows are query rows.
+struct AttentionOutput {
+  std::vector<std::uint16_t> out;  // [data.query_rows()][query_heads][head_dim], bits of the dtype
+  std::vector<float> lse;          // [data.query_rows()][query_heads]
+};
+
+// 1 / sqrt(head_dim), VecInfer eq. 1.
+float softmax_scale(const AttentionDecode& op);
 
 // out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
 // 10; Alg. 1), with raw keys, values and queries where token_place says so. Throws Error as
@@ -42,5 +53,16 @@ std::vector<double> rotated(std::span<const double> x);
 // result: [head_dim].
 std::vector<double> transformed_query(const QuantizedTensor& keys, std::int64_t kv_head,
                                       std::span<const double> query);
+
+// Data of a validated problem. Scores q~.k~ / sqrt(head_dim) of a query spread over the tokens by
+// about 2.5 (natural log units): a softmax neither uniform nor one-hot. (Where a pattern makes all
+// keys equal, scores are about 2.5 in magnitude.) Windows and sinks a sequence are 0..max, both
+// ends included where the batch allows, and may exceed the length; they are cut where the query
+// tokens would ask for slots that have been overwritten. Lengths are cut so that the cache has room
+// for fresh query tokens. Of a cache in pages some ragged sequences begin as the one before. Codes
+// of tokens that are read raw by every sequence, or lie past every length, are random bits.
+// Originals are not kept.
+// Memory: the data and little else; about 0.3 GB of codes a second where they are uniform.
+AttentionData make_attention_data(const AttentionDecode& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -1,11 +1,11 @@
-#include "runtime/verify/reference_dequantize.h"
+#include "runtime/ops/kv_dequantize/reference.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/parallel.h"
-#include "runtime/verify/reference_attention.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
+#include "core/problem/problem.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -36,5 +38,10 @@ struct AppendVerdict {
 // that nothing is appended to are as they were, raw slots that it is hold the newest token. NaN
 // never passes. Throws Error(bad_input) where sizes contradict each other.
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result);
+
+// The cache before the call holds random bits. lengths full: the last tokens of the cache; ragged:
+// positions at 0, at the end, past it and negative, and counts from none to more than there are, as
+// far as the batch allows. input.codes has no meaning here.
+AppendData make_append_data(const KvAppend& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -8,6 +8,7 @@
 #include "core/format/quantized_tensor.h"
 #include "core/problem/problem.h"
 #include "runtime/verify/compare.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -40,5 +41,8 @@ struct DequantizeVerdict {
 };
 DequantizeVerdict judge_dequantize(const AttentionData& data, const DequantizeResult& reference,
                                    const DequantizeOutput& output);
+
+// What make_attention_data() makes for one query a KV head: the cache is the same.
+AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput& input);
 
 }  // namespace vqgen

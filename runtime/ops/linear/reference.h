@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
+#include "core/problem/problem.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -15,5 +17,10 @@ std::vector<double> reference_linear(const LinearData& data);
 // reference_linear over original_weights, which carry their output scales in them. No codes are
 // read. Throws Error(bad_input) where the originals were not kept.
 std::vector<double> reference_linear_unquantized(const LinearData& data);
+
+// y is of O(1) before output scales. input.lengths is of experts' rows alone. full: call_rows()
+// dealt out evenly to the touched experts, which are drawn, as far as these may have them. ragged:
+// none, one, the most and numbers between, no more than call_rows() together.
+LinearData make_linear_data(const Linear& problem, const HardInput& input);
 
 }  // namespace vqgen

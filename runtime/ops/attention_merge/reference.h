@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "core/format/element.h"
-#include "runtime/verify/reference_attention.h"
+#include "core/problem/problem.h"
+#include "runtime/ops/attention_decode/reference.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -28,5 +30,11 @@ struct MergeData {
 // whose lse is -inf is left out, whatever its out holds; all so give zeros and -inf. An lse that is
 // NaN or +inf, and a NaN in the out of a part that counts, are NaN of that row and head.
 AttentionResult reference_merge(const MergeData& data);
+
+// lengths full: all parts count in all rows, log-sum-exps are within a few of each other, and the
+// result stands apart. ragged: log-sum-exps of a row spread by up to hundreds or are equal; in a
+// third of the rows some parts are empty, in some all, with NaN and infinities in their out; the
+// result stands in place of one of the parts, or apart. input.codes has no meaning here.
+MergeData make_merge_data(const AttentionMerge& problem, const HardInput& input);
 
 }  // namespace vqgen

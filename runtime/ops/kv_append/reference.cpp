@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_append.h"
+#include "runtime/ops/kv_append/reference.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <span>
 
 #include "core/parallel.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/key_parts.h"
-#include "runtime/verify/reference_attention.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {

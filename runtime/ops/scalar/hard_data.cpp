@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "runtime/verify/hard_input.h"
+#include "runtime/ops/scalar/reference.h"
 
 namespace vqgen {
 namespace {

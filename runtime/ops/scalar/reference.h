@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/problem/problem.h"
+#include "runtime/verify/hard_input.h"
 
 namespace vqgen {
 
@@ -70,5 +71,11 @@ std::int64_t clamped_elements(const ScalarData& data, const ScalarResult& result
 // Of the elements of `data` and what its codes and scales in `result` are worth in fp32, or the
 // elements that these became, with one query uniform in [-1, 1].
 ScalarErrors round_trip_errors(const ScalarData& data, const ScalarResult& result);
+
+// lengths full: elements uniform in [-1, 1]. ragged: channels of zeros, of one number, of tiny and
+// of large ones, and of ties; NaN and infinities among them; given scales that clamp, codes that no
+// quantizer writes. input.codes has no meaning here. Error(device) where the machine's memory does
+// not hold a run.
+ScalarData make_scalar_data(const ScalarMatrix& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_scalar.h"
+#include "runtime/ops/scalar/reference.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference_merge.h"
+#include "runtime/ops/attention_merge/reference.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,193 @@
+// What the ops on a KV cache share: its arguments, and its data on a device.
+#pragma once
+
+#include <vq/args/quantized.h>
+#include <vqgen/launch.h>
+
+#include "runtime/ops/op.h"
+
+namespace vqgen {
+
+template <class Op, auto kFormat>
+StoredTensor stored_in_cache(const Op& op) {
+  const auto& s = op.shape;
+  const bool paged = s.page_tokens > 0;
+  return {{paged ? 0 : s.batch, s.kv_heads, paged ? s.page_tokens : s.tokens},
+          s.head_dim,
+          kv_units(op.*kFormat, s.kv_heads, s.head_dim),
+          kv_codebook_elements(op.*kFormat, s.kv_heads, s.head_dim)};
+}
+
+template <class Op>
+Extents one_a_sequence(const Op& op) {
+  return {op.shape.batch};
+}
+
+// Keys, values and raw tokens; `written` by kv_append.
+template <class Op, class C, class D>
+constexpr auto cache_arguments(bool written) {
+  const About<Op> raw{
+      .shape = [](const Op& op) -> Extents {
+        return {op.shape.batch, op.shape.kv_heads, op.raw_slots(), op.shape.head_dim};
+      },
+      .aligned = Aligned::access,
+      .taken = [](const Op& op) { return op.raw_slots() > 0; },
+      .written = written,
+      .strided = 2};
+  return std::tuple{Tensor{"keys", &C::keys, &D::keys, &Op::keys, &vqgen_pages::keys,
+                           &stored_in_cache<Op, &Op::keys>, written},
+                    Tensor{"values", &C::values, &D::values, &Op::values, &vqgen_pages::values,
+                           &stored_in_cache<Op, &Op::values>, written},
+                    Array{"key_smooth", &C::key_smooth, &D::key_smooth, None{},
+                          About<Op>{.shape = [](const Op& op) -> Extents {
+                                      return {op.shape.kv_heads, op.shape.head_dim};
+                                    },
+                                    .content = f32<Op>,
+                                    .taken = [](const Op& op) { return op.keys.smooth; }}},
+                    // Of pages there are as many as the pool and a row of the table have.
+                    Array{"block_table", [](auto& args) -> auto& {return args.pages.block_table;
+}
+, None{}, None{}, About<Op> {
+  .shape = [](const Op& op) -> Extents {
+    return {op.shape.batch, 0};
+  },
+  .content = i32<Op>, .taken = [](const Op& op) { return op.shape.page_tokens > 0; },
+  .refused =
+      "is given, and the op was prepared without page_tokens; leave "
+      "pages out, or prepare with page_tokens"
+}
+}  // namespace vqgen
+, Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw}, Array {
+  "raw_values", &C::raw_values, &D::raw_values, None{}, raw
+}
+}
+;
+}
+
+// Lengths, windows and sinks of a cache that is read.
+template <class Op, class C, class D>
+constexpr auto count_arguments() {
+  return std::tuple{
+      Array{"lengths", &C::lengths, &D::lengths, &AttentionData::lengths,
+            About<Op>{.shape = one_a_sequence<Op>, .content = i32<Op>}},
+      Array{"recent_counts", &C::recent_counts, &D::recent_counts, &AttentionData::recent_counts,
+            About<Op>{.shape = one_a_sequence<Op>,
+                      .content = i32<Op>,
+                      .taken = [](const Op& op) { return op.shape.recent_tokens > 0; }}},
+      Array{"sinks", &C::sinks, &D::sinks, &AttentionData::sinks,
+            About<Op>{.shape = one_a_sequence<Op>, .content = i32<Op>, .taken = [](const Op& op) {
+                        return op.shape.sinks > 0;
+                      }}}};
+}
+
+// A tensor with all its places.
+template <class Args>
+struct Places {
+  using Code = std::remove_pointer_t<decltype(Args::codes)>;
+  std::vector<Code*> codes;
+  std::vector<const std::uint16_t*> codebooks;
+  std::vector<const float*> scales;
+  std::int64_t head_stride;
+  std::int64_t batch_stride;
+  std::int64_t begin = 0;  // of the codes' storage
+  std::int64_t token_stride = 0;
+  const std::int32_t* pages = nullptr;
+  std::int64_t page_columns = 0;
+
+  Args operator()(int call, int books) const {
+    return {at(codes, call) + begin,
+            at(codebooks, books),
+            at(scales, books),
+            batch_stride,
+            head_stride,
+            token_stride,
+            pages,
+            page_columns};
+  }
+};
+
+// All but its codes.
+template <class Args>
+Places<Args> places_of(const QuantizedTensor& tensor, const Upload& to) {
+  return {{},
+          to.device.inputs(tensor.codebooks, to.rotation.codebooks, to.misalignment.entries),
+          to.device.inputs(tensor.stage_scales, to.rotation.codebooks, to.misalignment.words),
+          tensor.head_words(),
+          tensor.heads * tensor.head_words()};
+}
+
+// Keys and values of a cache with all their places, raw rows too.
+template <class Args>
+struct CachePlaces {
+  using Raw = std::remove_pointer_t<decltype(Args::raw_keys)>;
+  Places<decltype(Args::keys)> keys;
+  Places<decltype(Args::values)> values;
+  std::vector<const float*> smooth;
+  std::vector<Raw*> raw_keys, raw_values;
+
+  void set(Args& args, int call, int books) const {
+    args.keys = keys(call, books);
+    args.values = values(call, books);
+    args.key_smooth = at(smooth, books);
+    args.raw_keys = at(raw_keys, call);
+    args.raw_values = at(raw_values, call);
+  }
+};
+
+// A cache, contiguous or in the upload's pool of pages, and the strides of its raw rows. Where its
+// codes are written it is a state (device_data.h), in the order of keys, values and raw ones.
+template <class Args, class Op, class Data>
+CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const Upload& to) {
+  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
+  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+  CachePlaces<Args> cache{places_of<decltype(Args::keys)>(data.keys, to),
+                          places_of<decltype(Args::values)>(data.values, to),
+                          {},
+                          {},
+                          {}};
+  const auto places = [&](const auto& values, std::size_t slack) {
+    if constexpr (std::is_const_v<typename CachePlaces<Args>::Raw>) {
+      return to.device.inputs(values, to.rotation.codes, slack);
+    } else {
+      return to.device.states(values, to.rotation.codes, slack);
+    }
+  };
+  const PagePool& pool = to.pool;
+  const bool paged = pool.page_tokens > 0;
+  cache.keys.codes = places(paged ? pool.keys : data.keys.codes, to.misalignment.codes);
+  cache.values.codes = places(paged ? pool.values : data.values.codes, to.misalignment.codes);
+  if (paged) {
+    if (pool.one_tensor()) cache.values.codes = cache.keys.codes;
+    const std::int32_t* const table = to.device.input(pool.table, to.misalignment.words);
+    const auto put = [&](auto& tensor, const PageStrides& strides) {
+      tensor.begin = strides.begin;
+      tensor.batch_stride = strides.page;
+      tensor.head_stride = strides.head;
+      tensor.token_stride = strides.token;
+      tensor.pages = table;
+      tensor.page_columns = pool.columns;
+    };
+    put(cache.keys, pool.key_strides);
+    put(cache.values, pool.value_strides);
+  }
+  cache.smooth = to.device.inputs(data.keys.smooth, to.rotation.codebooks, to.misalignment.words);
+  cache.raw_keys = places(data.raw_keys, to.misalignment.rows);
+  cache.raw_values = places(data.raw_values, to.misalignment.rows);
+  return cache;
+}
+
+// The pool of a cache that is read, empty without pages.
+template <class Op>
+PagePool pool_of(const Op& op, const AttentionData& data) {
+  if (op.shape.page_tokens == 0) return {};
+  return make_pool(data.keys, data.values, data.lengths, op.shape.page_tokens, true,
+                   Random(data.paging_seed), data.page_order);
+}
+
+// A call reads the rows of the sequences' lengths.
+LayerBytes layer_bytes_of(const AttentionData& data);
+
+// Steps of an op whose size is tokens that it reads.
+inline constexpr SizeSteps kTokenSteps{1024, 4};  // below, a plan is not worth a kernel of its own
+
+}  // namespace vqgen

@@ -1,0 +1,9 @@
+// All ops: OpTraits of each alternative of Problem, and of Linear and ScalarMatrix.
+#pragma once
+
+#include "runtime/ops/attention_decode/op.h"
+#include "runtime/ops/attention_merge/op.h"
+#include "runtime/ops/kv_append/op.h"
+#include "runtime/ops/kv_dequantize/op.h"
+#include "runtime/ops/linear/op.h"
+#include "runtime/ops/scalar/op.h"

@@ -1,0 +1,58 @@
+#include "runtime/ops/scalar/op.h"
+
+namespace vqgen {
+
+using Traits = OpTraits<ScalarMatrix>;
+
+ItemReport Traits::judge(const ScalarMatrix& op, const ScalarData& data,
+                         const ScalarResult& reference, const ScalarResult& output) {
+  const ScalarVerdict verdict = judge_scalar(data, reference, output);
+  ItemReport report;
+  report.ok = verdict.ok;
+  report.rel_err = static_cast<double>(verdict.wrong) / op.elements();
+  report.why = verdict.why;
+  return report;
+}
+
+void Traits::add_losses(ItemReport& report, const ScalarMatrix&, const ScalarData& data,
+                        const ScalarResult& output) {
+  report.scalar_errors = round_trip_errors(data, output);
+  report.clamped = clamped_elements(data, output);
+}
+
+std::function<vq::ScalarMatrixArgs(int, int)> Traits::upload(const ScalarMatrix&,
+                                                             const ScalarData& data,
+                                                             const Upload& to) {
+  const auto [codes, rows] = std::pair(to.misalignment.codes, to.misalignment.rows);
+  const auto from = to.device.inputs(data.decodes ? data.codes : data.elements, to.rotation.codes,
+                                     data.decodes ? codes : rows);
+  DeviceArgs args{};
+  const std::int64_t to_bytes = data.decodes ? data.element_bytes() : 1;
+  args.to = to.device.output<std::uint8_t>(
+      static_cast<std::size_t>(data.tokens * data.channels * to_bytes),
+      data.decodes ? rows : codes);
+  const auto scales = static_cast<std::size_t>(data.channels);
+  args.scales =
+      data.computes_scales
+          ? to.device.output<float>(scales, to.misalignment.entries)
+          : const_cast<float*>(to.device.input(data.scales, to.misalignment.entries));  // only read
+  args.tokens = data.tokens;
+  return [=](int call, int) mutable {
+    args.from = at(from, call);
+    return args;
+  };
+}
+
+ScalarResult Traits::output(const DeviceData& device, const PagePool&, const ScalarData& data) {
+  ScalarResult result{data.elements, data.codes, data.scales};
+  (data.decodes ? result.elements : result.codes) = device.fetch<std::uint8_t>(0);
+  if (data.computes_scales) result.scales = device.fetch<float>(1);
+  return result;
+}
+
+LayerBytes Traits::layer_bytes(const ScalarData& data) {
+  const std::int64_t read = bytes_of(data.decodes ? data.codes : data.elements);
+  return {read, read, 0};
+}
+
+}  // namespace vqgen
