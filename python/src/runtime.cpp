@@ -206,7 +206,7 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
     as(args);
   } else {
     auto args = args_of<vqgen_linear_args>(signature, arguments);
-    args.rows = arguments.size(0, 0);
+    args.m = arguments.size(0, 0);
     as(args);
   }
 }
