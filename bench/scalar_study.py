@@ -3,7 +3,7 @@
 
 "GPU-Accelerated INT8 Quantization for KV Cache Compression in Large Language Models" (2025) times
 four kernels over eight sizes up to 131072 x 8192. This does so with int8_quantize and
-scalar_dequantize: each form, the scales, what moves as many bytes on the device (the faster of PyTorch's
+int8_dequantize: each form, the scales, what moves as many bytes on the device (the faster of PyTorch's
 copy and its inversion of words), and PyTorch on all cores of the CPU; and the study's three
 measures.
 
@@ -179,7 +179,7 @@ def study(torch, vqgen, runtime, tokens, channels, options):
     for each in codes[1:]:
         each.copy_(codes[0])
     for form, plan in FORMS.items():
-        dequantize = op("scalar_dequantize", plan)
+        dequantize = op("int8_dequantize", plan)
         dequantize(codes[0], scales, out=matrices[0])
         for rows in rows_of(codes[0]):
             require(torch.equal(matrices[0][rows], (codes[0][rows].float() * scales).to(dtype)),

@@ -68,8 +68,11 @@ TEMPLATE_RANKS = [
     (r"vq/(machine\.cuh|\w+\.h)", 5),
     (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
     (r"vq/ops/\w+\.cuh", 7),
-    (r"vq/kernels/\w+/kernel\.cuh|vq/training/\w+\.cuh", 8),
+    (r"vq/kernels/\w+/(?!kernel\.cuh)\w+\.cuh", 8),
+    (r"vq/kernels/\w+/kernel\.cuh|vq/training/\w+\.cuh", 9),
 ]
+# A kernel's own parts, which the files of its folder alone include.
+KERNEL_PART = r"vq/kernels/\w+/\w+\.cuh"
 MACHINE = "templates/machine"
 HOST_MACHINE = "templates/machine/host"
 HOST_MACHINE_STANDARD = r"cstdint|cstddef|cstring|cmath|bit|type_traits"
@@ -155,6 +158,8 @@ def template_include_fault(path, quoted, angled):
     theirs = rank_of(angled)
     if mine is None or theirs is None:
         return f"{path} or <{angled}> has no rank; add it to TEMPLATE_RANKS"
+    if matches(KERNEL_PART, angled) and not within(path, "templates/" + angled.rpartition("/")[0]):
+        return f"<{angled}> is a part of another kernel; move what kernels share to templates/vq/ops"
     if theirs > mine:
         return f"<{angled}> stands above this file; device code includes downwards"
     return None
@@ -230,6 +235,8 @@ SEEDS = {
                                ("#if 1", 1), ("// #if 1 and asm", 0), ("  __syncthreads();", 1),
                                ('  asm("");', 1), ("int i = threadIdx.x;", 1),
                                ("if constexpr (true) {}  /* __ldg */", 0)],
+    "templates/vq/kernels/a/kernel.cuh": [("#include <vq/kernels/a/part.cuh>", 0),
+                                          ("#include <vq/kernels/b/part.cuh>", 1)],
     "templates/vq/codebook/a.cuh": [("#include <vq/ops/a.cuh>", 1)],
     "templates/vq/layout/a.h": [("#include <vq/types.h>", 0), ("#include <vq/machine.cuh>", 1)],
     "templates/machine/host/vq/machine.cuh": [("#include <cmath>", 0), ("#include <thread>", 1),

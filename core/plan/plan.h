@@ -86,7 +86,7 @@ using Plan =
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
 // The op that a dataflow does: AttentionDecode, KvAppend, KvDequantize, AttentionMerge; Linear,
-// which Gemv and Gemm both are; or ScalarMatrix, which Int8Quantize and ScalarDequantize are.
+// which Gemv and Gemm both are; or ScalarMatrix, which Int8Quantize and Int8Dequantize are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,

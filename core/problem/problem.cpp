@@ -246,7 +246,7 @@ void validate(const AttentionMerge& op, const Validator& validator) {
 
 void validate(const ScalarMatrix& op, const Validator& validator) {
   validator.require(!op.decodes || op.shape.scales == Scales::given, "/shape/scales",
-                    "scalar_dequantize takes the scales that int8_quantize wrote; use given");
+                    "int8_dequantize takes the scales that int8_quantize wrote; use given");
   validator.size("a matrix", op.elements());
 }
 
@@ -314,7 +314,7 @@ const Linear* as_linear(const Problem& problem) {
 
 const ScalarMatrix* as_scalar(const Problem& problem) {
   if (const auto* quantize = std::get_if<Int8Quantize>(&problem)) return quantize;
-  return std::get_if<ScalarDequantize>(&problem);
+  return std::get_if<Int8Dequantize>(&problem);
 }
 
 std::string op_name(const Problem& problem) {

@@ -237,12 +237,12 @@ struct Int8Quantize : ScalarMatrix {
   bool operator==(const Int8Quantize&) const = default;
 };
 
-struct ScalarDequantize : ScalarMatrix {
-  static constexpr const char* kOp = "scalar_dequantize";
-  explicit ScalarDequantize(const ScalarMatrix& matrix = {}) : ScalarMatrix(matrix) {
+struct Int8Dequantize : ScalarMatrix {
+  static constexpr const char* kOp = "int8_dequantize";
+  explicit Int8Dequantize(const ScalarMatrix& matrix = {}) : ScalarMatrix(matrix) {
     decodes = true;
   }
-  bool operator==(const ScalarDequantize&) const = default;
+  bool operator==(const Int8Dequantize&) const = default;
 };
 
 // Limits of MoE (grouped) GEMMs.
@@ -306,7 +306,7 @@ struct Gemm : Linear {
 };
 
 using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDequantize, AttentionMerge,
-                             Int8Quantize, ScalarDequantize>;
+                             Int8Quantize, Int8Dequantize>;
 
 enum class Operand { keys, values, weights };
 template <>
@@ -325,7 +325,7 @@ void for_each_operand(Op& op, Visit&& visit) {
 
 // The product of a problem, null where it is another op.
 const Linear* as_linear(const Problem& problem);
-// The matrix of int8_quantize or scalar_dequantize; null for other ops.
+// The matrix of int8_quantize or int8_dequantize; null for other ops.
 const ScalarMatrix* as_scalar(const Problem& problem);
 
 // Checks that table-decoded formats are complete and fit the tensors that they describe. Throws

@@ -141,7 +141,7 @@ typedef struct vqgen_merge_args {
   /* out may be one of outs, lse one of lses; otherwise outputs must not overlap anything. */
 } vqgen_merge_args;
 
-/* Arguments of int8_quantize and scalar_dequantize, which convert a matrix [tokens][channels] to
+/* Arguments of int8_quantize and int8_dequantize, which convert a matrix [tokens][channels] to
  * and from int8 with a scale per channel: code = x / scale, rounded to nearest even, within
  * -127..127, with NaN as -127; x' = code * scale in fp32, rounded to the config's dtype. With
  * "scales": "computed" int8_quantize writes max |x| / 127 over the channel's finite elements, or
@@ -150,7 +150,7 @@ typedef struct vqgen_scalar_args {
   size_t struct_bytes;
   int64_t tokens;   /* now, 0 to the config's; with 0 computed scales are 1 */
   const void* from; /* [tokens][channels], dense: for int8_quantize of the config's dtype (f32,
-                       f16, bf16), for scalar_dequantize int8. Aligned as the op's description
+                       f16, bf16), for int8_dequantize int8. Aligned as the op's description
                        says, int8 by "codes_alignment", else by "elements_alignment" */
   void* to;         /* the result, shaped and aligned alike; must not overlap other arguments */
   float* scales;    /* [channels], 16-byte aligned; written if they are computed, else read, and

@@ -196,7 +196,7 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
     as(args_of<vqgen_kv_dequantize_args>(signature, arguments, arguments.size(0, 2)));
   } else if (signature.op == "attention_merge") {
     as(MergeCall(signature, arguments).args);
-  } else if (signature.op.starts_with("scalar")) {
+  } else if (signature.op.starts_with("int8")) {
     const auto scales = static_cast<std::size_t>(signature.slot("scales"));
     if (signature.writes(scales) && arguments.tensors()[scales]->read_only()) {
       throw bad_input("'scales' is read-only, and is written");

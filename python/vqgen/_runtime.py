@@ -232,10 +232,10 @@ class Scalar(Op):
 
     def __call__(self, matrix, scales=None, *, out=None, stream: int | None = None):
         """matrix: [tokens, channels], aligned to 16 bytes, 0 to the config's tokens; in
-            the op's dtype, of scalar_dequantize int8.
+            the op's dtype, of int8_dequantize int8.
         scales: float32 [channels]; written, or made here, where the config computes them.
 
-        Returns (codes, scales) of int8_quantize, the elements of scalar_dequantize.
+        Returns (codes, scales) of int8_quantize, the elements of int8_dequantize.
         """
         size = _arrays.shape_of("matrix", matrix, 2)
         quantizes = self.name == "int8_quantize"
@@ -250,7 +250,7 @@ class Scalar(Op):
 
 _CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_dequantize": Dequantize,
             "attention_merge": Merge, "gemv": Linear, "gemm": Linear,
-            "int8_quantize": Scalar, "scalar_dequantize": Scalar}
+            "int8_quantize": Scalar, "int8_dequantize": Scalar}
 
 
 class Runtime:
@@ -299,8 +299,8 @@ class Runtime:
         return self._prepare(config, ("attention_merge",), stream)
 
     def scalar(self, config: Config, *, stream: int = 0) -> Scalar:
-        """Likewise, of a config of op int8_quantize or scalar_dequantize."""
-        return self._prepare(config, ("int8_quantize", "scalar_dequantize"), stream)
+        """Likewise, of a config of op int8_quantize or int8_dequantize."""
+        return self._prepare(config, ("int8_quantize", "int8_dequantize"), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
         """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""

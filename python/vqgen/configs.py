@@ -166,7 +166,7 @@ class ScalarShape:
 @dataclass
 class ScalarConfig(_Config):
     shape: ScalarShape
-    op: str = "int8_quantize"  # or "scalar_dequantize"
+    op: str = "int8_quantize"  # or "int8_dequantize"
 
 
 def as_json(config: Any) -> Any:

@@ -27,7 +27,7 @@ struct ItemReport {
   double tolerance = 0;    // rel_err allowed
   std::string why;         // what is wrong, empty where ok
   std::optional<double> lse_max_abs_err;      // attention: of the log-sum-exp
-  std::optional<ScalarErrors> scalar_errors;  // int8_quantize and scalar_dequantize
+  std::optional<ScalarErrors> scalar_errors;  // int8_quantize and int8_dequantize
   std::int64_t clamped = 0;                   // elements likewise, by scales that are too small
   std::optional<double> rel_err_unquantized;  // against the tensors before quantization
 };

@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize through the tool: run on drawn data, measured, explained
+// int8_quantize and int8_dequantize through the tool: run on drawn data, measured, explained
 // and exported as other ops are, with the study's measures; and what they have no use for refused.
 #include "tests/cli/op_tool.h"
 
@@ -12,7 +12,7 @@ class ScalarTool : public OpTool {
                 {"dtype", "f32"},
                 {"shape", {{"tokens", 200}, {"channels", 72}, {"scales", "computed"}}}}) {}
   Json dequantize() const {
-    return {{"op", "scalar_dequantize"}, {"shape", {{"tokens", 200}, {"channels", 72}}}};
+    return {{"op", "int8_dequantize"}, {"shape", {{"tokens", 200}, {"channels", 72}}}};
   }
 };
 
@@ -38,7 +38,7 @@ TEST_F(ScalarTool, AreRunVerifiedAndMeasuredOnTheHost) {
 TEST_F(ScalarTool, AreExplainedAndExported) {
   expect_explained({"int8_quantize in f32: up to 200 tokens of 72 channels, scales computed",
                     "reads the matrix once more", "form vectorized"});
-  expect_explained({"scalar_dequantize in f32", "scales given"}, dequantize());
+  expect_explained({"int8_dequantize in f32", "scales given"}, dequantize());
   expect_exported("int8_quantize_forms_f32_");
 }
 
@@ -52,7 +52,7 @@ TEST_F(ScalarTool, RefuseWhatTheyHaveNoUseFor) {
       {"/plan", "form naive and vector 4"});
   expect_failure({"compile", config(in_shape({{"recent_tokens", 16}})), "--gpu", "h200"}, 2,
                  {"/shape", "unknown field 'recent_tokens'"});
-  expect_failure({"compile", config({{"op", "scalar_dequantize"}}), "--gpu", "h200"}, 2,
+  expect_failure({"compile", config({{"op", "int8_dequantize"}}), "--gpu", "h200"}, 2,
                  {"/shape/scales", "use given"});
   // Past the machine's memory.
   expect_failure({"run", config(in_shape({{"tokens", 2147483647}, {"channels", 2048}})),

@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize in core: ops without operands read and written, names of
+// int8_quantize and int8_dequantize in core: ops without operands read and written, names of
 // their plans, and every rule of validate() and check(), with a case that breaks it and a near miss
 // that passes.
 #include "core/access/access_counts.h"
@@ -22,7 +22,7 @@ constexpr ScalarForms kNaive{.form = ScalarForm::naive, .vector = 1, .tokens = 1
 TEST(CheckScalar, AConfigReadsWhatItWrites) {
   EXPECT_EQ(to_json(Problem(sound_scalar())), scalar_json());
   const Json back =
-      edited(scalar_json(), {{"/op", R"("scalar_dequantize")"}, {"/shape/scales", R"("given")"}});
+      edited(scalar_json(), {{"/op", R"("int8_dequantize")"}, {"/shape/scales", R"("given")"}});
   const Problem problem = read_config(back, "c.json").problem;
   EXPECT_EQ(to_json(problem), back);
   EXPECT_TRUE(as_scalar(problem)->decodes);
@@ -41,7 +41,7 @@ TEST(CheckScalar, WhatNoMatrixIsIsRefused) {
   expect_words(refused({{"/shape/tokens", "0"}}), {"/shape/tokens"});
   expect_words(refused({{"/shape/channels", ""}}), {"'channels' is missing"});
   expect_words(refused({{"/shape/scales", R"("made")"}}), {"/shape/scales", "given, computed"});
-  expect_words(refused({{"/op", R"("scalar_dequantize")"}}), {"/shape/scales", "use given"});
+  expect_words(refused({{"/op", R"("int8_dequantize")"}}), {"/shape/scales", "use given"});
   expect_words(refused({{"/keys", R"("cq-2c8b")"}}), {"keys"});
   expect_words(refused({{"/shape/tokens", "2147483647"}, {"/shape/channels", "16777216"}}),
                {"/shape", "a matrix", "beyond any device"});

@@ -123,7 +123,7 @@ Json config_schema() {
            {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
             op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
             op_schema<KvDequantize>({"keys", "values"}), op_schema<AttentionMerge>({}),
-            op_schema<Int8Quantize>({}), op_schema<ScalarDequantize>({})}}};
+            op_schema<Int8Quantize>({}), op_schema<Int8Dequantize>({})}}};
 }
 
 }  // namespace vqgen

@@ -306,7 +306,7 @@ Json merge_problem(Draw& draw, const Limits& limits) {
 Json matrix_problem(Draw& draw, const Limits& limits) {
   const bool decodes = draw.one_in(2);
   Json config = {
-      {"op", decodes ? ScalarDequantize::kOp : Int8Quantize::kOp},
+      {"op", decodes ? Int8Dequantize::kOp : Int8Quantize::kOp},
       {"shape",
        {{"tokens", draw.size(limits.features)}, {"channels", draw.size(limits.features)}}}};
   if (!decodes || wrong(draw)) config["shape"]["scales"] = draw.of(enum_names<Scales>);
@@ -341,7 +341,7 @@ Json draw_plan(Draw& draw, const Json& config) {
       if (product) dataflows.emplace_back(each);
     } else if constexpr (std::is_same_v<OpOf<P>, ScalarMatrix>) {
       const Json& op = config["op"];
-      if (op == Int8Quantize::kOp || op == ScalarDequantize::kOp) dataflows.emplace_back(each);
+      if (op == Int8Quantize::kOp || op == Int8Dequantize::kOp) dataflows.emplace_back(each);
     } else if (config["op"] == OpOf<P>::kOp) {
       dataflows.emplace_back(each);
     }

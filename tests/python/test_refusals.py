@@ -222,7 +222,7 @@ def test_nothing_comes_of_nothing(host):
     codes, scales = host.scalar({**config, "shape": {**config["shape"], "scales": "computed"}})(
         np.zeros((0, 64), np.float32))
     assert codes.shape == (0, 64) and (scales == 1).all()
-    back = host.scalar({**config, "op": "scalar_dequantize"})
+    back = host.scalar({**config, "op": "int8_dequantize"})
     assert back(codes, scales).shape == (0, 64)
     empty = np.zeros((0, 3), np.float32)
     assert vqgen.scalar_errors(empty, empty, empty) == (0, 0, 0)

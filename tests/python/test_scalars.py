@@ -15,7 +15,7 @@ def quantizing(host, tokens=40, channels=72, scales="computed", dtype="f32"):
 @pytest.mark.parametrize("dtype, type_", [("f32", np.float32), ("f16", np.float16)])
 def test_a_matrix_goes_to_int8_and_back(host, draw, dtype, type_):
     op = quantizing(host, dtype=dtype)
-    back = host.scalar({"op": "scalar_dequantize", "dtype": dtype,
+    back = host.scalar({"op": "int8_dequantize", "dtype": dtype,
                         "shape": {"tokens": 40, "channels": 72}})
     assert op.name == "int8_quantize" and op.bucket(1) == 40 and op.bucket(41) == 0
     for tokens in (1, 7, 40):

@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize.
+// int8_quantize and int8_dequantize.
 #include "tests/sweep/cases.h"
 
 namespace vqgen::test {
@@ -51,8 +51,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
                   .channels = pick(kChannelCounts, kChannels),
                   .scales = v[kWork] == 1 ? Scales::computed : Scales::given};
   SweepCase result;
-  result.problem =
-      v[kWork] == 2 ? Problem(ScalarDequantize(matrix)) : Problem(Int8Quantize{matrix});
+  result.problem = v[kWork] == 2 ? Problem(Int8Dequantize(matrix)) : Problem(Int8Quantize{matrix});
   validate(result.problem, "sweep");
   const Shape shape = pick(kShapes, kShape);
   const Block block = pick(kBlocks, kBlock);

@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize beside the sweep: the study's four forms, the splits and a
+// int8_quantize and int8_dequantize beside the sweep: the study's four forms, the splits and a
 // second run give the same bits; the bounds of its measures; every 8-bit code.
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@ Int8Quantize quantize_of(vq::Real dtype, std::int64_t tokens, int channels, Scal
   return op;
 }
 
-ScalarDequantize dequantize_of(vq::Real dtype, std::int64_t tokens, int channels) {
-  ScalarDequantize op;
+Int8Dequantize dequantize_of(vq::Real dtype, std::int64_t tokens, int channels) {
+  Int8Dequantize op;
   op.dtype = dtype;
   op.shape = {.tokens = tokens, .channels = channels};
   return op;
@@ -56,7 +56,7 @@ TEST_F(Matrix, TheFourFormsGiveTheReferencesBits) {
     const ScalarData data =
         make_scalar_data(quantize, {.seed = 3, .lengths = LengthPattern::ragged});
     const ScalarResult reference = reference_scalar(data);
-    const ScalarDequantize dequantize = dequantize_of(dtype, 75, 72);
+    const Int8Dequantize dequantize = dequantize_of(dtype, 75, 72);
     ScalarData codes = data;
     codes.decodes = true;
     codes.computes_scales = false;
@@ -74,7 +74,7 @@ TEST_F(Matrix, TheFourFormsGiveTheReferencesBits) {
 }
 
 TEST_F(Matrix, EveryCodeComesBackAsItsMultipleOfTheScale) {
-  const ScalarDequantize op = dequantize_of(vq::Real::f32, 256, 4);
+  const Int8Dequantize op = dequantize_of(vq::Real::f32, 256, 4);
   ScalarData data;
   data.dtype = op.dtype;
   data.tokens = 256;

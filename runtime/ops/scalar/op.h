@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize in the runtime.
+// int8_quantize and int8_dequantize in the runtime.
 #pragma once
 
 #include <vq/args/scalar_matrix.h>
@@ -19,13 +19,13 @@ struct OpTraits<ScalarMatrix> {
   static constexpr auto kSize = &HostArgs::tokens;
   static constexpr const char* kSizeName = "tokens";
   static constexpr const char* kNoBundle =
-      "int8_quantize and scalar_dequantize take a plain matrix, which a bundle has none of; run "
+      "int8_quantize and int8_dequantize take a plain matrix, which a bundle has none of; run "
       "them on generated data, without --data";
 
   static constexpr auto arguments();
 
   static Problem problem(const Op& op) {
-    return op.decodes ? Problem(ScalarDequantize(op)) : Problem(Int8Quantize{op});
+    return op.decodes ? Problem(Int8Dequantize(op)) : Problem(Int8Quantize{op});
   }
   static std::int64_t size(const Op& op) { return op.shape.tokens; }
   static Problem resized(Op op, std::int64_t size) {
@@ -61,9 +61,9 @@ struct OpTraits<Int8Quantize> : OpTraits<ScalarMatrix> {
       "the op is a int8_quantize; launch it with vqgen_scalar_launch()";
 };
 template <>
-struct OpTraits<ScalarDequantize> : OpTraits<ScalarMatrix> {
+struct OpTraits<Int8Dequantize> : OpTraits<ScalarMatrix> {
   static constexpr const char* kLaunch =
-      "the op is a scalar_dequantize; launch it with vqgen_scalar_launch()";
+      "the op is a int8_dequantize; launch it with vqgen_scalar_launch()";
 };
 
 constexpr auto OpTraits<ScalarMatrix>::arguments() {

@@ -1,4 +1,4 @@
-// int8_quantize and scalar_dequantize on the host, to the bit; the data that kernels are judged
+// int8_quantize and int8_dequantize on the host, to the bit; the data that kernels are judged
 // on; and the study's three measures of what quantization loses.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The argument struct of int8_quantize and scalar_dequantize, shared by host and device. Device
+// The argument struct of int8_quantize and int8_dequantize, shared by host and device. Device
 // pointers; nothing is owned.
 #pragma once
 
