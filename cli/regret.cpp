@@ -168,7 +168,6 @@ void add_regret(CLI::App& app, Output& output) {
       app, output, "regret",
       "Compare measurements of vqgen dev space --json with what the planners take", run);
   command->add_option("measured", *files, "JSON files of vqgen dev space")->required();
-  command->add_flag("--json", output.json, "One JSON document on stdout, with the model's terms");
 }
 
 }  // namespace vqgen::cli

@@ -11,8 +11,8 @@
 #include "core/gpu/gpu_spec.h"
 #include "runtime/backend/host/host_backend.h"
 #include "runtime/execute.h"
+#include "runtime/ops/attention_decode/reference.h"
 #include "runtime/verify/compare.h"
-#include "runtime/verify/reference_attention.h"
 #include "tests/sweep/cases.h"
 #include "tests/thirds.h"
 

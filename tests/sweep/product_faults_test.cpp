@@ -2,7 +2,7 @@
 // checker finds each.
 #include <gtest/gtest.h>
 
-#include "runtime/verify/reference_linear.h"
+#include "runtime/ops/linear/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 

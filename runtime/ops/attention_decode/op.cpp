@@ -30,7 +30,7 @@ void repeat_cache(AttentionData& data) {
 
 }  // namespace
 
-using Traits = OpTraits<AttentionDecode>;
+using AttentionDecodeTraits = OpTraits<AttentionDecode>;
 
 LayerBytes layer_bytes_of(const AttentionData& data) {
   const std::int64_t stored = bytes_of(data.keys.codes, data.values.codes);
@@ -43,8 +43,8 @@ LayerBytes layer_bytes_of(const AttentionData& data) {
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 
-AttentionData Traits::stored_data(const AttentionDecode& op, const BundleItem& item,
-                                  const std::string& where, const HardInput&) {
+AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, const BundleItem& item,
+                                                 const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
   if (data.queries.empty()) {
@@ -61,26 +61,27 @@ AttentionData Traits::stored_data(const AttentionDecode& op, const BundleItem& i
   return data;
 }
 
-void Traits::match(const AttentionDecode& op, const BundleItem& item, const std::string& where) {
+void AttentionDecodeTraits::match(const AttentionDecode& op, const BundleItem& item,
+                                  const std::string& where) {
   stored_cache(Matcher(where), op, item);
 }
 
-ItemReport Traits::judge(const AttentionDecode& op, const AttentionData&,
-                         const AttentionResult& reference, const AttentionOutput& output) {
+ItemReport AttentionDecodeTraits::judge(const AttentionDecode& op, const AttentionData&,
+                                        const AttentionResult& reference,
+                                        const AttentionOutput& output) {
   return report_of(reference, output, op.dtype);
 }
 
-void Traits::add_losses(ItemReport& report, const AttentionDecode& op, const AttentionData& data,
-                        const AttentionOutput& output) {
+void AttentionDecodeTraits::add_losses(ItemReport& report, const AttentionDecode& op,
+                                       const AttentionData& data, const AttentionOutput& output) {
   if (data.original_keys.empty() || data.original_values.empty()) return;
   const AttentionResult plain =
       reference_attention_unquantized(data, static_cast<double>(softmax_scale(op)));
   report.rel_err_unquantized = compare(plain.out, output.out, op.dtype).rel_err;
 }
 
-std::function<vq::AttentionDecodeArgs(int, int)> Traits::upload(const AttentionDecode& op,
-                                                                const AttentionData& data,
-                                                                const Upload& to) {
+std::function<vq::AttentionDecodeArgs(int, int)> AttentionDecodeTraits::upload(
+    const AttentionDecode& op, const AttentionData& data, const Upload& to) {
   to.pool = pool_of(op, data);
   const auto rows = static_cast<std::size_t>(data.query_rows() * op.shape.query_heads);
   DeviceArgs args{};

@@ -2,11 +2,11 @@
 
 namespace vqgen {
 
-using Traits = OpTraits<AttentionMerge>;
+using AttentionMergeTraits = OpTraits<AttentionMerge>;
 
-std::function<vq::AttentionMergeArgs(int, int)> Traits::upload(const AttentionMerge&,
-                                                               const MergeData& data,
-                                                               const Upload& to) {
+std::function<vq::AttentionMergeArgs(int, int)> AttentionMergeTraits::upload(const AttentionMerge&,
+                                                                             const MergeData& data,
+                                                                             const Upload& to) {
   std::vector<std::uint16_t*> out;
   std::vector<float*> lse;
   std::vector<std::vector<const std::uint16_t*>> outs;
@@ -39,7 +39,7 @@ std::function<vq::AttentionMergeArgs(int, int)> Traits::upload(const AttentionMe
   };
 }
 
-LayerBytes Traits::layer_bytes(const MergeData& data) {
+LayerBytes AttentionMergeTraits::layer_bytes(const MergeData& data) {
   std::int64_t parts = 0;
   for (const MergePart& each : data.parts) parts += bytes_of(each.out, each.lse);
   return {parts, parts, 0};

@@ -17,10 +17,10 @@ std::vector<std::int32_t> paged_lengths(const AppendData& data) {
 
 }  // namespace
 
-using Traits = OpTraits<KvAppend>;
+using KvAppendTraits = OpTraits<KvAppend>;
 
-ItemReport Traits::judge(const KvAppend&, const AppendData& data, None,
-                         const AppendResult& output) {
+ItemReport KvAppendTraits::judge(const KvAppend&, const AppendData& data, None,
+                                 const AppendResult& output) {
   const AppendVerdict verdict = judge_append(data, output);
   ItemReport report;
   report.ok = verdict.ok;
@@ -30,8 +30,9 @@ ItemReport Traits::judge(const KvAppend&, const AppendData& data, None,
   return report;
 }
 
-std::function<vq::KvAppendArgs(int, int)> Traits::upload(const KvAppend& op, const AppendData& data,
-                                                         const Upload& to) {
+std::function<vq::KvAppendArgs(int, int)> KvAppendTraits::upload(const KvAppend& op,
+                                                                 const AppendData& data,
+                                                                 const Upload& to) {
   if (op.shape.page_tokens > 0) {
     to.pool = make_pool(data.keys, data.values, paged_lengths(data), op.shape.page_tokens, false,
                         Random(data.paging_seed), data.page_order);
@@ -47,8 +48,8 @@ std::function<vq::KvAppendArgs(int, int)> Traits::upload(const KvAppend& op, con
   };
 }
 
-AppendResult Traits::output(const DeviceData& device, const PagePool& pool,
-                            const AppendData& data) {
+AppendResult KvAppendTraits::output(const DeviceData& device, const PagePool& pool,
+                                    const AppendData& data) {
   AppendResult result{device.fetch<std::uint32_t>(0), device.fetch<std::uint32_t>(1),
                       device.fetch<std::uint16_t>(2), device.fetch<std::uint16_t>(3)};
   if (pool.page_tokens == 0) return result;
@@ -63,7 +64,7 @@ AppendResult Traits::output(const DeviceData& device, const PagePool& pool,
 }
 
 // A call writes few rows of the codes: its new tokens', or those of the batches that they fill.
-LayerBytes Traits::layer_bytes(const AppendData& data) {
+LayerBytes KvAppendTraits::layer_bytes(const AppendData& data) {
   std::int64_t rows = 0;
   for (const std::int64_t position : data.positions) {
     const std::int64_t end = position + data.new_tokens;

@@ -4,10 +4,10 @@
 
 namespace vqgen {
 
-using Traits = OpTraits<KvDequantize>;
+using KvDequantizeTraits = OpTraits<KvDequantize>;
 
-AttentionData Traits::stored_data(const KvDequantize& op, const BundleItem& item,
-                                  const std::string& where, const HardInput&) {
+AttentionData KvDequantizeTraits::stored_data(const KvDequantize& op, const BundleItem& item,
+                                              const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
   matcher.same<std::int64_t>("the number of caches", data.keys.batch, op.shape.batch);
@@ -20,28 +20,30 @@ AttentionData Traits::stored_data(const KvDequantize& op, const BundleItem& item
   return data;
 }
 
-void Traits::match(const KvDequantize& op, const BundleItem& item, const std::string& where) {
+void KvDequantizeTraits::match(const KvDequantize& op, const BundleItem& item,
+                               const std::string& where) {
   stored_cache(Matcher(where), op, item);
 }
 
-ItemReport Traits::judge(const KvDequantize& op, const AttentionData& data,
-                         const DequantizeResult& reference, const DequantizeOutput& output) {
+ItemReport KvDequantizeTraits::judge(const KvDequantize& op, const AttentionData& data,
+                                     const DequantizeResult& reference,
+                                     const DequantizeOutput& output) {
   const DequantizeVerdict verdict = judge_dequantize(data, reference, output);
   ItemReport report = report_of(verdict.comparison, op.dtype);
   report.why = verdict.why;
   return report;
 }
 
-void Traits::add_losses(ItemReport& report, const KvDequantize&, const AttentionData& data,
-                        const DequantizeOutput& output) {
+void KvDequantizeTraits::add_losses(ItemReport& report, const KvDequantize&,
+                                    const AttentionData& data, const DequantizeOutput& output) {
   if (data.original_keys.empty() || data.original_values.empty()) return;
   report.rel_err_unquantized =
       judge_dequantize(data, reference_decode_unquantized(data), output).comparison.rel_err;
 }
 
-std::function<vq::KvDequantizeArgs(int, int)> Traits::upload(const KvDequantize& op,
-                                                             const AttentionData& data,
-                                                             const Upload& to) {
+std::function<vq::KvDequantizeArgs(int, int)> KvDequantizeTraits::upload(const KvDequantize& op,
+                                                                         const AttentionData& data,
+                                                                         const Upload& to) {
   to.pool = pool_of(op, data);
   const auto elements =
       static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);

@@ -22,7 +22,7 @@ const LinearData& stored_matrix(const Matcher& matcher, const Linear& op, const 
 
 }  // namespace
 
-using Traits = OpTraits<Linear>;
+using LinearTraits = OpTraits<Linear>;
 
 Problem OpTraits<Gemv>::resized(Gemv op, std::int64_t size) {
   if (!op.shape.grouped()) op.shape.rows = static_cast<int>(size);
@@ -35,8 +35,8 @@ Problem OpTraits<Gemm>::resized(Gemm op, std::int64_t size) {
   return problem(op);
 }
 
-LinearData Traits::stored_data(const Linear& op, const BundleItem& item, const std::string& where,
-                               const HardInput& input) {
+LinearData LinearTraits::stored_data(const Linear& op, const BundleItem& item,
+                                     const std::string& where, const HardInput& input) {
   const Matcher matcher(where);
   LinearData data = stored_matrix(matcher, op, item);
   if (data.input_rows > 0 && data.input_rows < op.shape.rows) {
@@ -52,19 +52,20 @@ LinearData Traits::stored_data(const Linear& op, const BundleItem& item, const s
   return data;
 }
 
-void Traits::match(const Linear& op, const BundleItem& item, const std::string& where) {
+void LinearTraits::match(const Linear& op, const BundleItem& item, const std::string& where) {
   stored_matrix(Matcher(where), op, item);
 }
 
-void Traits::add_losses(ItemReport& report, const Linear& op, const LinearData& data,
-                        const std::vector<std::uint16_t>& output) {
+void LinearTraits::add_losses(ItemReport& report, const Linear& op, const LinearData& data,
+                              const std::vector<std::uint16_t>& output) {
   if (data.original_weights.empty()) return;
   report.rel_err_unquantized =
       compare(reference_linear_unquantized(data), output, op.dtype).rel_err;
 }
 
-std::function<vq::LinearArgs(int, int)> Traits::upload(const Linear& op, const LinearData& data,
-                                                       const Upload& to) {
+std::function<vq::LinearArgs(int, int)> LinearTraits::upload(const Linear& op,
+                                                             const LinearData& data,
+                                                             const Upload& to) {
   const auto& [device, pool, misalignment, rotation] = to;
   DeviceArgs args{};
   upload_inputs<Linear>(args, data, to);
@@ -91,7 +92,7 @@ std::function<vq::LinearArgs(int, int)> Traits::upload(const Linear& op, const L
 }
 
 // Of experts that have rows, a call reads theirs.
-LayerBytes Traits::layer_bytes(const LinearData& data) {
+LayerBytes LinearTraits::layer_bytes(const LinearData& data) {
   const std::int64_t codes = bytes_of(data.weights.codes);
   const std::int64_t experts = data.weights.heads;
   const std::int64_t touched = data.expert_rows.empty() ? 1 : std::ssize(experts_with_rows(data));

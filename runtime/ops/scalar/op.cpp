@@ -2,10 +2,10 @@
 
 namespace vqgen {
 
-using Traits = OpTraits<ScalarMatrix>;
+using ScalarTraits = OpTraits<ScalarMatrix>;
 
-ItemReport Traits::judge(const ScalarMatrix& op, const ScalarData& data,
-                         const ScalarResult& reference, const ScalarResult& output) {
+ItemReport ScalarTraits::judge(const ScalarMatrix& op, const ScalarData& data,
+                               const ScalarResult& reference, const ScalarResult& output) {
   const ScalarVerdict verdict = judge_scalar(data, reference, output);
   ItemReport report;
   report.ok = verdict.ok;
@@ -14,15 +14,15 @@ ItemReport Traits::judge(const ScalarMatrix& op, const ScalarData& data,
   return report;
 }
 
-void Traits::add_losses(ItemReport& report, const ScalarMatrix&, const ScalarData& data,
-                        const ScalarResult& output) {
+void ScalarTraits::add_losses(ItemReport& report, const ScalarMatrix&, const ScalarData& data,
+                              const ScalarResult& output) {
   report.scalar_errors = round_trip_errors(data, output);
   report.clamped = clamped_elements(data, output);
 }
 
-std::function<vq::ScalarMatrixArgs(int, int)> Traits::upload(const ScalarMatrix&,
-                                                             const ScalarData& data,
-                                                             const Upload& to) {
+std::function<vq::ScalarMatrixArgs(int, int)> ScalarTraits::upload(const ScalarMatrix&,
+                                                                   const ScalarData& data,
+                                                                   const Upload& to) {
   const auto [codes, rows] = std::pair(to.misalignment.codes, to.misalignment.rows);
   const auto from = to.device.inputs(data.decodes ? data.codes : data.elements, to.rotation.codes,
                                      data.decodes ? codes : rows);
@@ -43,14 +43,15 @@ std::function<vq::ScalarMatrixArgs(int, int)> Traits::upload(const ScalarMatrix&
   };
 }
 
-ScalarResult Traits::output(const DeviceData& device, const PagePool&, const ScalarData& data) {
+ScalarResult ScalarTraits::output(const DeviceData& device, const PagePool&,
+                                  const ScalarData& data) {
   ScalarResult result{data.elements, data.codes, data.scales};
   (data.decodes ? result.elements : result.codes) = device.fetch<std::uint8_t>(0);
   if (data.computes_scales) result.scales = device.fetch<float>(1);
   return result;
 }
 
-LayerBytes Traits::layer_bytes(const ScalarData& data) {
+LayerBytes ScalarTraits::layer_bytes(const ScalarData& data) {
   const std::int64_t read = bytes_of(data.decodes ? data.codes : data.elements);
   return {read, read, 0};
 }
