@@ -4,11 +4,11 @@
 //
 //   <item>.keys.codes         U32  [batch, kv_heads, tokens, row words], or in groups of R rows and
 //                             runs of W words [.., tokens / R, row words / W, R, W], rounded up
-//   <item>.keys.codebooks     F16 or BF16 [units, residuals, entries, vector_size]
+//   <item>.keys.codebooks     F16 or BF16 [units, num_codebooks, entries, vector_size]
 //                             of keys in parts [elements]: these of part 0, then of part 1, ..
-//   <item>.keys.projections   F32  [residuals, vector_size, vector_size], optional, read only:
-//   folded <item>.keys.stage_scales  F32  [units, residuals]           where the format has them
-//   <item>.keys.smooth        F32  [kv_heads, head_dim]         where the format smooths
+//   <item>.keys.projections   F32  [num_codebooks, vector_size, vector_size], optional, read only:
+//   folded <item>.keys.stage_scales  F32  [units, num_codebooks]           where the format has
+//   them <item>.keys.smooth        F32  [kv_heads, head_dim]         where the format smooths
 //   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional
 //   <item>.values.*           the same
 //   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional; batch is

@@ -13,10 +13,11 @@ struct Codebooks {
   VqFormat format;
   DType dtype = DType::f16;
   std::int64_t units = 0;
-  std::vector<std::uint16_t> entries;  // [units][residuals][entries][vector_size], bits of dtype
-  std::vector<float> stage_scales;     // [units][residuals]; empty unless format.stage_scales
-  // [residuals][vector_size][vector_size], row major, or empty: an entry q of stage s stands for
-  // W_s q, with one projection per stage (SimVQ, as in VQKV eq. 1).
+  std::vector<std::uint16_t>
+      entries;                      // [units][num_codebooks][entries][vector_size], bits of dtype
+  std::vector<float> stage_scales;  // [units][num_codebooks]; empty unless format.stage_scales
+  // [num_codebooks][vector_size][vector_size], row major, or empty: an entry q of stage s stands
+  // for W_s q, with one projection per stage (SimVQ, as in VQKV eq. 1).
   std::vector<float> projections;
 };
 
@@ -67,8 +68,8 @@ class UnitDecoder {
 
  private:
   VqFormat format_;
-  std::vector<float> entries_;  // [residuals][entries][vector_size]
-  std::vector<float> scales_;   // [residuals]
+  std::vector<float> entries_;  // [num_codebooks][entries][vector_size]
+  std::vector<float> scales_;   // [num_codebooks]
   std::vector<float> point_;    // [vector_size]
 };
 

@@ -68,7 +68,7 @@ struct AccessCounts {
   bool operator==(const AccessCounts&) const = default;
 
   std::size_t codebooks() const { return counts.size() / static_cast<std::size_t>(entries); }
-  // Codebook `index` = unit * residuals + stage.
+  // Codebook `index` = unit * num_codebooks + stage.
   std::span<const std::int64_t> codebook(std::size_t index) const {
     const auto size = static_cast<std::size_t>(entries);
     return std::span(counts).subspan(index * size, size);

@@ -24,8 +24,8 @@ struct QuantizedTensor {
   std::int64_t row_words = 0;            // 32-bit words a packed row, without padding
   std::int64_t units = 0;                // codebook sets
   std::vector<std::uint32_t> codes;      // [batch][heads][head_words()], of rows by format.layout
-  std::vector<std::uint16_t> codebooks;  // [units][residuals][entries][vector_size], bits
-  std::vector<float> stage_scales;       // [units][residuals]; empty unless format.stage_scales
+  std::vector<std::uint16_t> codebooks;  // [units][num_codebooks][entries][vector_size], bits
+  std::vector<float> stage_scales;       // [units][num_codebooks]; empty unless format.stage_scales
   std::vector<float> output_scales;      // [heads][rows]; empty unless format.output_scales
   std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
   std::int64_t expert_units = 0;  // codebook sets of each head, of weights of experts; else 0

@@ -101,7 +101,7 @@ struct VqFormat {
               "scalar codes: tokens that share a scale of each channel and are encoded together"),
         field("common_scale", &F::common_scale, silent(),
               "int8 entries: one scale for all stages of a unit, and magnitudes of at most 127 / "
-              "residuals, so that sums of stages are bytes too"),
+              "num_codebooks, so that sums of stages are bytes too"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"),
         field("channels", &F::channels, silent_in(0, 1023),
               "of a part: its channels of a head, in the order of its sub-vectors"),
@@ -216,7 +216,8 @@ bool fits_entries(const VqFormat& format, float value);
 // Description of valid entries for messages: "half-integers from 1/2 to 7/2".
 std::string entry_numbers(const VqFormat& format);
 
-// May these be the stage scales, [units][residuals]? Those of a unit with a common scale are equal.
+// May these be the stage scales, [units][num_codebooks]? Those of a unit with a common scale are
+// equal.
 bool fits_stage_scales(const VqFormat& format, std::span<const float> scales);
 
 }  // namespace vqgen

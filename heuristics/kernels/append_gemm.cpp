@@ -14,7 +14,7 @@ constexpr int kMostRows = 256;
 void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(format.is_wide(),
                 "{}: sub-vectors of {} elements are less than the 16 of a product; use dataflow "
-                "fragments or lanes",
+                "mma or simt",
                 operand, format.vector_size);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are no numbers of entries, which products could be compared by; use "

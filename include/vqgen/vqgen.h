@@ -198,7 +198,7 @@ typedef struct vqgen_layout {
 } vqgen_layout;
 
 /* Returns the 32-bit words, padding included, of the codes of `heads` heads (batch x kv_heads of a
- * cache, 1 for weights) of `rows` rows; row_words is ceil(columns / vector_size x residuals x
+ * cache, 1 for weights) of `rows` rows; row_words is ceil(columns / vector_size x num_codebooks x
  * index_bits / 32). 0 for an invalid layout, a size below 1, or more words than memory can have. */
 VQGEN_API int64_t vqgen_layout_words(vqgen_layout layout, int64_t heads, int64_t rows,
                                      int64_t row_words);

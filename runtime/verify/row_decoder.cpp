@@ -18,7 +18,7 @@ std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + 
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 && f.index_bits <= 16,
-          "quantized tensor: vector_size, residuals or index_bits out of range");
+          "quantized tensor: vector_size, num_codebooks or index_bits out of range");
   require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");
   require(!f.is_scalar() ||
@@ -48,9 +48,9 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: units do not match the scope");
   const std::int64_t stages = t.units * f.num_codebooks;
   require(std::ssize(t.codebooks) == stages * f.entries() * f.vector_size,
-          "quantized tensor: codebooks are not [units][residuals][entries][vector_size]");
+          "quantized tensor: codebooks are not [units][num_codebooks][entries][vector_size]");
   require(std::ssize(t.stage_scales) == (f.stage_scales ? stages : 0),
-          "quantized tensor: stage_scales are not [units][residuals]");
+          "quantized tensor: stage_scales are not [units][num_codebooks]");
   require(fits_stage_scales(f, t.stage_scales),
           "quantized tensor: stage_scales of a unit differ, where the format has a common one");
   require(std::ssize(t.output_scales) == (f.output_scales ? t.heads * t.rows : 0),

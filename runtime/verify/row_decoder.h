@@ -58,7 +58,7 @@ inline double element_value(DType dtype, std::uint16_t bits) {
   return static_cast<double>(element_to_float(dtype, bits));
 }
 
-// Below, codebook `book` is number unit * residuals + stage.
+// Below, codebook `book` is number unit * num_codebooks + stage.
 class RowDecoder {
  public:
   // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks to doubles.
@@ -87,7 +87,7 @@ class RowDecoder {
 
   const QuantizedTensor& tensor_;
   std::shared_ptr<const Parts> parts_;  // of keys in parts, else null
-  std::vector<double> entries_;         // [units][residuals][entries][vector_size]
+  std::vector<double> entries_;         // [units][num_codebooks][entries][vector_size]
 };
 
 }  // namespace vqgen

@@ -15,7 +15,7 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-class AccessCounts : public TinyBundle {
+class CountAccesses : public TinyBundle {
  protected:
   Json profile(const std::string& bundle, const Arguments& more = {}) const {
     Arguments arguments{"count-accesses", "--json", "--data",
@@ -35,7 +35,7 @@ class AccessCounts : public TinyBundle {
   }
 };
 
-TEST_F(AccessCounts, ProfileWritesWhatTheQuantizerCounts) {
+TEST_F(CountAccesses, ProfileWritesWhatTheQuantizerCounts) {
   const Json document = profile(cache_bundle(), {"--parts", "5"});
   const std::vector<AccessCounts> profiles =
       read_access_counts(std::filesystem::path(folder.path("p.json")));
@@ -53,7 +53,7 @@ TEST_F(AccessCounts, ProfileWritesWhatTheQuantizerCounts) {
   EXPECT_EQ(profile(matrix_bundle())["tensors"][0]["operand"], "weights");
 }
 
-TEST_F(AccessCounts, ProfilePrintsALineATensor) {
+TEST_F(CountAccesses, ProfilePrintsALineATensor) {
   const Outcome outcome =
       vqgen({"count-accesses", "--data", cache_bundle(), "--out", folder.path("p.json")});
   expect_success(outcome);
@@ -67,7 +67,7 @@ TEST_F(AccessCounts, ProfilePrintsALineATensor) {
   EXPECT_EQ(occurrences(line, "  -"), 3u) << line;
 }
 
-TEST_F(AccessCounts, ReorderedBundlesRunToTheSameBits) {
+TEST_F(CountAccesses, ReorderedBundlesRunToTheSameBits) {
   for (const std::string& bundle : {cache_bundle(), matrix_bundle()}) {
     const Outcome outcome =
         vqgen({"reorder", "--data", bundle, "--out", folder.path("hot"), "--json"});
@@ -95,7 +95,7 @@ TEST_F(AccessCounts, ReorderedBundlesRunToTheSameBits) {
 }
 
 // Of either operand: its codes are numbers, and nothing is written of the other.
-TEST_F(AccessCounts, ScalarFormatsAreRefused) {
+TEST_F(CountAccesses, ScalarFormatsAreRefused) {
   const std::string out = folder.path("scalar");
   const char* const table = R"({"vector_size": 8, "index_bits": 4, "scope": "head"})";
   for (const auto& [keys, values, operand] :
@@ -112,7 +112,7 @@ TEST_F(AccessCounts, ScalarFormatsAreRefused) {
   }
 }
 
-TEST_F(AccessCounts, QuantizeReordersToTheSameBundle) {
+TEST_F(CountAccesses, QuantizeReordersToTheSameBundle) {
   Arguments arguments = quantize_tiny_cache(tensors(), folder.path("one"));
   arguments.emplace_back("--reorder");
   expect_success(vqgen(arguments));
@@ -125,7 +125,7 @@ TEST_F(AccessCounts, QuantizeReordersToTheSameBundle) {
   EXPECT_EQ(read_text(folder.path("one")), read_text(two));
 }
 
-TEST_F(AccessCounts, ReorderTakesTheProfileOfOtherData) {
+TEST_F(CountAccesses, ReorderTakesTheProfileOfOtherData) {
   const std::string by_own = folder.path("own"), by_profile = folder.path("profile");
   profile(cache_bundle());
   expect_success(vqgen({"reorder", "--data", cache_bundle(), "--out", by_own}));
@@ -157,7 +157,7 @@ TEST_F(AccessCounts, ReorderTakesTheProfileOfOtherData) {
   expect_failure(wrong, 2, {matrix_bundle(), "malformed JSON"});
 }
 
-TEST_F(AccessCounts, BadInputIsRefused) {
+TEST_F(CountAccesses, BadInputIsRefused) {
   const std::string out = folder.path("out");
   for (const char* command : {"count-accesses", "reorder"}) {
     refuse({command, "--data", folder.path("none"), "--out", out}, {"cannot read", "none"});
@@ -185,7 +185,7 @@ TEST_F(AccessCounts, BadInputIsRefused) {
 
 // Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide: k-means on a
 // GPU may fall out otherwise.
-TEST_F(AccessCounts, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
+TEST_F(CountAccesses, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
   const auto figures_of = [&](const std::string& key_format) {
     expect_success(
         vqgen({"quantize", "--input", sample("tinycode-kv-heldout"), "--calibration",

@@ -40,7 +40,7 @@ TEST_F(TinyBundle, IsNotMadeOfAFormatThatNothingHas) {
   expect_failure(quantize(tensors(), R"({"preset": "vecinfer-d4b8", "hadamrd": false})", out), 2,
                  {"--key-format: /: unknown field 'hadamrd'"});
   const std::string file = folder.file("mine.json", R"({"preset": "cq-4c8b", "num_codebooks": 0})");
-  expect_failure(quantize(tensors(), file, out), 2, {file + ": /residuals: ", "1 to 36"});
+  expect_failure(quantize(tensors(), file, out), 2, {file + ": /num_codebooks: ", "1 to 36"});
   EXPECT_EQ(folder.names(), std::vector<std::string>{"mine.json"});
 }
 

@@ -1,5 +1,5 @@
 // Names from before 0.1.0 are refused by a line that has the present one.
-#include "tests/cli/tool.h"
+#include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {
 namespace {

@@ -8,7 +8,8 @@
 
 namespace vqgen {
 
-// counts[unit * residuals + stage][part][entry], all of a size; hot = 2 of 4 entries, 4 of 8, ...
+// counts[unit * num_codebooks + stage][part][entry], all of a size; hot = 2 of 4 entries, 4 of 8,
+// ...
 inline AccessCounts profile_of(const std::vector<std::vector<std::vector<std::int64_t>>>& counts,
                                int num_codebooks = 1) {
   const std::size_t entries = counts.front().front().size();

@@ -118,7 +118,9 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"entries_of_format",
             {{"/profiles/0/format/index_bits", "3"}},
             {"/profiles/0/entries: is 4 where the format has 8", "profile the bundle again"}},
-        Lie{"num_codebooks", {{"/profiles/0/num_codebooks", "1"}}, {"/residuals: is 1", "has 2"}},
+        Lie{"num_codebooks",
+            {{"/profiles/0/num_codebooks", "1"}},
+            {"/num_codebooks: is 1", "has 2"}},
         Lie{"units", {{"/profiles/1/units", "3"}}, {"/profiles/1/counts: 16 numbers", "3 units"}},
         // 2^62 + 2 units of 2 stages of 4 entries are 16 numbers after an overflow.
         Lie{"units_that_wrap", {{"/profiles/0/units", "4611686018427387906"}}, {"/units: "}},

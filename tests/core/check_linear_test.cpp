@@ -357,7 +357,7 @@ TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {
   expect_ok(check(plan, op, find_gpu("h200")));
   plan.columns_per_block = 32768;
   expect_refused(check(plan, op, find_gpu("h200")),
-                 {"columns_per_block 32768 pass 32 bits", "sliced_codebook"});
+                 {"columns_per_block 32768 pass 32 bits", "entry_slices"});
   plan.entry_slices = 2;
   expect_ok(check(plan, op, find_gpu("h200")));
 }

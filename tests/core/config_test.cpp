@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_weights", false, {{"/weights", ""}}, {"'weights' is missing", "preset"}},
         Refusal{"keys_in_gemv", false, {{"/keys", R"("cq-2c8b")"}}, {"unknown field 'keys'"}},
         Refusal{"weights_in_attention", true, {{"/weights", R"("aqlm-2x8")"}}, {"'weights'"}},
-        Refusal{"rows_in_attention", true, {{"/shape/m", "1"}}, {"/shape: ", "'rows'"}},
+        Refusal{"rows_in_attention", true, {{"/shape/m", "1"}}, {"/shape: ", "'m'"}},
         Refusal{"one_cache_for_all",
                 true,
                 {{"/shape/shared_cache", "true"}},

@@ -193,8 +193,8 @@ TEST(PlanFields, MayNameADataflowOfTheOp) {
   expect_words(message_of([&] {
                  found({{"dataflow", "channels"}}, gemv);
                }),
-               {"c.json: /plan/dataflow: 'channels' is none of lanes, fragments, tables, "
-                "warpgroups, slices"});
+               {"c.json: /plan/dataflow: 'channels' is none of simt, mma, lut, "
+                "wgmma, sliced_codebook"});
   expect_words(message_of([&] {
                  found({{"dataflow", 3}}, gemv);
                }),

@@ -182,7 +182,7 @@ TEST(AblationRows, OfferAsManyPlansAsAreAskedForAndEachDataflow) {
 TEST(AblationRows, NameAPlanInShort) {
   const LinearMma plan{.threads = 128, .codebook = {.replicated = 256, .copies = 8}};
   EXPECT_EQ(in_short(Plan{plan}, gemv("aqlm-2x8")),
-            "fragments, threads 128, fusion permute; codebook c8");
+            "mma, threads 128, fusion permute; codebook c8");
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
     expect_words(refused(attention_json(), {{"dataflow", "lut"}, {"step_tokens", 8}}, chooser),
                  {"c.json: /plan/step_tokens: unknown field", "dataflow lut has "});
     expect_words(refused(gemv_json(), {{"dataflow", "channels"}}, chooser),
-                 {"c.json: /plan/dataflow: 'channels' is none of lanes, fragments, tables"});
+                 {"c.json: /plan/dataflow: 'channels' is none of simt, mma, lut"});
     expect_words(refused(gemv_json(), {{"threads", 8}}, chooser),
                  {"c.json: /plan/threads: ", "from 32 to 1024"});
     expect_words(refused(append_json(), {{"combine", "kernel"}}, chooser),

@@ -125,8 +125,9 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   op.keys.vector_size = 8;
   op.keys.index_bits = 5;
   const KernelSource shared = generate(op, plan, find_gpu("h200"), Machine::host, {});
-  const std::string cut = report_of(
-      shared, op, plan, "while (count * f.residuals * f.index_bits % 32 != 0)", "while (false)");
+  const std::string cut =
+      report_of(shared, op, plan, "while (count * f.num_codebooks * f.index_bits % 32 != 0)",
+                "while (false)");
   EXPECT_NE(cut.find(": race at "), std::string::npos) << cut;
 }
 

@@ -53,12 +53,13 @@ SweepCases matrix_pairwise(std::uint64_t seed);
 // Of caches that have scalar codes: attention, appending and decoding in turns.
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 
-// index_bits 2..16 x vector_size 2, 4, 8 x residuals 1..4, and the codes of E8P x residuals 1..4,
-// the element type and the scope taking turns, at one small size.
+// index_bits 2..16 x vector_size 2, 4, 8 x num_codebooks 1..4, and the codes of E8P x
+// num_codebooks 1..4, the element type and the scope taking turns, at one small size.
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 
-// Dataflow slices: the widths of codes that it takes x vector_size x residuals, all else in turns.
+// Dataflow slices: the widths of codes that it takes x vector_size x num_codebooks, all else in
+// turns.
 std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 
 // Tokens of a page, as caches of all ops are swept over, and orders of the pool; none without

@@ -31,7 +31,7 @@ struct LinearProblem {
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = LinearProblem;
     visit("element", &P::element);
-    visit("m", &P::rows);
+    visit("rows", &P::rows);
     visit("experts", &P::experts);
     visit("total_rows", &P::total_rows);
     visit("out_features", &P::out_features);
