@@ -243,7 +243,7 @@ def self_test():
         (root / "docs/internals/traps.md").write_text(seeds.read_text())
         (root / "docs/internals/lessons.md").write_text("<!-- generated: x -->\n9 us by hand\n")
         (root / "docs/guides/deploy.md").write_text("A word.\n" * 301)
-        (root / "docs" + "/unlisted.md").write_text("No limit is known.\n")
+        (root / "docs" / "unlisted.md").write_text("No limit is known.\n")
         (root / "tests/a_test.cpp").write_text("TEST(Choice, IsMade) {}\n")
         (root / "heuristics.h").write_text("constexpr double kShare = 1.12;\n")
         (root / "cli/a.cpp").write_text('f("--hotness", "The fast "\n  "multiprocessor", "hotness");\n')
@@ -262,7 +262,7 @@ def self_test():
     for number, line in enumerate(seeds.read_text().splitlines(), 1):
         expected += [("docs/internals/traps.md", number)] * int((re.search(r"faults=(\d)", line) or [0, 0])[1])
     found = sorted((path, line) for path, line, _ in faults)
-    ok = (found == sorted(expected) and judged == 3 and "docs" + "/unlisted.md" not in lenient and len(named) == 1
+    ok = (found == sorted(expected) and judged == 3 and ("docs" + "/unlisted.md") not in lenient and len(named) == 1
           and unneeded.endswith("text_exceptions.txt")
           and texts == [("cli/a.cpp", 1), ("cli/a.cpp", 1), ("docs/config.schema.json", 2),
                         ("python/vqgen/a.py", 5)] and excused == texts[2:])
