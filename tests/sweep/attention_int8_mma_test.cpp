@@ -335,7 +335,7 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
       {"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
       {"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
       {"fused(raw.sum(quad), of_raw, total)", "total"},
-      {"const int codes = clip(raw.window > 0 ? raw.window : 0, seen);",
+      {"const int codes = clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);",
        "const int codes = seen;"}};
   expect_faults_found(op, own, faults, [&](Kernel& faulty) {
     bool right = true;

@@ -339,7 +339,7 @@ TEST_F(Bins, FaultsAreFound) {
   plan.entry_splits = 2;
   plan.columns_per_block = 3;
   plan.bin_heads = 2;
-  const Fault faults[] = {{"channel_of<Format, Plan>(at)", "at"},
+  const Fault faults[] = {{"channel_of<Format, Plan>(first_channel) + c", "first_channel + c"},
                           {"kBefore + column * kColumn", "column * kColumn"},
                           {"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
                           {"token < length_ && !raw.holds(token)", "token < length_"},

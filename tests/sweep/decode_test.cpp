@@ -156,14 +156,15 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
   const DequantizeResult reference = reference_dequantize(data);
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   const Fault faults[] = {
-      {"(entries, book_, from,", "(entries, book_, rows,"},  // another token
-      {"row(lane_group())", "row(0)"},                       // likewise, of rotated keys
+      {"(entries, book_, first_word,", "(entries, book_, rows,"},  // another token
+      {"row(lane_group())", "row(0)"},                             // likewise, of rotated keys
       {"tensor.batch_stride + head * tensor.head_stride", "tensor.batch_stride"},  // another head
       {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
       {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
       {"coded = most(first, tokens.sinks);", ""},  // a raw slot taken for a code
-      {"coded_end = end < tokens.window ? end : tokens.window;", ""},
-      {"coded_end = end < tokens.window ? end : tokens.window;", "coded_end = first;"},
+      {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;", ""},
+      {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;",
+       "coded_end = first;"},
       {"kMaxSinks + token % kMaxRecentTokens", "kMaxSinks + (token + 1) % kMaxRecentTokens"},
       {"Rows::first_unit(work_.kv_head, 0)", "Rows::first_unit(0, 0)"},
       {"value[i] *= factors[i]", "value[i] /= factors[i]"},

@@ -285,9 +285,9 @@ TEST_F(FlushBlock, TheJudgesFindWhatWrongKernelsDo) {
   AppendData data = make_append_data(op, {.seed = 8});
   data.positions = {2, 21};
   const Fault faults[] = {
-      {"number < 0 ? load_global_coherent(ring + at)\n                           : "
-       "load_global(fresh(work.batch, number) + at)",
-       "load_global(fresh(work.batch, number < 0 ? 0 : number) + at)"},
+      {"number < 0 ? load_global_coherent(ring + place)\n                           : "
+       "load_global(fresh(work.batch, number) + place)",
+       "load_global(fresh(work.batch, number < 0 ? 0 : number) + place)"},
       {"kConfig.flush_block * kConfig.flush_block - before", "1 - before"},
       {"work.first -= before;", ""},
       {"if (share == 0) rows.keep_visited(own);", ""},

@@ -189,7 +189,7 @@ TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
       {"most_ + kLn2 * log2_approx(total)", "most_"},
       {"args.lses[i] + number", "args.lses[i]"},  // another row and head
       {"args.lses[i] + number", "args.lses[0] + number"},
-      {"args.outs[i] + at", "args.outs[0] + at"},
+      {"args.outs[i] + element", "args.outs[0] + element"},
       {"i64{args.rows} * kConfig.heads", "i64{args.rows}"},
   };
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {

@@ -118,7 +118,7 @@ TEST_F(Wide, WrongDistancesAndResidualsAreFound) {
   const Fault faults[] = {{"load_global(from + piece), share_", "load_global(from), share_"},
                           {"load(from + first + i)", "load(from)"},
                           {"x + piece * kPiece + d", "x + d"},
-                          {"store_shared(at, load_shared(at) - taken[d]);", ""}};
+                          {"store_shared(rest, load_shared(rest) - taken[d]);", ""}};
   expect_faults_found(op, plan, faults,
                       [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
 }
