@@ -1,4 +1,4 @@
-// vqgen ablate: what each part of the codebook cache, the dataflows and the fusions gives for a
+// vqgen dev ablate: what each part of the codebook cache, the dataflows and the fusions gives for a
 // config on a device. Each row is the best measured plan of the space with a restriction.
 #include "runtime/ablate.h"
 

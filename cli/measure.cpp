@@ -1,4 +1,4 @@
-// vqgen measure: verifies and times plans of a config on a device. With --turns each plan is
+// vqgen measure: verifies and times plans of a config on a device. With --interactive each plan is
 // compiled and verified once and timed on demand, so that another program can be timed in between:
 // data stays on the device, and a turn costs the timed calls alone.
 #include "runtime/measure.h"

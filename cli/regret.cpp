@@ -1,5 +1,5 @@
-// vqgen regret: measurements of vqgen measure against what the choosers take and what the cost
-// model expects. Its JSON is what scripts/fit_cost.py fits the model to.
+// vqgen dev regret: measurements of vqgen dev space against what the choosers take and what the
+// cost model expects. Its JSON is what scripts/fit_cost.py fits the model to.
 #include <algorithm>
 #include <cmath>
 

@@ -48,7 +48,7 @@ std::optional<Plan> merged_as_cluster(Plan plan, const Problem& problem, const G
 std::vector<Plan> merged_otherwise(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                    bool last_block);
 
-// The dataflow and the placement, which decide most: "fragments, 8 copies".
+// The dataflow and the placement, which decide most: "mma, 8 copies".
 std::string kind_of(const Plan& plan, const Problem& problem);
 
 // How often numbers must be doubled or halved to get from one plan to the other, of the same

@@ -69,7 +69,7 @@ void require_reorderable(const QuantizedTensor& tensor, std::span<const std::int
   if (counts.size() != static_cast<std::size_t>(expected)) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("reorder: {} counts do not fit {} units of {} stages of {} entries; "
-                            "profile this tensor",
+                            "count the accesses of this tensor",
                             counts.size(), tensor.units, format.num_codebooks, format.entries()));
   }
 }
@@ -103,7 +103,7 @@ const AccessCounts& profile_for(const std::string& item, Operand operand,
 AccessCounts count_accesses(const QuantizedTensor& tensor, const std::string& item, Operand operand,
                             int parts) {
   const VqFormat& format = tensor.format;
-  require_one_format(format, "profile");
+  require_one_format(format, "count-accesses");
   AccessCounts profile{
       item, operand, without_layout(format), tensor.units, format.num_codebooks, format.entries(),
       {},   {}};
@@ -112,7 +112,7 @@ AccessCounts count_accesses(const QuantizedTensor& tensor, const std::string& it
   profile.parts.hot = std::min(kMostHot, format.entries() / 2);
 
   const std::vector<std::uint32_t> codes = unpack_codes(tensor);
-  const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "profile");
+  const UnitMap map = unit_map(format, tensor.heads, tensor.rows, tensor.columns, "count-accesses");
   const std::vector<std::vector<std::int64_t>> none(
       static_cast<std::size_t>(parts),
       std::vector<std::int64_t>(static_cast<std::size_t>(format.entries()), 0));

@@ -1,4 +1,4 @@
-// The search of `vqgen ablate`: the best measured plan of each row within a budget of plans. What
+// The search of `vqgen dev ablate`: the best measured plan of each row within a budget of plans. What
 // is found for one row is tried for the others: the shapes of winners are measured under every
 // row's restriction, so that no row is beaten by tuning alone.
 #pragma once

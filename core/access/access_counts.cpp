@@ -59,7 +59,7 @@ class Validator {
  private:
   [[noreturn]] void fail(const char* path, const std::string& problem) const {
     throw Error(ErrorKind::bad_input,
-                fmt::format("{}{}: {}; profile the bundle again", where_, path, problem));
+                fmt::format("{}{}: {}; count its accesses again", where_, path, problem));
   }
   void agree(const char* path, std::int64_t given, std::int64_t should) const {
     if (given != should) fail(path, fmt::format("is {} where the format has {}", given, should));

@@ -53,13 +53,13 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
     throw Error(
         ErrorKind::infeasible,
         "ablate: kv_append has one dataflow and places no codebooks, so there is nothing to "
-        "leave out; use vqgen measure --space");
+        "leave out; use vqgen dev space");
   }
   if (std::holds_alternative<KvDequantize>(problem) ||
       std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
     throw Error(ErrorKind::infeasible,
                 fmt::format("ablate: {} has one dataflow, so there is nothing to compare it with; "
-                            "use vqgen measure --space",
+                            "use vqgen dev space",
                             op_name(problem)));
   }
   std::set<std::string> seen;

@@ -1,4 +1,4 @@
-// The rows of `vqgen ablate`: what each part of VQ-LLM's system gives. A row restricts dataflow,
+// The rows of `vqgen dev ablate`: what each part of VQ-LLM's system gives. A row restricts dataflow,
 // fusion and placement of a plan and leaves all else (tiles, warps, loads, splits and what merges
 // them) as free as for any other row, so that the restriction is the only difference. What a row
 // measures counts for each other row whose restriction it obeys.
@@ -80,7 +80,7 @@ class AblationSpace {
   std::vector<AblationRow> rows_;
 };
 
-// "fragments, threads 256, splits 8; weights r256x8": the dataflow, fields other than their
+// "mma, threads 256, splits 8; weights r256x8": the dataflow, fields other than their
 // defaults, and the placement of codebooks.
 std::string in_short(const Plan& plan, const Problem& problem);
 

@@ -71,7 +71,7 @@ void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t count
   if (combine == Combine::kernel) return;
   judge.require(
       combine != Combine::cluster,
-      "combine cluster is of products by dataflow wgmma, rowgroups, bytes or bytegroups; use "
+      "combine cluster is of GEMM by dataflow wgmma, wgmma_large_m, int8_mma or int8_wgmma; use "
       "kernel or last_block");
   judge.require(splits > 1, "combine last_block has nothing to merge with splits 1; use kernel");
   judge.require(counters <= vq::kMostCounters,

@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"entries", {{"/profiles/0/entries", "8"}}, {"/profiles/0/entries: is 8", "has 4"}},
         Lie{"entries_of_format",
             {{"/profiles/0/format/index_bits", "3"}},
-            {"/profiles/0/entries: is 4 where the format has 8", "profile the bundle again"}},
+            {"/profiles/0/entries: is 4 where the format has 8", "count its accesses again"}},
         Lie{"num_codebooks",
             {{"/profiles/0/num_codebooks", "1"}},
             {"/num_codebooks: is 1", "has 2"}},

@@ -339,25 +339,26 @@ TEST_F(Bins, FaultsAreFound) {
   plan.entry_splits = 2;
   plan.columns_per_block = 3;
   plan.bin_heads = 2;
-  const Fault faults[] = {{"channel_of<Format, Plan>(first_channel) + c", "first_channel + c"},
-                          {"kBefore + column * kColumn", "column * kColumn"},
-                          {"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
-                          {"token < length_ && !raw.holds(token)", "token < length_"},
-                          {"words[w] = 0;", ""},
-                          {"least > kWhole &&", ""},
-                          {"&& most <= kWhole + 0xffff", ""},
-                          {"of_fours[i] == 0", "of_fours[i] != 0"},
-                          {"large + code * kPadded", "large"},
-                          {"number << 16", "0u"},
-                          {"sums_[i][t][h + 1] << 16", "0u"},
-                          {"* exp2_approx(load_global(from) - highest)", ""},
-                          {"first_column_ * kFormat.index_bits % 32", "0"},
-                          {"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
-                          {"first_head_ / kSide * workspace_.head_powers()", "0"},
-                          {"bins_ + token_split * workspace_.split_bins()", "bins_"},
-                          {"rows_.first) + split * kEntries", "rows_.first)"},
-                          {"ldmatrix_x4_trans(b,", "ldmatrix_x4(b,"},
-                          {"of < sinks ? of : window + of - sinks", "window + of"}};
+  const Fault faults[] = {
+      {"channel_of<Format, Plan>(first_channel) + c", "first_channel + c"},
+      {"kBefore + column * kColumn", "column * kColumn"},
+      {"four(i), bit / 32 + 1)", "four(i), bit / 32)"},
+      {"token < length_ && !raw.holds(token)", "token < length_"},
+      {"words[w] = 0;", ""},
+      {"least > kWhole &&", ""},
+      {"&& most <= kWhole + 0xffff", ""},
+      {"of_fours[i] == 0", "of_fours[i] != 0"},
+      {"large + code * kPadded", "large"},
+      {"number << 16", "0u"},
+      {"sums_[i][t][h + 1] << 16", "0u"},
+      {"* exp2_approx(load_global(from) - highest)", ""},
+      {"first_column_ * kFormat.index_bits % 32", "0"},
+      {"exp2_approx(turn.maxima[h] - softmax.maximum[h])", "1.0f"},
+      {"first_head_ / kSide * workspace_.head_powers()", "0"},
+      {"bins_ + token_split * workspace_.split_bins()", "bins_"},
+      {"rows_.first) + split * kEntries", "rows_.first)"},
+      {"ldmatrix_x4_trans(b,", "ldmatrix_x4(b,"},
+      {"number < sinks ? number : recent_tokens + number - sinks", "recent_tokens + number"}};
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
   });

@@ -25,7 +25,7 @@ class ReplayEvaluator : public Evaluator {
   std::unordered_map<std::string, Measurement> recorded_;  // by plan_name()
 };
 
-// The measurements of a problem in a file: of `vqgen measure --space 0 --json`, or an array of
+// The measurements of a problem in a file: of `vqgen dev space --sample 0 --json`, or an array of
 // {"plan": NAME, "time_us": US} and {"plan": NAME, "outcome": "hung", "why": TEXT}.
 // Error(bad_input) that names file and place where it is neither, or holds nothing of the problem.
 std::vector<Measurement> read_recording(const std::filesystem::path& path, const Problem& problem);
