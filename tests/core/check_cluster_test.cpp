@@ -46,7 +46,7 @@ TEST(CheckCluster, NoOtherDataflowHasIt) {
   op.weights = find_format("aqlm-2x8", "test");
   expect_refused(
       check(lanes, op, find_gpu("h100")),
-      {"combine cluster is of products by dataflow wgmma, rowgroups, bytes or bytegroups"});
+      {"combine cluster is of GEMM by dataflow wgmma, wgmma_large_m, int8_mma or int8_wgmma"});
 }
 
 // 256 outputs and 256 rows take 260 KB, more than any block has.
