@@ -56,9 +56,9 @@ def main():
     refused(lambda: measurements.GENERATORS["slow-cases"](["x"], Files()), "takes no arguments")
     refused(lambda: format_tables.GENERATORS["loss"](["mine"], Files()), "'mine' is no recipe", "presets")
 
-    recent_counts = Files().text("bench/measurements/recent_counts.csv").splitlines(keepends=True)
+    windows = Files().text("bench/measurements/windows.csv").splitlines(keepends=True)
     later = ("16,16384,vecinfer-d4b8i8,vecinfer-d4b8i8,128,0,1,dataflow=int8_mma,0,99.94,NVIDIA H200,fffff,2030-01-01,\n")
-    table = format_tables.GENERATORS["kv-formats"]([], Files(recent_counts="".join([*recent_counts, later])))
+    table = format_tables.GENERATORS["kv-formats"]([], Files(windows="".join([*windows, later])))
     assert "| 99.9 |" in table and "2030-01-01" in table, table
 
 
