@@ -12,8 +12,8 @@ def _named(size, bits, name=None, **transforms):
 
 
 class Run(typing.NamedTuple):
-    """What is evaluated: formats of keys and of values, each with its name. window, sinks,
-    flush_block: as of vqgen.hf.VQCache; a recipe's window may be VQKV's, which runs_of() puts in.
+    """What is evaluated: formats of keys and of values, each with its name. recent_tokens, sinks,
+    flush_block: as of vqgen.hf.VQCache; a recipe's recent_tokens may be VQKV's, which runs_of() puts in.
     calibration: a text and how many of its sequences; None for the command's. rotated_first: of the
     keys, as simulation.dequantized() does it, so that there are no kernels. rsimvq: by which the
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high

@@ -81,7 +81,7 @@ class Attention(Op):
         lengths: int32 [batch], tokens of each sequence, 0 for one that rests.
         lse: float32 [batch, query_heads], the natural logarithm of the sum of exponentials.
         key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
-        raw_keys, raw_values: [batch, kv_heads, sinks + window, head_dim], with windows and sinks,
+        raw_keys, raw_values: [batch, kv_heads, sinks + recent_tokens, head_dim], with recent_counts and sinks,
             int32 [batch] each, where the config has them.
         query_start: int32 [batch + 1], where the config's query_tokens is more than 1: rows
             query_start[b] .. query_start[b + 1] - 1 of query, out and lse are the newest tokens of

@@ -81,7 +81,7 @@ def loss_through_kernels(model, tokens, cache) -> float:
 def accuracy(model, tokens, codebooks, *, recent_tokens: int = 0, sinks: int = 0, flush_block: int = 1,
              rotated_first: bool = False, kernels: bool = True) -> dict:
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
-    layers_of() reads of it. window, sinks, flush_block: as of vqgen.hf.VQCache. With `rotated_first`
+    layers_of() reads of it. recent_tokens, sinks, flush_block: as of vqgen.hf.VQCache. With `rotated_first`
     these are as of simulation.simulated(), and the loss through kernels is None, as it is without
     `kernels`."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)

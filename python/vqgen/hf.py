@@ -120,7 +120,7 @@ class VQCache(Cache):
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
     more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
-    a power of two they cost least. independent: as of vqgen.torch.VQCache; with it, a window larger
+    a power of two they cost least. batch_invariant: as of vqgen.torch.VQCache; with it, a window larger
     than `drafts` and captured(), greedy tokens with drafts are those without.
 
     A call that raises leaves the cache as it was, or, where layers have written already, refuses all but

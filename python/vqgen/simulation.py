@@ -148,11 +148,11 @@ def attention(query, keys, values, raw_keys, raw_values, recent_tokens: int, sin
               together: int = 1, flush_block: int = 1):
     """Causal attention, float32: each token sees quantized keys and values, but raw ones of the first
     `sinks`, of those that at its time fill no group of `together`, and of the window: itself and the
-    window - flush_block tokens before it, with the whole of a batch of `flush_block` of which one is
+    recent_tokens - flush_block tokens before it, with the whole of a batch of `flush_block` of which one is
     among these (docs/guides/kv-cache.md). query: [batch, query_heads, tokens, head_dim]; the others
     [batch, kv_heads, tokens, head_dim]."""
     if flush_block > max(recent_tokens, 1):
-        raise vqgen.BadInput(f"flush_block is {flush_block}; it is at most the window, which is {recent_tokens}")
+        raise vqgen.BadInput(f"flush_block is {flush_block}; it is at most recent_tokens, which are {recent_tokens}")
     batch, heads, tokens, _ = query.shape
     group = heads // keys.shape[1]
     keys, values, raw_keys, raw_values = (each.float().repeat_interleave(group, 1)
@@ -176,7 +176,7 @@ def simulated(model, layers, *, recent_tokens: int = 0, sinks: int = 0, flush_bl
               rotated_first: bool = False):
     """Inside it, the model's forward passes over whole sequences quantize their keys and values.
     layers: (item, tensors) of each, as vqgen.hf.layers_of() reads them from a bundle; with
-    `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them. window, sinks,
+    `rotated_first`, as vqgen._calibration.layers_rotated_first() makes them. recent_tokens, sinks,
     flush_block: as of vqgen.hf.VQCache."""
     device = model.device
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})

@@ -255,7 +255,7 @@ class VQCache:
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
     has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
-    independent: their results have the same bits whatever comes with them, by one kernel. lengths:
+    batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     flush_block: tokens that leave the window together (docs/guides/kv-cache.md). attention_plan: fields of
     its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/guides/serving.md). A cache

@@ -236,7 +236,7 @@ def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens,
 def test_a_batch_that_the_window_lacks_is_refused(draw):
     rows = torch.zeros(1, 1, 3, 4)
     for recent_tokens in (0, 2):
-        with pytest.raises(vqgen.BadInput, match=f"flush_block is 3; it is at most the window, which is {recent_tokens}"):
+        with pytest.raises(vqgen.BadInput, match=f"flush_block is 3; it is at most recent_tokens, which are {recent_tokens}"):
             simulation.attention(rows, rows, rows, rows, rows, recent_tokens, 0, 1.0, flush_block=3)
 
 
