@@ -185,7 +185,7 @@ def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
     assert (out - (weights[:, :, None] @ values)[:, :, 0]).abs().max() < 4e-3
 
 
-@pytest.mark.parametrize("window, together, batch", [
+@pytest.mark.parametrize("recent_tokens, together, batch", [
     (3, 1, 1), (3, 4, 1), (0, 1, 1), (0, 4, 1), (3, 1, 3), (7, 1, 4), (8, 1, 5), (13, 1, 2)])
 def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, recent_tokens, together, batch):
     tokens, dim, sinks = 13, 8, 2
@@ -207,7 +207,7 @@ def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, rece
             assert np.allclose(out[0, head, now].numpy(), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("window, batch", [(5, 1), (5, 3), (7, 4), (4, 4)])
+@pytest.mark.parametrize("recent_tokens, batch", [(5, 1), (5, 3), (7, 4), (4, 4)])
 def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens, batch):
     """What a token sees raw, told by attention alone: of the simulation and of the kernels, step by step."""
     heads, dim, tokens, sinks = 2, 64, 21, 2

@@ -17,7 +17,7 @@ from vqgen._models import attending
 # What a call refuses, it leaves as it was.
 
 
-@pytest.mark.parametrize("window, drafts", [(0, 0), (8, 0), (8, 3)])
+@pytest.mark.parametrize("recent_tokens, drafts", [(0, 0), (8, 0), (8, 3)])
 def test_a_pass_that_fails_midway_is_told_of(model, layers, recent_tokens, drafts, monkeypatch):
     cache = new_cache(model, layers, recent_tokens=recent_tokens, drafts=drafts)
     broken = cache.layers[1].cache

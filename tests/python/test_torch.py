@@ -213,7 +213,7 @@ def new_cache(draw, recent_tokens=0, sinks=0, flush_block=1, **options):
                       flush_block=flush_block, **options)
 
 
-@pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
+@pytest.mark.parametrize("recent_tokens, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
 def test_a_cache_grows_token_by_token(draw, recent_tokens, sinks, batch):
     cache = new_cache(draw, recent_tokens, sinks, batch)
     assert cache.bytes_per_token() == 2 * 2 * 16
@@ -237,7 +237,7 @@ def test_a_cache_grows_token_by_token(draw, recent_tokens, sinks, batch):
     assert reference.worst(out.cpu(), expected) < 4e-3
 
 
-@pytest.mark.parametrize("window, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
+@pytest.mark.parametrize("recent_tokens, sinks, batch", [(0, 0, 1), (8, 2, 1), (8, 2, 3)])
 def test_attention_over_a_decoded_cache_is_attend(draw, recent_tokens, sinks, batch):
     cache = new_cache(draw, recent_tokens, sinks, batch)
     fresh = [tensor(each) for each in draw.standard_normal((2, 2, 14, 2, 64)).astype(np.float16)]
