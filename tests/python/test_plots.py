@@ -261,7 +261,7 @@ def test_accuracy_is_what_is_lost():
             {"keys": "int8", "values": "int8", "recent_tokens": 0, "sinks": 0, "bits": 8, "loss": 3.124}]
     axes = plots.accuracy({"accuracy": {"unquantized": 3.125, "rows": rows}}).axes[0]
     assert points_of(axes) == [[[4, 0.125]], [[2.25, 0.375]], [[8, plots.LEAST_RISE]]]
-    assert names_of(axes) == ["d2b8", "d4b8 / d8b8, window 16", "int8"]
+    assert names_of(axes) == ["d2b8", "d4b8 / d8b8, recent_tokens 16", "int8"]
     assert words(axes) == ("Accuracy; unquantized 3.125", "bits an element",
                            "loss above it, nats a token, 0.0001 at least")
 

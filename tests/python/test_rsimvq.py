@@ -247,12 +247,12 @@ def test_refusals(draw, monkeypatch):
             (dict(start="zeros"), "start is 'zeros'"), (dict(start=3), "start is no Codebooks"),
             (dict(start=vqgen.Codebooks(start.codebooks[:, :2], None)), r"want \[1, 3, 16, 16\]"),
             (dict(start=start, dtype="bf16"), "of torch.float16; .* of torch.bfloat16"),
-            (dict(start=start, form={**FORMAT, "stage_scales": True}), "lacks them"),
+            (dict(start=start, format={**FORMAT, "stage_scales": True}), "lacks them"),
             (dict(start=vqgen.Codebooks(start.codebooks * np.float16(np.inf), None)), "start holds NaN"),
-            (dict(form={**FORMAT, "vector_size": 17}), "vector_size"), (dict(form="nothing"), "nothing"),
+            (dict(format={**FORMAT, "vector_size": 17}), "vector_size"), (dict(format="nothing"), "nothing"),
             (dict(vectors=vectors * np.float32(1e6), start="random", **QUICK), "does not fit f16; take bf16")]:
         with pytest.raises(vqgen.BadInput, match=words):
-            vqgen.train_rsimvq(**{"vectors": vectors, "form": FORMAT, **change})
+            vqgen.train_rsimvq(**{"vectors": vectors, "format": FORMAT, **change})
     for form, words in (("quip-2", "decoder e8p"), ("int8-channel", "decoder scalar"),
                         ("int4-kivi-keys", "decoder affine"), ("vecinfer-d4b8i8", "entries of int8")):
         with pytest.raises(vqgen.Infeasible, match=words):

@@ -66,10 +66,10 @@ def test_refusals(host, draw):
             (dict(vectors=None), "'vectors' is missing"),
             (dict(dtype="f32"), "dtype is 'f32'"),
             (dict(iterations=0), "iterations is 0"),
-            (dict(form=3), "a format is"),
-            (dict(form="nothing"), "nothing")]:
+            (dict(format=3), "a format is"),
+            (dict(format="nothing"), "nothing")]:
         with pytest.raises(vqgen.BadInput, match=words):
-            vqgen.train_codebooks(**{"vectors": vectors, "form": FORMAT, **change})
+            vqgen.train_codebooks(**{"vectors": vectors, "format": FORMAT, **change})
     with pytest.raises(vqgen.Infeasible, match="decoder e8p"):
         vqgen.train_codebooks(vectors, "quip-2")
     with pytest.raises(vqgen.Infeasible, match="train on the CPU"):

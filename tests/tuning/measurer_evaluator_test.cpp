@@ -162,7 +162,7 @@ TEST_F(Meddled, WritesToInputsAndBesideThemAreWrong) {
   backend_.after = [](const vq::LinearArgs& args) {
     const_cast<vq::u32*>(args.weights.codes)[-1] = 0;
   };
-  expect_wrong("input number 1, outside of it");
+  expect_wrong("input number 2, outside of it");
 }
 
 TEST_F(Meddled, WritesBesideTheWorkspaceAreWrong) {

@@ -48,10 +48,10 @@ TEST(Sweep, IsTheProductOfSizesAndFormatsInAFixedOrder) {
   EXPECT_EQ(work.name, "Small");
   EXPECT_TRUE(work.skipped.empty());
   const std::vector<std::string> expected{
-      "o rows=8 aqlm-2x8",
-      "o rows=8 quip-2",
-      "o rows=9 aqlm-2x8",
-      "o rows=9 quip-2",
+      "o m=8 aqlm-2x8",
+      "o m=8 quip-2",
+      "o m=9 aqlm-2x8",
+      "o m=9 quip-2",
       "attention batch=1 tokens=128 vecinfer-d4b8/vecinfer-d8b8",
       "attention batch=1 tokens=128 cq-4c8b",
       "attention batch=1 tokens=64 vecinfer-d4b8/vecinfer-d8b8",
@@ -83,7 +83,7 @@ TEST(Sweep, ProblemsAreThoseThatConfigsWouldGive) {
 TEST(Sweep, AnOpThatIsNamedIsTaken) {
   Json json = small_sweep();
   json["ops"][0]["op"] = "gemm";
-  json["ops"][0]["shape"]["rows"] = {2, 9};
+  json["ops"][0]["shape"]["m"] = {2, 9};
   for (const WorkItem& item : read(json).items) {
     const bool product = as_linear(item.problem) != nullptr;
     EXPECT_EQ(op_name(item.problem), product ? "gemm" : "attention_decode");
@@ -95,11 +95,11 @@ TEST(Sweep, AnOpThatIsNamedIsTaken) {
   EXPECT_EQ(op_name(appends.items.back().problem), "kv_append");
   EXPECT_EQ(std::get<KvAppend>(appends.items.back().problem).shape.tokens, 64);
   json["ops"][0]["op"] = "gemv";
-  EXPECT_NE(message_of([&] { read(json); }).find("/ops/0/shape/rows: gemv does not take 9 rows"),
+  EXPECT_NE(message_of([&] { read(json); }).find("/ops/0/shape/m: gemv does not take m 9"),
             std::string::npos);
   json["ops"][0]["op"] = "gemm";
-  json["ops"][0]["shape"]["rows"] = {1, 9};
-  EXPECT_NE(message_of([&] { read(json); }).find("/ops/0/shape/rows: gemm does not take 1 rows"),
+  json["ops"][0]["shape"]["m"] = {1, 9};
+  EXPECT_NE(message_of([&] { read(json); }).find("/ops/0/shape/m: gemm does not take m 1"),
             std::string::npos);
 }
 
@@ -108,7 +108,7 @@ TEST(Sweep, EqualProblemsAreOneWithTheSumOfWeights) {
   Json again = json["ops"][0];
   again["name"] = "again";
   again["weight"] = 0.5;
-  again["shape"]["rows"] = {9, 10};
+  again["shape"]["m"] = {9, 10};
   json["ops"].push_back(again);
   const Work work = read(json);
   ASSERT_EQ(work.items.size(), 14u);
@@ -118,10 +118,10 @@ TEST(Sweep, EqualProblemsAreOneWithTheSumOfWeights) {
     }
     return -1.0;
   };
-  EXPECT_EQ(weight("o rows=8 quip-2"), 4);
-  EXPECT_EQ(weight("o rows=9 quip-2"), 4.5);
-  EXPECT_EQ(weight("again rows=9 quip-2"), -1);
-  EXPECT_EQ(weight("again rows=10 quip-2"), 0.5);
+  EXPECT_EQ(weight("o m=8 quip-2"), 4);
+  EXPECT_EQ(weight("o m=9 quip-2"), 4.5);
+  EXPECT_EQ(weight("again m=9 quip-2"), -1);
+  EXPECT_EQ(weight("again m=10 quip-2"), 0.5);
 }
 
 TEST(Sweep, WhatNoKernelDoesIsToldAndLeftOut) {
@@ -131,7 +131,7 @@ TEST(Sweep, WhatNoKernelDoesIsToldAndLeftOut) {
   const Work work = read(json);
   EXPECT_EQ(work.items.size(), 2u + 8);
   ASSERT_EQ(work.skipped.size(), 2u + 8);
-  EXPECT_EQ(work.skipped[0].label, "o rows=8 vecinfer-d4b8");
+  EXPECT_EQ(work.skipped[0].label, "o m=8 vecinfer-d4b8");
   EXPECT_NE(work.skipped[0].reason.find("weights have no heads"), std::string::npos);
   for (const SkippedItem& each : work.skipped) EXPECT_FALSE(each.reason.empty()) << each.label;
 
@@ -178,16 +178,16 @@ TEST(Sweep, FaultsAreNamedByPlace) {
       {"/ops/0/op", [](Json& j) { j["ops"][0]["op"] = "conv"; }},
       {"/ops/0/shape: the field 'in_features' is missing",
        [](Json& j) { j["ops"][0]["shape"].erase("in_features"); }},
-      {"/ops/0/shape/rows/1: equals element 0",
+      {"/ops/0/shape/m/1: equals element 0",
        [](Json& j) {
-         j["ops"][0]["shape"]["rows"] = {8, 8};
+         j["ops"][0]["shape"]["m"] = {8, 8};
        }},
-      {"/ops/0/shape/rows", [](Json& j) { j["ops"][0]["shape"]["rows"] = Json::array(); }},
-      {"/ops/0/shape/rows/1",
+      {"/ops/0/shape/m", [](Json& j) { j["ops"][0]["shape"]["m"] = Json::array(); }},
+      {"/ops/0/shape/m/1",
        [](Json& j) {
-         j["ops"][0]["shape"]["rows"] = {8, 1000};
+         j["ops"][0]["shape"]["m"] = {8, 1000};
        }},
-      {"/ops/0/shape/rows/0", [](Json& j) { j["ops"][0]["shape"]["rows"] = {1.5}; }},
+      {"/ops/0/shape/m/0", [](Json& j) { j["ops"][0]["shape"]["m"] = {1.5}; }},
       {"/ops/0/shape", [](Json& j) { j["ops"][0]["shape"]["columns"] = 3; }},
       {"/formats/kv", [](Json& j) { j["formats"].erase("kv"); }},
       {"/formats/weights", [](Json& j) { j["formats"].erase("weights"); }},
@@ -248,7 +248,7 @@ TEST(Sweep, TheShippedOnesAreWhole) {
       EXPECT_TRUE(check(item.problem).ok) << item.label;
     }
     for (const char* recommended :
-         {"attention batch=16 tokens=32768 vecinfer-d4b8i8", "down_proj rows=8 aqlm-2x8i8"}) {
+         {"attention batch=16 tokens=32768 vecinfer-d4b8i8", "down_proj m=8 aqlm-2x8i8"}) {
       EXPECT_TRUE(seen.contains(recommended)) << name << recommended;
     }
     const EmbeddedFile& file = find_sweep(name);
@@ -284,7 +284,7 @@ TEST(Sweep, ShapesOfTheShippedOnesAreTheModels) {
       return work.items.front().problem;
     };
     const auto matrix = [&](const std::string& label, int outputs, int inputs) {
-      const Problem found = problem(label + " rows=64 quip-4");
+      const Problem found = problem(label + " m=64 quip-4");
       ASSERT_NE(as_linear(found), nullptr);
       EXPECT_EQ(as_linear(found)->shape, (LinearShape{64, outputs, inputs})) << name << label;
     };
