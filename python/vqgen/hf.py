@@ -49,7 +49,7 @@ class _Layer(TokensLayer):
     def prepare(self, new_tokens: int, *, decodes: bool = False) -> None:
         """Compiles what appends as many, and with `decodes` what reads them dense; nothing once that is done."""
         configs = [self.cache._append_config(size) for size in _appends.sizes(new_tokens)]
-        for config in configs + [self.cache._decode_config] * decodes:
+        for config in configs + [self.cache._dequantize_config] * decodes:
             vqgen.torch.prepare(config, self.cache.lengths.device)
 
     def settle(self) -> None:

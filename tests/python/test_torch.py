@@ -268,7 +268,7 @@ def test_a_cache_attends_by_the_plan_that_is_asked_for(draw):
         results.append(cache.attend(query)[0])
         op = vt.prepare(cache.attention_config, torch.device(DEVICE))
         plans.append({each["plan"]["schedule"] for each in op.description["buckets"]})
-    assert plans == [{"sequence"}, {"length"}]
+    assert plans == [{"per_sequence"}, {"balanced"}]
     assert torch.allclose(*(each.float() for each in results), atol=2e-3)
     with pytest.raises(vqgen.Infeasible, match="schedule 'balanced'"):
         new_cache(draw, attention_plan={"schedule": "balanced"}, batch_invariant=True)
@@ -313,7 +313,7 @@ def test_what_does_not_fit_is_refused_in_words(draw):
     with pytest.raises(vqgen.BadInput, match="'query' is float32"):
         torch.ops.vqgen.attention(*wrong)
     (config, x, *others), _ = linear_call(draw)
-    with pytest.raises(vqgen.RangeError, match=r"rows is \d+, and the op was prepared for 0 to \d+"):
+    with pytest.raises(vqgen.RangeError, match=r"m is \d+, and the op was prepared for 0 to \d+"):
         torch.ops.vqgen.linear(config, x.new_zeros(9, 64), *others)
     arguments, named = paged_attention_call(draw)
     with pytest.raises(vqgen.BadInput, match="'block_table' is missing"):

@@ -175,7 +175,7 @@ def test_keys_that_are_mostly_alike_are_warned_of(draw):
     biased = keys + 30 * (torch.arange(64) == 3)
     assert _reconstruction.common_share(keys) < 0.05 and _reconstruction.common_share(biased) > 0.9
     with pytest.warns(UserWarning, match="keys of 1 layers, most of all layer 1, .* common to all tokens"):
-        _reconstruction.warn_of_common([0.2, 0.93, 0.75])
+        _reconstruction.warn_of_common([0.2, 0.93, 0.75], None)
 
 
 def test_the_recipe_vqkv_has_the_windows_of_the_paper():
