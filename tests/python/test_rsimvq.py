@@ -258,7 +258,7 @@ def test_refusals(draw, monkeypatch):
         with pytest.raises(vqgen.Infeasible, match=words):
             vqgen.train_rsimvq(vectors, form)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(ImportError, match="train_rsimvq needs PyTorch: pip install"):
+    with pytest.raises(ImportError, match="train_rsimvq needs PyTorch; pip install"):
         vqgen.train_rsimvq(vectors, FORMAT)
 
 
