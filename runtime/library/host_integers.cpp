@@ -85,14 +85,16 @@ vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int
   if (args.lengths[b] == 0) return VQGEN_OK;
   const int most = std::max(most_raw(shape) - std::max(queries - 1, 0), 0);
   if (shape.recent_tokens > 0 && args.recent_counts[b] < 0) {
-    return refuse("windows[{}] is {}; a sequence without a window has 0", b, args.recent_counts[b]);
+    return refuse("recent_counts[{}] is {}; a sequence without a window has 0", b,
+                  args.recent_counts[b]);
   }
   if (shape.sinks > 0 && args.sinks[b] < 0) {
     return refuse("sinks[{}] is {}; a sequence without sinks has 0", b, args.sinks[b]);
   }
   if (shape.recent_tokens > 0 && args.recent_counts[b] > most) {
     return refuse(
-        "windows[{}] is {}, and a window of {} in the config{} serves {} with at most {}; lower "
+        "recent_counts[{}] is {}, and a window of {} in the config{} serves {} with at most {}; "
+        "lower "
         "it, or prepare with a larger window",
         b, args.recent_counts[b], shape.recent_tokens,
         shape.flush_block > 1 ? fmt::format(", which tokens leave {} at a time,", shape.flush_block)

@@ -210,10 +210,10 @@ TEST_P(HostCounts, LengthsHaveRoomForTheQueryTokensThatComeWithThem) {
 TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
   EXPECT_EQ(said(false, {.recent_counts = {6, 8}}), "");
   expect_words(said(false, {.recent_counts = {7, 8}}),
-               {"windows[0] is 7", "window of 8", "serves 3 query tokens with at most 6"});
+               {"recent_counts[0] is 7", "window of 8", "serves 3 query tokens with at most 6"});
   EXPECT_EQ(said(true, {.lengths = {17, 5}, .recent_counts = {8, 8}}), "");
   expect_words(said(true, {.lengths = {17, 5}, .recent_counts = {8, 9}}),
-               {"windows[1] is 9", "serves a sequence with at most 8"});
+               {"recent_counts[1] is 9", "serves a sequence with at most 8"});
   expect_words(said(false, {.sinks = {3, 0}}), {"sinks[0] is 3, and the config has 2"});
   // One that rests asks for nothing.
   EXPECT_EQ(said(false, {{20, 0}, {6, 99}, {2, 99}, {0, 3, 3}}), "");
@@ -223,18 +223,19 @@ TEST_P(HostCounts, WindowsLeaveRoomForABatch) {
   config_ = edited(config_, {{"/shape/flush_block", "5"}});
   op_ = std::make_unique<OwnedOp>(config_);
   EXPECT_EQ(said(false, {.recent_counts = {2, 4}}), "");
-  expect_words(said(false, {.recent_counts = {3, 4}}),
-               {"windows[0] is 3", "window of 8 in the config, which tokens leave 5 at a time",
-                "serves 3 query tokens with at most 2"});
+  expect_words(
+      said(false, {.recent_counts = {3, 4}}),
+      {"recent_counts[0] is 3", "window of 8 in the config, which tokens leave 5 at a time",
+       "serves 3 query tokens with at most 2"});
   expect_words(said(true, {.lengths = {17, 5}, .recent_counts = {4, 5}}),
-               {"windows[1] is 5", "serves a sequence with at most 4"});
+               {"recent_counts[1] is 5", "serves a sequence with at most 4"});
 }
 
 TEST_P(HostCounts, NegativeWindowsAndSinksAreNamed) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
   for (const std::int32_t negative : {-1, kLeast}) {
     const std::string number = std::to_string(negative);
-    expect_words(said(false, {.recent_counts = {0, negative}}), {"windows[1] is " + number});
+    expect_words(said(false, {.recent_counts = {0, negative}}), {"recent_counts[1] is " + number});
     expect_words(said(false, {.sinks = {negative, 0}}), {"sinks[0] is " + number});
     expect_words(said(false, {.lengths = {negative, 5}}), {"lengths[0] is " + number});
   }
@@ -250,7 +251,7 @@ TEST_P(HostCounts, RowsOfQueryTokensDoNotDescend) {
 
 TEST_P(HostCounts, ArraysThatAreNotThereOrTooShortAreNamed) {
   expect_words(said(false, {.lengths = {20}}), {"lengths[0] to [1] are", "allocation of 4 bytes"});
-  expect_words(said(false, {.recent_counts = {0}}), {"windows[0] to [1] are"});
+  expect_words(said(false, {.recent_counts = {0}}), {"recent_counts[0] to [1] are"});
   expect_words(said(false, {.sinks = {0}}), {"sinks[0] to [1] are"});
   expect_words(said(false, {.query_start = {0, 3}}), {"query_start[0] to [2] are"});
 }

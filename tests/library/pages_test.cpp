@@ -165,13 +165,13 @@ TEST_F(PageArguments, SoundOnesPass) {
 }
 
 TEST_F(PageArguments, TheTable) {
-  EXPECT_EQ(launched([](auto& a) { a.pages.block_table = nullptr; }, "'pages.block_table' is null"),
+  EXPECT_EQ(launched([](auto& a) { a.pages.block_table = nullptr; }, "'block_table' is null"),
             VQGEN_BAD_INPUT);
   EXPECT_EQ(launched(
                 [&](auto& a) {
                   a.pages.block_table = reinterpret_cast<const std::int32_t*>(memory_ + 2);
                 },
-                "'pages.block_table' is not aligned"),
+                "'block_table' is not aligned"),
             VQGEN_ALIGNMENT);
   for (const std::int64_t columns : {std::int64_t{-1}, std::int64_t{0}, std::int64_t{62},
                                      std::numeric_limits<std::int64_t>::max() / 16}) {
@@ -245,7 +245,7 @@ void expect_pages_judged(const OwnedOp& prepared, Trial& trial) {
   };
   refused([](auto& a) { a.pages.columns = 2; }, "pages.columns times page_tokens is less than");
   refused([](auto& a) { a.pages.count = 0; }, "pages.count");
-  refused([](auto& a) { a.pages.block_table = nullptr; }, "'pages.block_table' is null");
+  refused([](auto& a) { a.pages.block_table = nullptr; }, "'block_table' is null");
   refused([](auto& a) { a.pages.keys.token = 0; }, "less than the rows of codes");
   refused([](auto& a) { a.pages.values.head = -4; }, "'pages.values.head' is negative");
   refused([](auto& a) { a.pages.values.page += 2; }, "'pages.values.page' is not a multiple");

@@ -36,7 +36,7 @@ TEST(Policies, FallbackServesThePlainPlanUntilTheWantedOneIsThere) {
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 1});
   std::atomic<bool> go{false};
   fake.backend->on_compile = [&](const KernelSource& source) {
-    if (source.entries.front().name.find("_lanes_") != std::string::npos) return;
+    if (source.entries.front().name.find("_simt_") != std::string::npos) return;
     while (!go) std::this_thread::yield();
   };
   // Codes that the wanted plan wants better aligned than the plain one.
@@ -63,7 +63,7 @@ TEST(Policies, FallbackStaysWhereTheWantedPlanDoesNotCompile) {
   std::atomic<int> attempts{0};
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 1});
   fake.backend->on_compile = [&](const KernelSource& source) {
-    if (source.entries.front().name.find("_lanes_") != std::string::npos) return;
+    if (source.entries.front().name.find("_simt_") != std::string::npos) return;
     ++attempts;
     throw Error(ErrorKind::device, "does not compile");
   };
@@ -82,7 +82,7 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 2});
   std::atomic<bool> go{false};
   fake.backend->on_compile = [&](const KernelSource& source) {
-    if (source.entries.front().name.find("_lanes_") != std::string::npos) return;
+    if (source.entries.front().name.find("_simt_") != std::string::npos) return;
     while (!go) std::this_thread::yield();
   };
   vqgen_op* op = nullptr;
@@ -120,7 +120,7 @@ TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 3});
   std::atomic<bool> go{false};
   fake.backend->on_compile = [&](const KernelSource& source) {
-    while (!go && source.entries.front().name.find("_lanes_") == std::string::npos) {
+    while (!go && source.entries.front().name.find("_simt_") == std::string::npos) {
       std::this_thread::yield();
     }
   };

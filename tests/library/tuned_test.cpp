@@ -66,7 +66,7 @@ TEST(LibraryTuned, ABaselineIsCalledOne) {
   FakeRuntime fake({.miss = MissPolicy::fallback, .max_buckets = 1});
   std::atomic<bool> go{false};
   fake.backend->on_compile = [&](const KernelSource& source) {
-    if (source.entries.front().name.find("_lanes_") != std::string::npos) return;
+    if (source.entries.front().name.find("_simt_") != std::string::npos) return;
     while (!go) std::this_thread::yield();
   };
   const Outcome outcome = fake.prepare(gemv_json());

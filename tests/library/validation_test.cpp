@@ -277,7 +277,7 @@ TEST_F(Validation, AThreadHasItsOwnLastError) {
   std::string other = "unset";
   std::jthread([&] { other = vqgen_last_error(); }).join();
   EXPECT_EQ(other, "");
-  expect_words(vqgen_last_error(), {"rows"});
+  expect_words(vqgen_last_error(), {"m is"});
 }
 
 // What goes into the kernels' structs, field by field where a mix-up would be silent.
