@@ -97,7 +97,7 @@ def checked_calls(module, scheme, config, codebooks):
     if not error < MOST_ERROR:
         shape = config["shape"]
         raise Failed(f"aqlm {scheme} at {shape['out_features']}x{shape['in_features']}, "
-                     f"{shape['rows']} rows: rel_err {error:.2e}")
+                     f"{shape['m']} rows: rel_err {error:.2e}")
     del expected, difference
     calls = baselines.Calls([lambda layer=layer: op(x, *layer, None)
                              for layer in baselines.turns_on(layers)])

@@ -24,7 +24,7 @@ def shape_name(config):
     shape = config["shape"]
     if config["op"] == "attention_decode":
         return f"B{shape['batch']}-N{shape['tokens']}"
-    return f"{shape['out_features']}x{shape['in_features']}-{shape['rows']}"
+    return f"{shape['out_features']}x{shape['in_features']}-{shape['m']}"
 
 
 def shape_words(config):

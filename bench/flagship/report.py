@@ -114,8 +114,8 @@ def rows_part(curve, problems, figures):
                     *(warm_cells(figure) if warm else [])] for each, figure in points])
     found = cliffs(measured, curve["monotone_within"])
     verdict = "missed: " + "; ".join(
-        f"{more['config']['shape']['rows']} rows take {more['us']:.2f} us, "
-        f"{fewer['config']['shape']['rows']} take {fewer['us']:.2f}" for fewer, more in found) \
+        f"{more['config']['shape']['m']} rows take {more['us']:.2f} us, "
+        f"{fewer['config']['shape']['m']} take {fewer['us']:.2f}" for fewer, more in found) \
         if found else "met"
     return [*lines, "", f"Monotone within {100 * (curve['monotone_within'] - 1):.0f} %: {verdict}; "
             f"{len(measured)} of {len(points)} points measured."]
