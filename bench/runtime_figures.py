@@ -79,7 +79,7 @@ class Bench:
         return str(path)
 
     def environment(self, cache=None, tables="", path=None):
-        """Of a process with this cache, or a new one, and these tables before the binary's own."""
+        """The environment of a process with this cache, or a new one, and these tables before the binary's own."""
         self.fresh += 1
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("VQGEN_CACHE", "VQGEN_TUNED", "XDG_"))}

@@ -55,7 +55,7 @@ def tune_all(arguments, work, folder, *more):
 
 
 def tune(arguments, work, folder, *more):
-    """Of its first problem, with the wall time as wall_s."""
+    """The tuning of the first problem, with the wall time as wall_s."""
     begin = time.monotonic()
     first = tune_all(arguments, work, folder, *more)[0]
     return {**first, "wall_s": time.monotonic() - begin}
@@ -103,7 +103,7 @@ def by_rows(arguments):
 
 
 def compared(arguments, config, one, other):
-    """Of two tunings, (folder, problem) each: whether they have one winner, and how their times compare."""
+    """Compares two tunings, (folder, problem) each: whether they have one winner, and their times."""
     same = one[1]["row"]["plan"] == other[1]["row"]["plan"]
     if same:
         ratios = [1.0]
@@ -154,7 +154,7 @@ def verdict_on(result, noise):
 
 
 def compare_seeds(arguments, folders, problems, number):
-    """Of one problem tuned by two seeds; its canonical text is a config."""
+    """Compares one problem tuned by two seeds; its canonical text is a config."""
     config = folders[0] / f"problem-{number}.json"
     config.write_text(json.dumps(problems[0]["row"]["problem"]))
     result = compared(arguments, str(config), *zip(folders, problems))

@@ -27,7 +27,7 @@ FIRST = 32  # tokens whose codes are compared
 
 
 def formats(bits, low_bits):
-    """Of keys and of values."""
+    """The formats of keys and of values."""
     def stage(size, stages, index_bits):
         return {"vector_size": size, "num_codebooks": stages, "index_bits": index_bits, "scope": "tensor"}
     keys = {"parts": [{**stage(len(HIGH), 20, bits), "channels": HIGH},
@@ -36,7 +36,7 @@ def formats(bits, low_bits):
 
 
 def codebooks(form, device):
-    """Of all parts, one after the other; a stage has entries of what the stages before it leave."""
+    """The codebooks of all parts in order; a stage's entries are drawn from what earlier stages leave."""
     parts = []
     for part in form.get("parts", [form]):
         size, bits, spread = part["vector_size"], part["index_bits"], 1.0

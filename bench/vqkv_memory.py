@@ -8,7 +8,7 @@ Needs Python alone.
 
 import argparse
 
-# Of the models' cards: parameters, layers; 8 KV heads of 128 channels in both.
+# From the models' cards: parameters, layers; 8 KV heads of 128 channels in both.
 MODELS = {"Llama-3.1-8B": (8_030_261_248, 32), "Llama-3.2-3B": (3_212_749_824, 28)}
 KV_HEADS, HEAD_DIM = 8, 128
 RAW = 1024 + 4  # newest and first tokens that stay raw (section 4.1)

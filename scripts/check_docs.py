@@ -97,7 +97,7 @@ def retired(text, first_line, phrases):
 
 
 def is_constant(number, markers, root):
-    """Whether a `source` marker names a file of the tree that has the number, or a share that it says."""
+    """True if a `source` marker names a file of the tree that has the number, or a share that it says."""
     value = float(number.replace(",", ""))
     forms = {f"{form:g}" for form in (value, value / 100, 1 + value / 100, 1 - value / 100)}
     files = [root / name for kind, name in markers if kind == "source"]

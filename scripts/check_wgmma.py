@@ -88,9 +88,9 @@ def faults(instructions, labels):
 
 
 def disassemblies(tool, folder):
-    """Of products by warp groups: formats of one stage, two, two with factors, and of bytes; few rows
-    and many; look-ups ahead or not; splits merged by a kernel or a cluster. And of wide sub-vectors
-    that are appended."""
+    """The machine code of GEMM by warpgroups: formats of one stage, two, two with factors, and of bytes; few rows
+    and many; look-ups ahead or not; splits merged by a kernel or a cluster. Appends of wide
+    sub-vectors too."""
     formats = ("gptvq-2", "aqlm-2x8", "quip-4")
     made = [(weights, rows, {"dataflow": "wgmma", "prefetch_steps": ahead, "fetch_only_warps": idle})
             for weights, rows, (ahead, idle) in itertools.product(formats, (8, 64), ((0, 0), (1, 0), (1, 2)))]

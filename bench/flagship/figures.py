@@ -133,7 +133,7 @@ def drawn(merged):
 
 
 def verdict_of_row(figure):
-    """Of a row of a table by its ratio to the best FP16."""
+    """The verdict on a row of a table by its ratio to the best FP16."""
     if figure["ratio"] >= figure["goals"]["stretch"]:
         return "met, stretch too"
     return "met" if figure["ratio"] >= figure["goals"]["to_reach"] else "missed"

@@ -92,7 +92,7 @@ def parts_of(document):
 
 
 def selected(problems, parts, pattern):
-    """Those of the parts whose names the pattern finds, and what variants among them compare with."""
+    """The problems of the parts whose names the pattern finds, and what variants among them compare with."""
     chosen = [each for each in problems
               if each["part"] in parts and (pattern is None or pattern.search(each["name"]))]
     wanted = {each["name"] for each in chosen} | {each["of"] for each in chosen if "of" in each}

@@ -42,7 +42,7 @@ def read_arguments(words):
 
 
 def absent(arguments):
-    """By name, the sentence of what each rival lacks; vqgen's too."""
+    """The sentence that says what each rival, or vqgen, lacks, by name."""
     missing = {name: turns.RIVALS[name].missing(arguments) for name in arguments.rivals}
     if arguments.vqgen and not shutil.which(arguments.vqgen):
         missing["vqgen"] = (f"no program {arguments.vqgen}: build it and name it with --vqgen, or leave it out "

@@ -45,7 +45,7 @@ def everything():
 
 
 def selected(pattern):
-    """Those whose names the pattern finds; all without one."""
+    """The problems whose names the pattern finds; all without a pattern."""
     return [each for each in everything() if pattern is None or pattern.search(each["name"])]
 
 

@@ -1,7 +1,7 @@
 // Bank conflicts of lanes that look up entries in shared memory at once.
 //
 // Shared memory serves 128 bytes per wavefront: 8 lanes of 16 bytes, 16 of 8 or 32 of 4, a phase.
-// Those 128 bytes have 128 / entry bytes slots; lanes that want different entries of one slot are
+// A wavefront has 128 / (bytes per entry) slots; lanes that want different entries of one slot are
 // serialized, so a phase takes as many wavefronts as the most contended slot has different entries
 // (balls into bins). Stages side by side leave fewer slots to each; a copy per lane makes it 1.
 #pragma once

@@ -63,7 +63,7 @@ def empty(like, shape, dtype):
 
 
 def empty_on_cpu(like, shape, dtype):
-    """The same in the CPU's memory: PyTorch's where `like` is, else NumPy's."""
+    """An empty array in the CPU's memory: PyTorch's if `like` is PyTorch's, else NumPy's."""
     if _library(like) == "torch":
         return empty(like.new_empty(0, device="cpu"), shape, dtype)
     import numpy

@@ -23,7 +23,7 @@ def read_bundle(path) -> list[dict]:
 
 
 def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
-    """Those of the tensors ITEM.NAME that the bundle has, by NAME."""
+    """The tensors ITEM.NAME that the bundle has, by NAME; names that it lacks are left out."""
     from safetensors import safe_open
     with safe_open(path, "pt") as file:
         there = set(file.keys())

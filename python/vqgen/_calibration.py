@@ -22,13 +22,13 @@ _ROWS = {"rows": 1, "words": 1}  # codes row after row
 
 
 def can_write(dtype, *forms) -> bool:
-    """Whether formats are trained on devices, and their codes stored row after row."""
+    """True if kernels train the formats on devices, and codes are stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
         _by_kernels(fields) and _in_rows(fields) for fields in map(vqgen.format_fields, forms))
 
 
 def can_write_by_torch(dtype, *forms) -> bool:
-    """Whether formats are trained on a GPU, some of them by PyTorch."""
+    """True if the formats are trained on a GPU, some of them by PyTorch."""
     return dtype in vqgen.torch.DTYPES and all(
         (_by_kernels(fields) or _kmeans.takes(fields)) and _in_rows(fields)
         for fields in map(vqgen.format_fields, forms))
@@ -54,7 +54,7 @@ class _Recorded(TokensLayer):
 
 @torch.no_grad()
 def states_of(model, batches, device, keys=None):
-    """Of each layer the model's keys and values of all batches, [kv_heads, tokens, head_dim], on
+    """Yields each layer's keys and values of all batches, [kv_heads, tokens, head_dim], on
     `device`. batches: as of vqgen.hf.calibrate(). They are those that vqgen's attention gets, which refuses
     here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike,
     where `keys` is a format that spends codes on that."""
@@ -170,8 +170,8 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
 
 def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | None = None, start=None,
                        judges=None) -> None:
-    """The same with codes by PyTorch, on any device, and sub-vectors of any size that a format has. training:
-    arguments of vqgen.train_rsimvq(), which makes the codebooks then, or None for k-means; start: layers
+    """Writes a bundle with codes by PyTorch, on any device, and sub-vectors of any size that a format has.
+    training: arguments of vqgen.train_rsimvq(), which makes the codebooks then, or None for k-means; start: layers
     of layers_of() with the same formats, which it starts from; judges: as layers, by which it is judged."""
     from safetensors.torch import save_file
     forms = _forms(keys, values)

@@ -18,7 +18,7 @@ _MOST_STAGES = 36  # of a format
 
 
 class Codebooks:
-    """Of a model. Bundles are kept in `folder`, and those there are taken; keys in parts, and what no
+    """The codebooks of a model. Bundles are kept in `folder`, and those there are taken; keys in parts, and what no
     kernel reads, are trained anew. training: arguments of vqgen.train_rsimvq(); judges: token numbers
     [sequences, tokens] by which its steps are judged, or None for those that train."""
 
@@ -37,7 +37,7 @@ class Codebooks:
         return self.layers[key]
 
     def states_of(self, tokens):
-        """Of each layer keys and values of sequences, [kv_heads, tokens, head_dim]."""
+        """The keys and values of sequences in each layer, [kv_heads, tokens, head_dim]."""
         key = len(tokens), _checksum(tokens)
         if key not in self.states:
             self.states[key] = list(_calibration.states_of(self.model, tokens.split(AT_ONCE), self.model.device))
@@ -118,7 +118,7 @@ def _checksum(tokens):
 
 
 def _file_name(name, format):
-    """Of a format in the name of a bundle: a format file's stem, with a checksum of its fields."""
+    """The part of a bundle's name that stands for a format: a format file's stem, with a checksum of its fields."""
     if format != name or not ("/" in name or name.endswith(".json")):
         return name
     fields = json.dumps(vqgen.format_fields(format), sort_keys=True)

@@ -21,7 +21,7 @@ _STEP = 0.1  # of the deviation of an element
 
 
 def takes(fields: dict) -> bool:
-    """Whether a format's entries are trained here, where its vectors are on a GPU."""
+    """True if a format's entries are trained here when its vectors are on a GPU."""
     return (fields.get("decoder") == "table" and fields["entry_type"] == "element"
             and fields["vector_size"] not in SIZES)
 
@@ -81,7 +81,7 @@ def _stage(vectors, entries: int, draw, iterations: int):
 
 
 def _sums(vectors, codes, entries: int):
-    """Of the vectors of each entry, double, by products of matrices, which add in one order; in slices, as
+    """The sum of each entry's vectors, double, by products of matrices, which add in one order; in slices, as
     one product with so few results would leave most of a GPU idle."""
     whole = len(vectors) // _SLICES * _SLICES
     out = 0.0

@@ -10,14 +10,14 @@ from vqgen._arguments import slots
 from vqgen._errors import BadInput
 from vqgen._runtime import _CLASSES
 
-# Of each op for PyTorch: the op whose arguments it takes, those that it makes, those of some configs
-# that come by position all the same, what it takes besides, and what it gives.
+# Each op for PyTorch has the op whose arguments it takes, the arguments that it makes, the conditional
+# arguments that come by position all the same, further parameters, and results.
 _OPS = {
     "attention": ("attention_decode", ("out", "lse"), (), "int? tokens=None, float softmax_scale=0.0",
                   "(Tensor, Tensor)"),
     "append": ("kv_append", (), (), "int? tokens=None", "()"),
     "dequantize": ("kv_dequantize", ("out_keys", "out_values"), (), "int tokens, bool zeroed=True",
-               "(Tensor, Tensor)"),
+                   "(Tensor, Tensor)"),
     "linear": ("gemm", ("y",), ("output_scales",), "", "Tensor"),
 }
 
@@ -74,7 +74,7 @@ def parsed(config: str) -> dict:
 
 
 def size(config: str, name: str) -> int:
-    """Of the config's shape."""
+    """The size `name` in the config's shape."""
     shape = parsed(config).get("shape")
     if not isinstance(shape, dict) or name not in shape:
         raise BadInput(f"the config has no shape.{name}; see docs/reference/config.md")

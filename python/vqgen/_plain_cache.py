@@ -69,7 +69,7 @@ def _attend(backend, grouped):
 
 
 def _fastest(query, layers):
-    """Of all ways that take the shape, over the caches of some layers in turn."""
+    """The fastest backend of those that take the shape, timed over the caches of some layers in turn."""
     best = None
     for backend in _BACKENDS:
         for grouped in (False, True):

@@ -14,9 +14,9 @@ _SIZES = (16, 32, 48, 64, 80, 96)  # of parts
 
 @torch.no_grad()
 def reconstruction(layers, states, rotated_first: bool = False) -> dict:
-    """Of keys and of values: `relative`, the norm of the error over the norm of all, and `by_channel`,
-    the mean squared error of each channel [head_dim], a mean over layers, heads and tokens. Of keys
-    besides: `centered`, as `relative` but without the mean over each head's tokens on both sides, which
+    """The errors of keys and of values: `relative`, the norm of the error over the norm of all, and
+    `by_channel`, the mean squared error of each channel [head_dim], a mean over layers, heads and tokens. Keys
+    also have `centered`, as `relative` but without the mean over each head's tokens on both sides, which
     softmax does not see, and `common_share`, that mean's share of the squares.
 
     layers, rotated_first: as of simulation.simulated(); states: of each layer the keys and values

@@ -22,7 +22,7 @@ _APART = 0.05  # of what vectors are missed by: between an entry and one that is
 
 
 class Options(typing.NamedTuple):
-    """As of vqgen.train_rsimvq()."""
+    """The options of vqgen.train_rsimvq()."""
 
     dtype: str
     seed: int
@@ -53,7 +53,7 @@ class Stages(torch.nn.Module):
 
 
 def gradient(vectors, tables, beta: float, gamma: float):
-    """Of the loss of equation 4, summed over channels and stages, a mean over vectors [m, size], by the
+    """The gradient of the loss of equation 4, summed over channels and stages, a mean over vectors [m, size], by the
     tables.
 
     Codes are constants of the gradient: it passes the choice of an entry straight through. With r

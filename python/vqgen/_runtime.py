@@ -34,7 +34,7 @@ class Op:
 
     @property
     def name(self) -> str:
-        """Such as "attention_decode"."""
+        """The op's name, such as "attention_decode"."""
         return self._core.name
 
     @property

@@ -53,7 +53,7 @@ class Tokens:
 
     @contextlib.contextmanager
     def turn(self, number: int):
-        """That of a layer in the pass that goes on; layer 0 calls begin() inside it."""
+        """The turn of a layer in the current pass; layer 0 calls begin() inside it."""
         if self.next_layer is None or (number == 0 and self.next_layer > 0):
             raise vqgen.BadInput("past_key_values: an earlier pass failed midway, or layers attend more than once in a "
                                  "pass, which is not served; call reset() on the cache")

@@ -180,7 +180,7 @@ def _rsimvq_fields(format) -> dict:
 
 
 def tables_shape(vectors, fields: dict) -> tuple[int, int, int, int]:
-    """Of the tables [units, stages, entries, size]; BadInput where the vectors do not fit the format."""
+    """The shape of the tables, [units, stages, entries, size]; BadInput where the vectors do not fit the format."""
     import torch
     if vectors.dtype != torch.float32:
         raise BadInput(f"'vectors' is {str(vectors.dtype).removeprefix('torch.')}; it has to be float32")

@@ -184,11 +184,11 @@ class VQCache(Cache):
                               max(self.tokens.seen - tokens_to_remove, 0))
 
     def bytes_per_token(self) -> float:
-        """Of codes in all layers, for one token of one sequence."""
+        """The bytes that codes take in all layers, for one token of one sequence."""
         return sum(layer.cache.bytes_per_token() for layer in self.layers)
 
     def bits_per_element(self) -> float:
-        """Of codes, for one number of a key or value."""
+        """The bits that codes take for one number of a key or value."""
         shape = self.layers[0].cache.keys.codes.shape
         return self.bytes_per_token() * 8 / (len(self.layers) * 2 * shape[1] * self.head_dim)
 

@@ -117,7 +117,7 @@ def hot_tensors(document):
 
 @styled
 def access_counts(*documents):
-    """Of `vqgen count-accesses --out`: how uneven the accesses of entries are in each tensor's most read
+    """Draw `vqgen count-accesses --out`: how uneven the accesses of entries are in each tensor's most read
     codebook, and how steady those of its hottest over parts of the rows (VQ-LLM, figures 8 and 9)."""
     tensors = read(documents, "vqgen count-accesses --out", hot_tensors)
     figure, grid = panels(len(tensors), 2, 5.5, 3.2)
@@ -168,7 +168,7 @@ def draw_landscape(axes, points, winner, default):
 
 @styled
 def landscape(*documents):
-    """Of `vqgen tune --json`, a row of panels for each problem: every timed candidate, expected by the
+    """Draw `vqgen tune --json`, a row of panels for each problem: every timed candidate, expected by the
     cost model against measured, by dataflow, on the diagonal where the model is right, winner and
     default ringed; and the best time so far over seconds and over candidates."""
     found = read(documents, "vqgen tune --json", tunings)
@@ -198,7 +198,7 @@ def ablations(document):
 
 @styled
 def ablation(*documents):
-    """Of `vqgen dev ablate --json`: the best time of each row of each config, and its ratio to GC's."""
+    """Draw `vqgen dev ablate --json`: the best time of each row of each config, and its ratio to GC's."""
     found = read(documents, "vqgen dev ablate --json", ablations)
     figure, grid = panels(len(found), 1, 7, 1 + 0.25 * max(len(rows) for _, rows in found))
     for (title, bars), axes in zip(found, grid.flat):
@@ -232,7 +232,7 @@ def tick_points(axes, at, tick):
 
 @styled
 def context(*documents):
-    """Of `bench/flagship run --json`: FP16 time / our time of attention by tokens, a line a batch."""
+    """Draw `bench/flagship run --json`: FP16 time / our time of attention by tokens, a line a batch."""
     points = flagship(documents, ("context",), lambda each: (
         positive(each["config"]["shape"]["batch"]), positive(each["config"]["shape"]["tokens"]),
         positive(each["ratio"]), subject(each)))
@@ -250,7 +250,7 @@ def context(*documents):
 
 @styled
 def rows(*documents):
-    """Of `bench/flagship run --json`: times of a product by its rows, ours and cuBLAS's."""
+    """Draw `bench/flagship run --json`: times of a product by its rows, ours and cuBLAS's."""
     points = sorted(flagship(documents, ("rows",), lambda each: (
         positive(each["config"]["shape"]["m"]), positive(each["us"]), positive(each["fp16_us"]),
         "{out_features}x{in_features}, ".format(**each["config"]["shape"]) + subject(each))))
@@ -265,7 +265,7 @@ def rows(*documents):
 
 @styled
 def roofline(*documents):
-    """Of `bench/flagship run --json`: TB/s of codes against bytes of a call. Below the read bandwidth
+    """Draw `bench/flagship run --json`: TB/s of codes against bytes of a call. Below the read bandwidth
     what a call costs besides reading shows."""
     points = flagship(documents, ("attention", "products", "context", "rows"), lambda each: (
         positive(each["code_bytes"]) * 1e-6, positive(each["tb_s"]), positive(each["read_tb_s"]),
@@ -303,7 +303,7 @@ MARKERS = "os^vD*PX<>hp"
 
 @styled
 def accuracy(*documents):
-    """Of `vqgen.eval --json`: the loss through the kernels above the unquantized one, by bits an element."""
+    """Draw `vqgen.eval --json`: the loss through the kernels above the unquantized one, by bits an element."""
     points = read(documents, "vqgen.eval --json", losses)
     figure, ((axes,),) = panels(1, 1, 8.5, 4)
     for i, (bits, loss, name, unquantized) in enumerate(points):
@@ -327,7 +327,7 @@ def by_channel(document):
 
 @styled
 def channels(*documents):
-    """Of `vqgen.eval --errors --json`: mean squared errors by channel, a line a row (VQKV, figure 2)."""
+    """Draw `vqgen.eval --errors --json`: mean squared errors by channel, a line a row (VQKV, figure 2)."""
     found = read(documents, "vqgen.eval --errors --json", by_channel)
     figure, grid = panels(2, 1, 8.5, 2.6)
     for operand, axes in zip(("keys", "values"), grid.flat):
@@ -352,7 +352,7 @@ def of_sizes(document):
 
 @styled
 def study(*documents):
-    """Of `bench/scalar_study.py --json`: times and errors by size (the INT8 study, figures 1, 2, 4 and 5)."""
+    """Draw `bench/scalar_study.py --json`: times and errors by size (the INT8 study, figures 1, 2, 4 and 5)."""
     figure, grid = panels(2, 2, 5, 2.8)
     titles = "Quantizing, us", "Times as fast as the CPU", "L2 error", "Mean error of scores"
     for axes, title, points in zip(grid.flat, titles, zip(*read(documents, "bench/scalar_study.py", of_sizes))):

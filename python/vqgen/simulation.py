@@ -70,7 +70,7 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
 
 
 def _parts(rows: torch.Tensor, parts: list, codebooks):
-    """The same of keys in parts."""
+    """Rounds keys in parts to what their codes would stand for."""
     held = torch.zeros_like(rows, dtype=torch.float32)
     for part, books in books_of_parts(parts, codebooks, rows.shape[1]):
         held[..., part["channels"]] = dequantized(rows[..., part["channels"]], part, books)
@@ -117,7 +117,7 @@ def _scalars(rows: torch.Tensor, form: dict, codebooks):
 
 
 def _scaled(groups: torch.Tensor, form: dict, codebooks):
-    """The same of groups, along the last axis, that have a scale of their own, or also a zero: KIVI's
+    """Rounds groups, along the last axis, that have a scale of their own, or also a zero: KIVI's
     formula, both in the element type of the codebooks."""
     if form["decoder"] != "affine":
         largest = groups.abs().amax(-1, keepdim=True)

@@ -204,7 +204,7 @@ class VQLinear(torch.nn.Module):
         self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
 
     def _apply(self, fn, recurse=True):
-        """Of .to(), .half() and others: codes, codebooks and scales follow to a device, and to no dtype."""
+        """Apply .to(), .half() and others: codes, codebooks and scales follow to a device, and to no dtype."""
         before = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, now in self._buffers.items():
@@ -214,7 +214,7 @@ class VQLinear(torch.nn.Module):
 
     @classmethod
     def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
-        """Of the weights `name` in a bundle that `vqgen quantize` wrote (docs/guides/quantize.md)."""
+        """Make a layer of the weights `name` in a bundle that `vqgen quantize` wrote (docs/guides/quantize.md)."""
         items = {item["name"]: item for item in read_bundle(path) if item["kind"] == "weights"}
         if name not in items:
             raise vqgen.BadInput(f"{path} has no weights '{name}'; it has "
@@ -364,6 +364,6 @@ class VQCache:
         return _gradients.without_gradient("append", call, torch.ones((), requires_grad=True))
 
     def bytes_per_token(self) -> float:
-        """Of codes, for one token of one sequence."""
+        """The bytes that codes take in this layer, for one token of one sequence."""
         rows = self.lengths.numel() * self.tokens
         return 4 * (self.keys.codes.numel() + self.values.codes.numel()) / rows

@@ -180,7 +180,7 @@ def rivals(name, keys, label):
 
 
 def warm_up(tools):
-    """The same call after short and long runs of itself."""
+    """One call after short and long runs of itself."""
     rows = rows_of(tools, "warm-up")
     lines = []
     for problem in dict.fromkeys((row["keys"], row["values"], row["batch"], row["tokens"]) for row in rows):
@@ -193,7 +193,7 @@ def warm_up(tools):
 
 
 def cold_codebooks(tools):
-    """The same call with codebooks in the caches and not."""
+    """One call with warm and with cold codebooks."""
     rows = rows_of(tools, "cold-codebooks")
     lines = [[row["problem"], row["us_rotated"], row["us_warm"],
               f"{float(row['us_rotated']) / float(row['us_warm']):.2f}"] for row in rows]

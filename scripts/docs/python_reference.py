@@ -12,7 +12,7 @@ EXTENSION = "vqgen._core"  # which a stub declares
 
 
 def public_names(tree: ast.Module) -> list[str]:
-    """Those of __all__, else what is defined at the top and begins with no underscore."""
+    """The names of __all__, else what is defined at the top and begins with no underscore."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(getattr(to, "id", "") == "__all__" for to in node.targets):
             return ast.literal_eval(node.value)

@@ -63,7 +63,7 @@ deps_install_packages() {
     apt-get install -y --no-install-recommends "$@"
 }
 
-# Of the python3 that is found first, wherever it is from.
+# True if the first python3 on the PATH has headers and ensurepip.
 deps_has_python_headers() {
   python3 -c 'import ensurepip, os, sysconfig
 os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null

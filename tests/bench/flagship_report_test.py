@@ -39,7 +39,7 @@ class Figures(unittest.TestCase):
     def test_a_row_by_hand(self):
         one = document([measured(ROW, [a_round(10, 40), a_round(20, 80), a_round(10, 60)])])
         figure = figures.merged([one])[0][ROW]
-        # Of medians it would be 6; of the rounds 4, 4 and 6.
+        # Medians would give 6; the rounds give 4, 4 and 6.
         self.assertEqual(figure["ratio"], 4)
         self.assertEqual((figure["us"], figure["eager_us"]), (10, 15))
         self.assertAlmostEqual(figure["tb_s"], 2.0)
