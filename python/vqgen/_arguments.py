@@ -41,8 +41,13 @@ def slots(op: str) -> dict[str, dict]:
     return {each["name"]: each for each in json.loads(_core.arguments(op))}
 
 
+@functools.lru_cache(maxsize=None)
+def _part_names(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}.{part}" for part in Quantized._fields)
+
+
 def parts_of(name: str, tensor: Quantized) -> dict[str, Any]:
-    return {f"{name}.{part}": array for part, array in tensor._asdict().items()}
+    return dict(zip(_part_names(name), tensor))
 
 
 def quantized(name: str, tensor) -> Quantized:

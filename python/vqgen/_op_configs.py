@@ -52,10 +52,29 @@ def _schema(op):
     return f"{op}({', '.join(listed)}) -> {gives}"
 
 
-def given(op: str, positional, named) -> dict:
-    """The arrays of a call of the op for PyTorch, by slots."""
+@functools.lru_cache(maxsize=None)
+def _places(op: str, prepared: str) -> tuple[tuple[int, ...], dict[str, int], int]:
+    """Where a prepared op takes what the op for PyTorch gives: the places of what comes by position, those
+    of keywords and of what is made by their names, and their number. BadInput if it lacks one."""
     first, rest = _named(op)
-    return dict(zip(first.values(), positional, strict=True)) | {rest[name]: each for name, each in named.items()}
+    order = {slot: place for place, slot in enumerate(slots(prepared))}
+    made = {slot: slot for slot in _OPS[op][1]}
+    for slot in (*first.values(), *rest.values(), *made):
+        if slot not in order:
+            raise BadInput(f"{prepared} has no '{slot}'")
+    return (tuple(order[slot] for slot in first.values()),
+            {name: order[slot] for name, slot in (rest | made).items()}, len(order))
+
+
+def in_order(op: str, prepared: str, positional, named) -> tuple:
+    """The arrays of a call of the op for PyTorch, in the order of the prepared op's slots."""
+    first, by_name, count = _places(op, prepared)
+    arrays = [None] * count
+    for place, array in zip(first, positional, strict=True):
+        arrays[place] = array
+    for name, array in named.items():
+        arrays[by_name[name]] = array
+    return tuple(arrays)
 
 
 SCHEMAS = (*map(_schema, _OPS), "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")

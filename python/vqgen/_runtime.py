@@ -61,8 +61,11 @@ class Op:
         """arrays: by the names of the description; those left out, or None, are not given."""
         if not arrays.keys() <= self._slots.keys():
             raise BadInput(f"{self.name} has no '{next(iter(arrays.keys() - self._slots.keys()))}'")
-        self._core.launch(tuple(map(arrays.get, self._slots)), tokens, softmax_scale,
-                          _arrays.current_stream if stream is None else stream)
+        self._launch_in_order(tuple(map(arrays.get, self._slots)), tokens, softmax_scale, stream)
+
+    def _launch_in_order(self, arrays, tokens=None, softmax_scale=0.0, stream=None):
+        """arrays: by the order of the slots, None for those that are not given."""
+        self._core.launch(arrays, tokens, softmax_scale, _arrays.current_stream if stream is None else stream)
 
     def __repr__(self):
         return f"<vqgen {self.name}, {self.provenance}>"

@@ -16,7 +16,7 @@ import vqgen
 from vqgen import _appends, _arrays, _gradients, _kmeans
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
-from vqgen._op_configs import SCHEMAS, cache_shape, given, parsed, size
+from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
 from vqgen._runtime import _CLASSES
 from vqgen._runtime import _text as config_text
 from vqgen._training import SEEDS, refuse_transforms
@@ -98,6 +98,11 @@ def _op(config, tensor):
                    torch.cuda.current_stream(tensor.device).cuda_stream if cuda else 0)
 
 
+def _launch(name, op, positional, named, *numbers):
+    """Launch `op` with what the op `name` for PyTorch was given and has made."""
+    op._launch_in_order(in_order(name, op.name, positional, named), *numbers)
+
+
 _library = torch.library.Library("vqgen", "FRAGMENT")
 for _schema in SCHEMAS:
     _library.define(_schema)
@@ -106,19 +111,19 @@ for _schema in SCHEMAS:
 def _attention(config, query, *arrays, tokens=None, softmax_scale=0.0, **named):
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     lse = query.new_empty(query.shape[:2], dtype=torch.float32)
-    _op(config, query)._launch(given("attention", (query, *arrays), named) | {"out": out, "lse": lse}, tokens,
-                               softmax_scale)
+    _launch("attention", _op(config, query), (query, *arrays), {**named, "out": out, "lse": lse}, tokens,
+            softmax_scale)
     return out, lse
 
 
 def _append(config, new_keys, *arrays, tokens=None, **named):
-    _op(config, new_keys)._launch(given("append", (new_keys, *arrays), named), tokens)
+    _launch("append", _op(config, new_keys), (new_keys, *arrays), named, tokens)
 
 
 def _dequantize(config, key_codes, key_codebooks, *arrays, tokens, zeroed=True, **named):
     out_keys, out_values = _dense(config, key_codebooks, tokens, zeroed)
-    _op(config, key_codes)._launch(given("dequantize", (key_codes, key_codebooks, *arrays), named)
-                                   | {"out_keys": out_keys, "out_values": out_values}, tokens)
+    _launch("dequantize", _op(config, key_codes), (key_codes, key_codebooks, *arrays),
+            {**named, "out_keys": out_keys, "out_values": out_values}, tokens)
     return out_keys, out_values
 
 
@@ -145,7 +150,7 @@ def _merged(outs, lses):
 
 def _linear(config, x, *weights, **named):
     out = x.new_empty(x.shape[0], size(config, "out_features"))
-    _op(config, x)._launch(given("linear", (x, *weights), named) | {"y": out})
+    _launch("linear", _op(config, x), (x, *weights), {**named, "y": out})
     return out
 
 
