@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/former_names.h"
 #include "core/suggest.h"
 
 namespace vqgen::cli {
@@ -151,7 +152,14 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   if (has(name)) {
     return fmt::format("option '{}' belongs behind the subcommand{}", name, help);
   }
-  return fmt::format("unknown option '{}'{}{}", name, help, did_you_mean(name, options));
+  std::string meant = did_you_mean(name, options);
+  for (const CLI::App* each : all_commands(app)) {
+    if (!meant.empty()) break;  // a former name may be an option of another subcommand now
+    const std::vector<std::string> others = option_names(*each);
+    const std::string* const present = present_name(name, others);
+    if (present != nullptr) meant = fmt::format("; it is '{}' of {}", *present, full_name(*each));
+  }
+  return fmt::format("unknown option '{}'{}{}", name, help, meant);
 }
 
 }  // namespace vqgen::cli

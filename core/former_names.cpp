@@ -37,8 +37,6 @@ constexpr Renamed kRenamed[] = {{"window", "recent_tokens"},
                                 {"scalar_dequantize", "int8_dequantize"},
                                 {"million", "million-d2b8"},
                                 {"profile", "count-accesses"},
-                                {"measured", "default"},
-                                {"paper", "vq-llm"},
                                 {"--chooser", "--planner"},
                                 {"--turns", "--interactive"},
                                 {"--most", "--max-candidates"},
@@ -49,7 +47,8 @@ constexpr Renamed kRenamed[] = {{"window", "recent_tokens"},
                                 {"--hotness", "--access-counts"},
                                 {"--profile", "--access-counts"},
                                 {"--space", "--sample"},
-                                {"--likely", "--top"}};
+                                {"--likely", "--top"},
+                                {"--placement", "--codebooks-in"}};
 
 }  // namespace
 

@@ -30,6 +30,17 @@ TEST(FormerNames, OptionsAreRefusedByTheirPresentNames) {
   }
 }
 
+TEST(FormerNames, OptionsThatAnotherSubcommandHasNowNameIt) {
+  const Folder folder;
+  const std::string config = folder.file("config.json", tiny_gemv().dump());
+  expect_failure({"measure", config, "--space", "3"}, 2,
+                 {"'--space'", "it is '--sample' of vqgen dev space"});
+  expect_failure({"measure", config, "--placement", "global"}, 2,
+                 {"'--placement'", "it is '--codebooks-in' of vqgen dev space"});
+  expect_failure({"measure", config, "--likely", "3"}, 2,
+                 {"'--likely'", "it is '--top' of vqgen dev space"});
+}
+
 TEST(FormerNames, SubcommandsAreRefusedByTheirPresentNames) {
   expect_failure({"profile"}, 2, {"'profile'", "it is named 'count-accesses'"});
   expect_failure({"ablate"}, 2, {"'ablate'", "it is vqgen dev ablate"});
