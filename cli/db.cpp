@@ -47,7 +47,7 @@ std::string tuned_problem_text(const Problem& problem) {
                        s.tokens, pages_text(s.page_tokens), short_name(op->keys),
                        short_name(op->values),
                        s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "",
-                       s.batch_invariant ? " independent" : "");
+                       s.batch_invariant ? " batch_invariant" : "");
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;

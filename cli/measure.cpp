@@ -71,12 +71,12 @@ std::vector<Plan> read_plans(const Config& config, const GpuSpec& gpu, const std
 }
 
 Space plans_of(const Config& config, const GpuSpec& gpu, const MeasureArguments& options) {
-  if (options.space && !options.likely) return space_plans(config, gpu, options);
   if (options.likely) {
     Space likely{likely_plans(config, gpu, {}, *options.likely)};
     add_chosen(likely.plans, config, gpu);
     return likely;
   }
+  if (options.space) return space_plans(config, gpu, options);
   const Chooser chooser = enum_of(options.chooser, kDefaultChooser);
   return {read_plans(config, gpu, options.plans, chooser)};
 }
