@@ -17,7 +17,7 @@ def fields(tools, preset):
 
 def bits(form, head_dim=128):
     """Stored bits per element: codes, and the 32-bit words of scales that grow with the tokens."""
-    stages = form.get("num_codebooks", form.get("residuals", 1))
+    stages = form.get("num_codebooks", 1)
     total = form["index_bits"] * stages / form["vector_size"]
     if form.get("token_scales"):
         total += 32 / form.get("group_channels", head_dim)
