@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what holds for every text file: no paths of one machine, no file longer than a reader takes in.
+"""Checks what holds for every text file: no paths of one machine, no file longer than a reader takes in; and that no
+script fails because a reader of a pipe ends first.
 
 400 lines are the guide. A longer file is in LONG with the reason why its parts belong together.
 
@@ -25,6 +26,7 @@ DATA = re.compile(r"bench/measurements/[\w-]+\.csv")
 # Lines that scripts/make_docs.py writes, which do not count.
 GENERATED = re.compile(r"^<!-- generated: .*?^<!-- end of generated -->$", re.MULTILINE | re.DOTALL)
 # Home directories and workspaces; /usr, /tmp and the like are the same on all machines.
+EARLY_READER = re.compile(r"\|\s*(?:head\b|grep\s+(?:-\w+\s+)*-\w*[qm])")  # ends before its writer does
 MACHINE_PATH = re.compile(r"(?<![\w.}~])/(?:home|root|work|workspace|Users|mnt)/\w")
 
 
@@ -41,7 +43,10 @@ def file_faults(path, text):
     by_hand = len((GENERATED.sub("", text) if path.endswith(".md") else text).splitlines())
     if by_hand > MAX_LINES and path not in LONG and not DATA.fullmatch(path):
         yield len(lines), f"{by_hand} lines, over the guide of {MAX_LINES}; split it, or say in LONG why not"
+    piped = "pipefail" in text and (path.endswith(".sh") or text.startswith("#!/usr/bin/env bash"))
     for number, line in enumerate(lines, 1):
+        if piped and not line.lstrip().startswith("#") and EARLY_READER.search(line):
+            yield number, "with pipefail, a writer that outlives its reader fails the script; use sed -n 1,Np, or <<<"
         found = MACHINE_PATH.search(line)
         if found:
             yield number, f"a path of one machine: {line[found.start() : found.start() + 40]}"
@@ -75,6 +80,9 @@ def self_test():
         "bench/a.csv": (long, [MAX_LINES + 1]),
         "d.md": (f"<!-- generated: x -->\n{long}<!-- end of generated -->\n", []),
         "e.md": (f"<!-- generated: x -->\n<!-- end of generated -->\n{long}", [MAX_LINES + 3]),
+        "a.sh": ("set -o pipefail\nsort x | head -n 1\nsort x | sed -n 1p\nx | grep -qx y\nx | grep -v y\n# x | head\n",
+                 [2, 4]),
+        "b.sh": ("sort x | head -n 1\n", []),
         "build/e.md": (home + "/x", []),
     }
     with tempfile.TemporaryDirectory() as folder:

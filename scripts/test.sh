@@ -95,7 +95,7 @@ for preset in "${presets[@]}"; do
     tee "build/$preset/test.log" || status=$?
   printf '\nthe slowest:\n'
   sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/test.log" |
-    sort -rn | head -n 20
+    sort -rn | sed -n 1,20p
 done
 if [ "$selected" -eq 0 ]; then
   echo "test: no test is selected by: ${skipped[*]} $*; see ctest --test-dir build/dev -N" >&2

@@ -28,7 +28,7 @@ deps_fail() {
 }
 
 # deps_at_least HAVE WANT: whether version HAVE is WANT or newer.
-deps_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
+deps_at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | sed -n 1p)" = "$2" ]; }
 
 # Runs a command with its output in the log, and shows the log's end where it fails.
 deps_logged() {
@@ -43,7 +43,7 @@ deps_logged() {
 deps_missing_packages() {
   local package
   for package in "$@"; do
-    dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] ||
       printf '%s\n' "$package"
   done
 }

@@ -13,7 +13,7 @@ say "install"
 cmake --install "$build" --prefix "$work/first" --component library >"$work/log"
 mv "$work/first" "$work/moved"
 prefix="$work/moved"
-libraries="$(dirname "$(find "$prefix" -name 'libvqgen.*' | head -n 1)")"
+libraries="$(dirname "$(find "$prefix" -name 'libvqgen.*' -print -quit)")"
 if grep -rlF -e "$source" "$prefix/include" "$libraries/cmake" "$libraries/pkgconfig"; then
   say "an installed file names the source tree"
   exit 1
