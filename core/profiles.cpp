@@ -97,7 +97,7 @@ VqFormat read_object(const JsonCursor& cursor, std::vector<std::string> beside, 
 template <class Find>
 VqFormat read_parts(const JsonCursor& cursor, std::vector<std::string> beside, const Find& find) {
   std::erase(beside, "preset");
-  beside.emplace_back("parts");
+  for (const char* field : {"parts", "center", "klt"}) beside.emplace_back(field);
   cursor.expect_object(beside);
   const JsonCursor list = cursor.at("parts");
   if (!list.value().is_array() || list.value().empty()) list.fail("must be an array of formats");
@@ -105,7 +105,10 @@ VqFormat read_parts(const JsonCursor& cursor, std::vector<std::string> beside, c
   for (std::size_t i = 0; i < list.value().size(); ++i) {
     parts.push_back(read_object(list.at(i), {}, find));
   }
-  return in_parts(std::move(parts));
+  VqFormat format = in_parts(std::move(parts));
+  if (cursor.has("center")) format.center = cursor.at("center").boolean();
+  if (cursor.has("klt")) format.klt = cursor.at("klt").boolean();
+  return format;
 }
 
 // Reads an object of fields over those of the preset that it names. `beside` are further members

@@ -35,15 +35,18 @@ std::string codebook_line(const std::string& operand, const vq::FormatConfig& fo
                      units * vq::unit_codebook_elements(format) * 2);
 }
 
-// Keys in parts have a line for each.
+// A line for each format of the keys and the values, of which a block serves so many channels.
 template <class Config>
-void add_key_lines(std::vector<std::string>& lines, const Config& config, int channels) {
-  for (int i = 0; i < vq::key_parts(config); ++i) {
-    vq::FormatConfig format = vq::key_format(config, i);
-    const std::string operand = config.parts.none() ? "key" : fmt::format("key part {}", i);
-    const int of_part = config.parts.none() ? channels : format.part.channels;
-    lines.push_back(codebook_line(operand, format, vq::units_of(format, of_part)));
-  }
+void add_codebook_lines(std::vector<std::string>& lines, const Config& config, int key_channels,
+                        int value_channels) {
+  int part = 0;
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    std::string operand = format.part.of_values ? "value" : "key";
+    part = format.part.first_channel == 0 ? 0 : part + 1;
+    if (format.part.in_parts) operand += fmt::format(" part {}", part);
+    const int channels = format.part.of_values ? value_channels : key_channels;
+    lines.push_back(codebook_line(operand, format, vq::block_units(format, channels)));
+  });
 }
 
 std::string heads_line(int heads, const AttentionDecode& op) {
@@ -69,9 +72,7 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
                   op.shape.query_tokens > 1 ? "head, query token" : "head",
                   shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
       heads_line(plan.heads_per_block, op)};
-  add_key_lines(lines, config, vq::key_channels(config));
-  lines.push_back(codebook_line("value", config.values,
-                                vq::units_of(config.values, vq::value_channels(config))));
+  add_codebook_lines(lines, config, vq::key_channels(config), vq::value_channels(config));
   return lines;
 }
 
@@ -92,9 +93,7 @@ template <class P>
 std::vector<std::string> lines(const P& plan, const KvDequantize& op, const GpuSpec&) {
   const auto config = configured(plan, op);
   std::vector<std::string> lines;
-  add_key_lines(lines, config, op.shape.head_dim);
-  lines.push_back(
-      codebook_line("value", config.values, vq::units_of(config.values, op.shape.head_dim)));
+  add_codebook_lines(lines, config, op.shape.head_dim, op.shape.head_dim);
   return lines;
 }
 

@@ -15,10 +15,12 @@ const std::vector<std::vector<std::byte>>& DeviceCall::args(const Plan& plan,
   counter_bytes_ = bytes - bytes_behind_counters(shape);
   std::fill_n(unset.begin(), counter_bytes_, std::byte{0});
   backend_.upload(workspace_.data(), unset);
+  const auto basis = static_cast<std::size_t>(shape.basis_bytes);
   const auto handed = static_cast<std::size_t>(shape.handed_bytes);
   bytes_.clear();
   std::byte* const counters = bytes > 0 ? workspace_.data() : nullptr;
-  const WorkspaceParts parts{counters, counters + counter_bytes_, bytes - counter_bytes_, handed};
+  const WorkspaceParts parts{counters, counters + counter_bytes_, bytes - counter_bytes_, basis,
+                             handed};
   for (int call = 0; call < places_; ++call) {
     bytes_.push_back(args_of_(call, codebooks == CodebookCaching::warm ? 0 : call, parts));
   }

@@ -21,9 +21,9 @@ class DeviceCall {
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0)
       : DeviceCall(backend, problem_of(op), misalignment, rotation.places(), guard) {
     auto args_of = OpTraits<Op>::upload(op, data, {device_, pool_, misalignment, rotation});
-    args_of_ = [args_of](int call, int codebooks, const WorkspaceParts& parts) {
+    args_of_ = [args_of, op](int call, int codebooks, const WorkspaceParts& parts) {
       auto args = args_of(call, codebooks);
-      point_into_workspace(args, parts);
+      point_into_workspace(args, op, parts);
       const auto view = std::as_bytes(std::span(&args, 1));
       return std::vector<std::byte>(view.begin(), view.end());
     };

@@ -84,9 +84,12 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
 
 void VqFormat::take_alone() {
   std::vector<VqFormat> all = std::move(parts);
+  const bool centered = center, rotated = klt;
   if (!all.empty()) *this = all.front();
   channels.clear();
   parts = std::move(all);
+  center = centered;
+  klt = rotated;
 }
 
 VqFormat in_parts(std::vector<VqFormat> parts) {
@@ -113,15 +116,25 @@ double VqFormat::bits_per_element() const {
   return bits / elements;
 }
 
+namespace {
+
+std::string basis_name(const VqFormat& format) {
+  return std::string(format.center ? "c" : "") + (format.klt ? "klt" : "") +
+         (has_basis(format) ? "_" : "");
+}
+
+}  // namespace
+
 std::string short_name(const VqFormat& format) {
   if (format.in_parts()) {
     std::string name;
     for (const VqFormat& part : format.parts) {
       name += (name.empty() ? "" : "_and_") + short_name(part);
     }
-    return name;
+    return basis_name(format) + name;
   }
-  std::string name = fmt::format("d{}b{}", format.vector_size, format.index_bits);
+  std::string name =
+      basis_name(format) + fmt::format("d{}b{}", format.vector_size, format.index_bits);
   if (format.decoder == Decoder::e8p || format.decoder == Decoder::e4m3) {
     name = enum_name(format.decoder);
   } else if (format.is_scalar()) {
@@ -175,7 +188,7 @@ std::string layout_problem(const CodeLayout& layout) {
 
 std::string layout_problem(const VqFormat& format, const CodeLayout& layout) {
   if (format.in_parts() && layout.words > 1) {
-    return fmt::format("rows of keys in parts have runs of 1 word, not of {}", layout.words);
+    return fmt::format("rows in parts have runs of 1 word, not of {}", layout.words);
   }
   bool all_wide = true;
   for_each_part(format, 0, [&](const VqFormat& part, int) { all_wide &= part.is_wide(); });

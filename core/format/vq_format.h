@@ -48,8 +48,8 @@ inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
 
 inline constexpr int kInt8Peak = 127;  // the largest magnitude of int8 entries
-// Parts that keys may be in, each some channels of a head (templates/vq/layout/parts.h).
-inline constexpr int kMostKeyParts = vq::kMostKeyParts;
+// Parts that keys or values may be in, each some channels of a head (templates/vq/layout/parts.h).
+inline constexpr int kMostRowParts = vq::kMostRowParts;
 
 struct VqFormat {
   int vector_size = 0;
@@ -63,14 +63,17 @@ struct VqFormat {
   EntryType entry_type = EntryType::element;
   bool smooth = false;
   bool hadamard = false;
+  // The basis of the whole operand (vq/layout/basis.h); of no part.
+  bool center = false;
+  bool klt = false;
   bool stage_scales = false;
   bool output_scales = false;
   bool token_scales = false;
   int group_tokens = 0;
   bool common_scale = false;
   CodeLayout layout = {};
-  // Keys in parts have a format per part, each with its channels of a head in order. The fields
-  // above are then the first part's.
+  // Keys or values in parts have a format per part, each with its channels of a head in order. The
+  // fields above are then the first part's.
   std::vector<int> channels = {};
   std::vector<VqFormat> parts = {};
 
@@ -93,6 +96,11 @@ struct VqFormat {
         field("entry_type", &F::entry_type, Rule{}, "what the numbers of an entry are"),
         field("smooth", &F::smooth, Rule{}, "keys divided by a factor a channel (VecInfer eq. 4)"),
         field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
+        field("center", &F::center, beside(),
+              "rows of a cache less a mean per KV head (tensor mean)"),
+        field("klt", &F::klt, beside(),
+              "rows of a cache rotated by an orthogonal matrix per KV head (tensor rotation), such "
+              "as the eigenvectors of their covariance"),
         field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
         field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
         field("token_scales", &F::token_scales, silent(),
@@ -107,7 +115,8 @@ struct VqFormat {
               "of a part: its channels of a head, in the order of its sub-vectors"),
         // Last: where it is written, it is alone.
         field("parts", &F::parts, alone(),
-              "keys in parts: formats with their channels, in place of all other fields"));
+              "keys or values in parts: formats with their channels, beside which only center and "
+              "klt stand"));
   }
 
   bool operator==(const VqFormat&) const = default;
@@ -165,8 +174,10 @@ struct VqFormat {
   int channels_per_group() const { return group_channels > 0 ? group_channels : vector_size; }
 };
 
-// Keys in these parts.
+// Keys or values in these parts.
 VqFormat in_parts(std::vector<VqFormat> parts);
+// True if rows stand in a basis of their own: less a mean, or rotated.
+inline bool has_basis(const VqFormat& format) { return format.center || format.klt; }
 
 // Calls visit(format, channels of a row) for each part, or for all where there are none.
 template <class Visit>

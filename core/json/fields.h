@@ -30,7 +30,8 @@ struct Rule {
   double max = std::numeric_limits<std::int32_t>::max();
   bool silent = false;
   std::span<const int> only = {};  // where not empty, the numbers that it may be
-  bool alone = false;              // where it is there, no other field is
+  bool alone = false;              // where it is there, only fields that are `beside` are too
+  bool beside = false;
 };
 
 constexpr Rule required() { return Rule{.required = true}; }
@@ -42,9 +43,10 @@ constexpr Rule required_of(std::span<const int> only) {
 constexpr Rule optional_in(double min, double max) { return Rule{false, min, max}; }
 // Rule for an optional field with a comparable default.
 constexpr Rule silent() { return Rule{.silent = true}; }
-// Rule for a field that says all: it is written alone if it differs from its default. After it is
-// read the aggregate's take_alone() is called.
+// Rule for a field that says all: if it differs from its default, it is written without the others,
+// but for those with the rule beside(). After it is read the aggregate's take_alone() is called.
 constexpr Rule alone() { return Rule{.silent = true, .alone = true}; }
+constexpr Rule beside() { return Rule{.silent = true, .beside = true}; }
 constexpr Rule silent_in(double min, double max) { return Rule{false, min, max, true}; }
 
 template <class T, class Member>

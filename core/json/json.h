@@ -106,13 +106,19 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
   cursor.expect_object(known);
   if constexpr (requires { target.take_alone(); }) {
     bool alone = false;
+    std::vector<std::string> beside;
     for_each_field<T>([&](const auto& field) {
-      if (!field.rule.alone || !cursor.has(field.name)) return;
-      cursor.expect_object({field.name});
-      read_value(cursor.at(field.name), field.rule, target.*field.member);
-      alone = true;
+      if (field.rule.alone && cursor.has(field.name)) alone = true;
+      if (field.rule.alone || field.rule.beside) beside.emplace_back(field.name);
     });
     if (alone) {
+      cursor.expect_object(beside);
+      for_each_field<T>([&](const auto& field) {
+        if (!field.rule.alone && !field.rule.beside) return;
+        if (cursor.has(field.name)) {
+          read_value(cursor.at(field.name), field.rule, target.*field.member);
+        }
+      });
       target.take_alone();
       return;
     }
@@ -137,6 +143,7 @@ Json to_json_value(const Member& value) {
     return std::string(enum_name(value));
   } else if constexpr (HasFields<Member>) {
     Json object = Json::object();
+    Json beside = Json::object();
     bool alone = false;
     for_each_field<Member>([&]<class M>(const Field<Member, M>& field) {
       if constexpr ((HasFields<M> || std::integral<M> ||
@@ -144,8 +151,9 @@ Json to_json_value(const Member& value) {
         if (field.rule.silent && value.*field.member == Member{}.*field.member) return;
         if (field.rule.alone) alone = true;
       }
-      if (alone) object = Json::object();
+      if (alone) object = beside;
       object[field.name] = to_json_value(value.*field.member);
+      if (field.rule.beside) beside[field.name] = object[field.name];
     });
     return object;
   } else if constexpr (requires { requires HasFields<typename Member::value_type>; }) {

@@ -30,10 +30,10 @@ vq::FormatConfig cache_facts(const VqFormat& format, int head_dim) {
   return facts;
 }
 
-vq::KeyParts part_facts(const VqFormat& keys) {
-  vq::KeyParts facts{};
+vq::Parts part_facts(const VqFormat& format) {
+  vq::Parts facts{};
   int place = 0;
-  for (const VqFormat& part : keys.parts) {
+  for (const VqFormat& part : format.parts) {
     const auto channels = static_cast<int>(part.channels.size());
     facts.channels[facts.count] = channels;
     facts.formats[facts.count++] = cache_facts(part, channels);
@@ -43,6 +43,8 @@ vq::KeyParts part_facts(const VqFormat& keys) {
   }
   return facts;
 }
+
+vq::Basis basis_facts(const VqFormat& format) { return {format.center, format.klt}; }
 
 }  // namespace
 
@@ -105,7 +107,10 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.batch_invariant,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim),
-          part_facts(op.keys)};
+          part_facts(op.keys),
+          part_facts(op.values),
+          basis_facts(op.keys),
+          basis_facts(op.values)};
 }
 
 vq::LinearProblem facts(const Linear& op) {
@@ -136,7 +141,10 @@ vq::AppendProblem facts(const KvAppend& op) {
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim),
-          part_facts(op.keys)};
+          part_facts(op.keys),
+          part_facts(op.values),
+          basis_facts(op.keys),
+          basis_facts(op.values)};
 }
 
 vq::DequantizeProblem facts(const KvDequantize& op) {
@@ -149,7 +157,10 @@ vq::DequantizeProblem facts(const KvDequantize& op) {
           op.shape.page_tokens,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim),
-          part_facts(op.keys)};
+          part_facts(op.keys),
+          part_facts(op.values),
+          basis_facts(op.keys),
+          basis_facts(op.values)};
 }
 
 vq::MergeProblem facts(const AttentionMerge& op) {

@@ -168,7 +168,9 @@ auto configured(const P& plan, const OpOf<P>& op) {
 // whose fields are in range.
 template <class P>
 vq::CallShape call_shape(const P& plan, const AttentionDecode& op) {
-  return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+  vq::CallShape shape = call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+  add_basis(shape, facts(op), op.shape.batch);
+  return shape;
 }
 template <class P>
 vq::CallShape call_shape(const P& plan, const Linear& op) {
@@ -176,11 +178,15 @@ vq::CallShape call_shape(const P& plan, const Linear& op) {
 }
 template <class P>
 vq::CallShape call_shape(const P& plan, const KvAppend& op) {
-  return call_shape(configured(plan, op), op.shape.batch);
+  vq::CallShape shape = call_shape(configured(plan, op), op.shape.batch);
+  add_basis(shape, facts(op), op.shape.batch);
+  return shape;
 }
 template <class P>
 vq::CallShape call_shape(const P& plan, const KvDequantize& op) {
-  return call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+  vq::CallShape shape = call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
+  add_basis(shape, facts(op), op.shape.batch, op.shape.tokens);
+  return shape;
 }
 template <class P>
 vq::CallShape call_shape(const P& plan, const AttentionMerge& op) {

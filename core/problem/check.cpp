@@ -28,6 +28,8 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(!format.is_scalar() || (!format.smooth && !format.hadamard),
                 "{}: smooth and hadamard of scalar codes are not built yet; set both to false",
                 operand);
+  judge.require(!format.is_scalar() || !has_basis(format),
+                "{}: center and klt of scalar codes are not built yet; set both to false", operand);
   judge.require(format.num_codebooks <= kMostStages,
                 "{}: {} residual stages are not built yet; use 1 to {}", operand,
                 format.num_codebooks, kMostStages);

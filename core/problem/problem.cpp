@@ -24,9 +24,9 @@ class Validator {
 
   void no_parts(const VqFormat& format, const std::string& path, const char* what) const {
     require(!format.in_parts(), path + "/parts",
-            fmt::format("parts are of keys alone; give the {} one format", what));
+            fmt::format("parts are of keys and values alone; give the {} one format", what));
     require(format.channels.empty(), path + "/channels",
-            "goes with a part of keys alone; remove it, or list parts");
+            "goes with a part of keys or values alone; remove it, or list parts");
   }
 
   // `row` is the name and length of the axis that vectors lie along.
@@ -57,13 +57,13 @@ class Validator {
     }
   }
 
-  // Keys: each channel of a head in exactly one part.
+  // Each channel of a head in exactly one part.
   void parts(const VqFormat& format, const std::string& path, int head_dim) const {
-    require(format.parts.size() >= 2 && std::ssize(format.parts) <= kMostKeyParts, path,
-            fmt::format("{} parts, where keys are in 2 to {}; for one give its fields alone",
-                        format.parts.size(), kMostKeyParts));
+    require(format.parts.size() >= 2 && std::ssize(format.parts) <= kMostRowParts, path,
+            fmt::format("{} parts, where a row has 2 to {}; for one give its fields alone",
+                        format.parts.size(), kMostRowParts));
     require(head_dim <= vq::kMostPartChannels, "/shape/head_dim",
-            fmt::format("{} is more than the {} channels that keys in parts have", head_dim,
+            fmt::format("{} is more than the {} channels that rows in parts have", head_dim,
                         vq::kMostPartChannels));
     std::vector<bool> taken(static_cast<std::size_t>(head_dim), false);
     for (std::size_t i = 0; i < format.parts.size(); ++i) {
@@ -83,7 +83,7 @@ class Validator {
       }
       part_format(part, at);
       require(part.layout == format.layout && part.layout.words == 1, at + "/layout",
-              "a row has all parts of a key, so they have one layout, of runs of 1 word");
+              "a row has all parts, so they have one layout, of runs of 1 word");
     }
     for (int channel = 0; channel < head_dim; ++channel) {
       require(taken[static_cast<std::size_t>(channel)], path,
@@ -99,6 +99,8 @@ class Validator {
             "parts have no scales; set stage_scales and token_scales to false");
     require(!part.smooth && !part.hadamard, path,
             "the channels of a part are quantized as they are; set smooth and hadamard to false");
+    require(!has_basis(part), path,
+            "center and klt are of all parts together; set them beside parts");
     VqFormat alone = part;
     alone.channels.clear();
     cache_format(alone, path, channels, "the part's channels");
@@ -106,7 +108,7 @@ class Validator {
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim,
                     const char* row = "head_dim") const {
-    no_parts(format, path, "values");
+    no_parts(format, path, "part");
     this->format(format, path, row, head_dim);
     require(format.scope != Scope::tile, path + "/scope",
             "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
@@ -140,6 +142,16 @@ class Validator {
                     head_dim));
   }
 
+  void operand(const VqFormat& format, const std::string& path, int head_dim) const {
+    require(!format.klt || (!format.smooth && !format.hadamard), path + "/klt",
+            "a rotation of its own goes without smooth and hadamard; set both to false");
+    if (format.in_parts()) {
+      parts(format, path + "/parts", head_dim);
+    } else {
+      cache_format(format, path, head_dim);
+    }
+  }
+
   // The formats of keys and values, and pages.
   template <class Op>
   void cache(const Op& op) const {
@@ -148,12 +160,8 @@ class Validator {
             "/shape/page_tokens",
             fmt::format("{} is none of 16, 32, 64, 128 and 256, nor 0 for a cache without pages",
                         page));
-    if (op.keys.in_parts()) {
-      parts(op.keys, "/keys/parts", op.shape.head_dim);
-    } else {
-      cache_format(op.keys, "/keys", op.shape.head_dim);
-    }
-    cache_format(op.values, "/values", op.shape.head_dim);
+    operand(op.keys, "/keys", op.shape.head_dim);
+    operand(op.values, "/values", op.shape.head_dim);
     for (const VqFormat* format : {&op.keys, &op.values}) {
       const int rows = format->layout.rows;
       require(page % rows == 0, "/shape/page_tokens",
@@ -289,6 +297,8 @@ void validate(const Linear& op, const Validator& validator) {
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",
                     "smooth and hadamard transform keys only; remove them here");
+  validator.require(!has_basis(format), "/weights",
+                    "center and klt are of keys and values; remove them here");
   validator.size(op.shape.grouped() ? "all experts' matrices together" : "a matrix",
                  static_cast<double>(op.shape.matrices()) *
                      static_cast<double>(op.shape.out_features) *

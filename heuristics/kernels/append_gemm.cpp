@@ -26,17 +26,11 @@ void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operan
                 operand, format.entries(), vq::kProductEntries);
 }
 
-template <class Visit>
-void for_each_format(const vq::ProductsConfig& config, Visit&& visit) {
-  for (int i = 0; i < vq::key_parts(config); ++i) visit(vq::key_format(config, i));
-  visit(config.values);
-}
-
 // Sub-vectors of a unit that a block has, of the tensor or part that has most.
 int most_rows(const KvAppend& op, const AppendGemm& plan) {
   const vq::ProductsConfig config = configured(plan, op);
   int rows = 0;
-  for_each_format(config, [&](const vq::FormatConfig& format) {
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
     rows = std::max(rows, plan.tokens_per_block * vq::unit_sub_vectors(config, format));
   });
   return rows;
@@ -47,7 +41,7 @@ int registers_of(const KvAppend& op, const AppendGemm& plan) {
   const vq::ProductsConfig config = configured(plan, op);
   const int others = plan.warpgroups == 1 ? 92 : 100;
   int widest = 0;
-  for_each_format(config, [&](const vq::FormatConfig& format) {
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
     widest = std::max(widest, format.vector_size);
   });
   return others + widest * vq::product_vectors(config) / 64;
@@ -89,7 +83,8 @@ void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const 
                 "{} has no products of warp groups; set warpgroups to 0", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys"); });
-  judge_wide_entries(judge, op.values, "values");
+  for_each_part(op.values, op.shape.head_dim,
+                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "values"); });
   judge_codebooks(judge, op, gpu);
   judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,
                 "threads {} are no whole warp groups of 128", plan.threads);
@@ -153,7 +148,7 @@ void count_work(BlockWork& to, const AppendGemm& plan, const KvAppend& op, const
                 ConflictTable&) {
   const vq::ProductsConfig config = configured(plan, op);
   const double all = vq::key_shares(config) + vq::shares(config, config.values);
-  for_each_format(config, [&](const vq::FormatConfig& format) {
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
     count_wide_products(to, config, format, vq::shares(config, format) / all);
   });
   to.registers = registers_of(op, plan);

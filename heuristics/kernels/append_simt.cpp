@@ -21,9 +21,8 @@ int runs_of_block(const KvAppend& op, const AppendSimt& plan) {
     return vq::ceil_div(vq::share_sub_vectors(config, format), vq::run_sub_vectors(config, format));
   };
   int least = runs(config.values);
-  for (int i = 0; i < vq::key_parts(config); ++i) {
-    least = std::min(least, runs(vq::key_format(config, i)));
-  }
+  vq::for_each_format(
+      config, [&](const vq::FormatConfig& format) { least = std::min(least, runs(format)); });
   return plan.tokens_per_block * least;
 }
 
@@ -37,6 +36,10 @@ AppendSimt with_threads(const KvAppend& op, AppendSimt plan, int threads) {
     plan.warps_along_entries *= 2;
   }
   return plan;
+}
+
+const char* operand_of(const vq::FormatConfig& format) {
+  return format.part.of_values ? "values" : "keys";
 }
 
 template <class Config>
@@ -110,10 +113,9 @@ void judge_plan(Judge& judge, const AppendSimt& plan, const KvAppend& op, const 
   judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
-  for (int i = 0; i < vq::key_parts(config); ++i) {
-    judge_operand(judge, config, vq::key_format(config, i), "keys");
-  }
-  judge_operand(judge, config, config.values, "values");
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    judge_operand(judge, config, format, operand_of(format));
+  });
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
 
@@ -160,13 +162,10 @@ PlanUse use_of(const AppendSimt& plan, const KvAppend& op) { return append_plan_
 void count_work(BlockWork& to, const AppendSimt& plan, const KvAppend& op, const PlanUse&,
                 ConflictTable&) {
   const auto config = configured(plan, op);
-  const int value_shares = vq::shares(config, config.values);
-  const double all = vq::key_shares(config) + value_shares;
-  for (int i = 0; i < vq::key_parts(config); ++i) {
-    const vq::FormatConfig keys = vq::key_format(config, i);
-    count_tensor(to, config, keys, vq::shares(config, keys) / all);
-  }
-  count_tensor(to, config, config.values, value_shares / all);
+  const double all = vq::key_shares(config) + vq::value_shares(config);
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    count_tensor(to, config, format, vq::shares(config, format) / all);
+  });
 }
 
 std::vector<std::string> explain_plan(const AppendSimt& plan, const KvAppend& op) {
@@ -174,10 +173,9 @@ std::vector<std::string> explain_plan(const AppendSimt& plan, const KvAppend& op
   std::vector<std::string> lines{
       fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
                   plan.tokens_per_block, op.shape.new_tokens)};
-  for (int i = 0; i < vq::key_parts(config); ++i) {
-    lines.push_back(share_line("keys", config, vq::key_format(config, i)));
-  }
-  lines.push_back(share_line("values", config, config.values));
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    lines.push_back(share_line(operand_of(format), config, format));
+  });
   lines.push_back(
       fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of "
                   "a codebook",

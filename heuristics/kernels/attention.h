@@ -99,15 +99,21 @@ inline int lanes_for(int sub_vectors) {
 // Each thread decodes values of its own and accumulates them for all heads.
 template <class P>
 void judge_lanes(Judge& judge, const P& plan, const AttentionDecode& op) {
-  const int sub_vectors = vq::value_channels(configured(plan, op)) / op.values.piece();
+  int sub_vectors = 0;
+  int accumulators = 0;  // of a head
+  for_each_part(op.values, vq::value_channels(configured(plan, op)),
+                [&](const VqFormat& format, int channels) {
+                  sub_vectors = std::max(sub_vectors, channels / format.piece());
+                  accumulators += format.piece();
+                });
   judge.require(plan.threads >= sub_vectors,
                 "threads {} are fewer than the {} sub-vectors of a value, or octets of wide ones",
                 plan.threads, sub_vectors);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.lanes_per_token)),
                 "lanes_per_token {} is not a power of two up to 32", plan.lanes_per_token);
-  judge.require(plan.heads_per_block * op.values.piece() <= 128,
+  judge.require(plan.heads_per_block * accumulators <= 128,
                 "heads_per_block {} times vector_size {} accumulators do not fit the registers",
-                plan.heads_per_block, op.values.piece());
+                plan.heads_per_block, accumulators);
 }
 
 // Rules of all dataflows. With `several` a block may have heads of more than one query token.
@@ -135,8 +141,9 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
   judge.require(std::int64_t{op.shape.kv_heads} * blocks <= 65535,
                 "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
                 blocks);
-  judge_placement(judge, config.keys, vq::units_of(config.keys, vq::key_channels(config)), "keys");
-  judge_placement(judge, config.values, vq::units_of(config.values, vq::value_channels(config)),
+  judge_placement(judge, config.keys, vq::block_units(config.keys, vq::key_channels(config)),
+                  "keys");
+  judge_placement(judge, config.values, vq::block_units(config.values, vq::value_channels(config)),
                   "values");
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
@@ -192,7 +199,7 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   const auto& shape = op.shape;
   const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
   OperandUse use{.operand = operand, .format = config};
-  use.units = vq::units_of(config, channels);
+  use.units = vq::block_units(config, channels);
   use.lane_units = static_cast<int>(use.units);  // lanes are adjacent along a row
   use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
   if (format.in_parts()) {

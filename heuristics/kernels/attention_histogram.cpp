@@ -147,6 +147,8 @@ void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDec
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
   judge_columns(judge, op.values, "values");
+  judge.require(!op.values.in_parts(),
+                "values in parts are not built in dataflow histogram; use simt");
   judge.require(op.shape.page_tokens == 0,
                 "a cache in pages is not built in dataflow histogram; use simt");
   judge.require(op.shape.query_tokens == 1,
@@ -238,7 +240,8 @@ void count_work(BlockWork& to, const AttentionHistogram& plan, const AttentionDe
   // head, at the fitted wavefronts per 32.
   const auto c = configured(plan, op);
   double columns = vq::columns_of(c.values) * 3.5 * op.group();
-  for (int i = 0; i < vq::key_parts(c); ++i) columns += vq::columns_of(vq::key_format(c, i)) * 6.2;
+  for (int i = 0; i < vq::key_formats(c); ++i)
+    columns += vq::columns_of(vq::key_format(c, i)) * 6.2;
   const double tokens = static_cast<double>(op.shape.tokens) * op.shape.batch * op.shape.kv_heads;
   const double of_block = tokens / 32 * columns / static_cast<double>(to.blocks);
   to.passes += of_block;

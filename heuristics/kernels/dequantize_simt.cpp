@@ -65,8 +65,9 @@ void judge_plan(Judge& judge, const DequantizeSimt& plan, const KvDequantize& op
   judge.require(shape.launches[0].x <= 2147483647,
                 "{} tokens by {} exceed the grid's first axis; raise tokens_per_block",
                 op.shape.tokens, plan.tokens_per_block);
-  judge_placement(judge, config.keys, vq::units_of(config.keys, op.shape.head_dim), "keys");
-  judge_placement(judge, config.values, vq::units_of(config.values, op.shape.head_dim), "values");
+  judge_placement(judge, config.keys, vq::block_units(config.keys, op.shape.head_dim), "keys");
+  judge_placement(judge, config.values, vq::block_units(config.values, op.shape.head_dim),
+                  "values");
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
 }
 

@@ -36,8 +36,8 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                 operand, placement.registers, units * format.num_codebooks, held, kMostRegisters);
 }
 
-void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
-                     const GpuSpec& gpu) {
+void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units,
+                     std::string_view operand, const GpuSpec& gpu) {
   const double bytes = 2.0 * static_cast<double>(units) * format.num_codebooks * format.entries() *
                        format.vector_size;
   judge.require(bytes <= static_cast<double>(gpu.memory_bytes),

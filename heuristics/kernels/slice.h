@@ -156,17 +156,18 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
                      const char* operand);
 
 // Checks that an operand's codebooks, of all units, fit the GPU's memory.
-void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units, const char* operand,
-                     const GpuSpec& gpu);
+void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units,
+                     std::string_view operand, const GpuSpec& gpu);
 // Checks a cache's codebooks.
 template <class Op>
 void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
   const auto& shape = op.shape;
-  for_each_part(op.keys, shape.head_dim, [&](const VqFormat& keys, int channels) {
-    judge_codebooks(judge, keys, kv_units(keys, shape.kv_heads, channels), "keys", gpu);
+  for_each_operand(op, [&](Operand operand, const VqFormat& format) {
+    for_each_part(format, shape.head_dim, [&](const VqFormat& part, int channels) {
+      judge_codebooks(judge, part, kv_units(part, shape.kv_heads, channels), enum_name(operand),
+                      gpu);
+    });
   });
-  judge_codebooks(judge, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim), "values",
-                  gpu);
 }
 // Rules of dataflows with entries of up to 8 elements and up to 4 stages.
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand);

@@ -53,7 +53,14 @@ typedef struct vqgen_attention_args {
   float* lse;        /* [batch][query_heads], natural log, rows as of `query` */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
-  const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
+  /* The basis of formats with center and klt, else null: codes and raw slots hold
+   * z = (x - mean) rotation. mean is [kv_heads][head_dim], rotation [kv_heads][head_dim][head_dim]
+   * and orthogonal, with z[j] the sum over i of x[i] rotation[i][j]. */
+  const float* key_mean;
+  const float* key_rotation;
+  const float* value_mean;
+  const float* value_rotation;
+  const void* raw_keys; /* [batch][kv_heads][sinks + window][head_dim]; null without both */
   const void* raw_values;
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
@@ -95,6 +102,10 @@ typedef struct vqgen_append_args {
   const int32_t* counts; /* [batch] new tokens that are real, 0..new_tokens; null: all */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
+  const float* key_mean;   /* these four as in vqgen_attention_args */
+  const float* key_rotation;
+  const float* value_mean;
+  const float* value_rotation;
   void* raw_keys; /* [batch][kv_heads][sinks + window][head_dim], written; null without both */
   void* raw_values;
   int64_t raw_batch_stride; /* elements */
@@ -113,7 +124,11 @@ typedef struct vqgen_kv_dequantize_args {
   void* out_values; /* as out_keys */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
-  const void* raw_keys;    /* [batch][kv_heads][sinks + window][head_dim]; null without both */
+  const float* key_mean;   /* these four as in vqgen_attention_args */
+  const float* key_rotation;
+  const float* value_mean;
+  const float* value_rotation;
+  const void* raw_keys; /* [batch][kv_heads][sinks + window][head_dim]; null without both */
   const void* raw_values;
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */

@@ -69,15 +69,17 @@ void enqueue(const Bucket& bucket, const Args& args, void* stream) {
 
 // The parts of a launch's workspace, and its counters. Those of the host backend are zeroed anew,
 // since a kernel that was stopped there leaves them as they were.
-template <class Args>
-void set_workspace(Args& call, const Record& record, const Bucket& bucket, Workspace workspace,
-                   void* stream) {
+template <class Args, class Op>
+void set_workspace(Args& call, const Op& op, const Record& record, const Bucket& bucket,
+                   Workspace workspace, void* stream) {
   void* counters = nullptr;
   if (bucket.counter_bytes > 0) {
     counters = record.counters->of(workspace.pointer, bucket.counter_bytes);
     if (bucket.demands.readable) record.backend->zero(counters, bucket.counter_bytes, stream);
   }
-  point_into_workspace(call, {counters, workspace.pointer, bucket.own_bytes, bucket.handed_bytes});
+  point_into_workspace(
+      call, op,
+      {counters, workspace.pointer, bucket.own_bytes, bucket.basis_bytes, bucket.handed_bytes});
 }
 
 // The op of a record, null where it is another's; of Linear either product.
@@ -132,7 +134,7 @@ vqgen_status launch(const Record& record, const typename OpTraits<Op>::HostArgs&
     call.raw_head_stride = args.raw_head_stride;
   }
   Traits::set_numbers(call, args, *op, bucket.most);
-  set_workspace(call, record, bucket, workspace, stream);
+  set_workspace(call, *op, record, bucket, workspace, stream);
   enqueue(bucket, call, stream);
   return VQGEN_OK;
 }

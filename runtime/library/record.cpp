@@ -48,6 +48,7 @@ Bucket make_bucket(const Maker& maker, const Backend& compiler, const BucketPlan
   const vq::CallShape shape = call_shape(made.plan, wanted.config.problem);
   bucket.own_bytes = bytes_behind_counters(shape);
   bucket.workspace_bytes = bucket.own_bytes;
+  bucket.basis_bytes = static_cast<std::size_t>(shape.basis_bytes);
   bucket.handed_bytes = static_cast<std::size_t>(shape.handed_bytes);
   if (merges_by_last_block(made.plan)) {
     bucket.counter_bytes = sizeof(vq::u32) * static_cast<std::size_t>(shape.counters);

@@ -66,6 +66,7 @@ struct Bucket : BucketPlan {
   std::size_t entries = 0;
   std::size_t workspace_bytes = 0;  // that a launch must bring; a baseline's: its own or more
   std::size_t own_bytes = 0;        // of it, that these kernels use
+  std::size_t basis_bytes = 0;      // of them, rows in the basis of the cache
   std::size_t handed_bytes = 0;     // of them, what a kernel hands to the next
   std::size_t counter_bytes = 0;    // of the library's counters; 0 where the plan does not count
   Demands demands = {};

@@ -34,34 +34,49 @@ constexpr auto cache_arguments(bool written) {
       .taken = [](const Op& op) { return op.raw_slots() > 0; },
       .written = written,
       .strided = 2};
+  const auto of_channels = [](bool (*taken)(const Op&)) {
+    About<Op> about{.shape = [](const Op& op) -> Extents {
+                      return {op.shape.kv_heads, op.shape.head_dim};
+                    },
+                    .content = f32<Op>};
+    about.taken = taken;
+    return about;
+  };
+  const auto of_pairs = [](bool (*taken)(const Op&)) {
+    About<Op> about{.shape = [](const Op& op) -> Extents {
+                      return {op.shape.kv_heads, op.shape.head_dim, op.shape.head_dim};
+                    },
+                    .content = f32<Op>};
+    about.taken = taken;
+    return about;
+  };
+  // The pool and a row of the table have as many pages as the caller gives.
+  About<Op> table{.shape = [](const Op& op) -> Extents {
+                    return {op.shape.batch, 0};
+                  },
+                  .content = i32<Op>};
+  table.taken = [](const Op& op) { return op.shape.page_tokens > 0; };
+  table.refused =
+      "is given, and the op was prepared without page_tokens; leave pages out, or prepare with "
+      "page_tokens";
+  const auto block_table = [](auto& args) -> auto& { return args.pages.block_table; };
   return std::tuple{Tensor{"keys", &C::keys, &D::keys, &Op::keys, &vqgen_pages::keys,
                            &stored_in_cache<Op, &Op::keys>, written},
                     Tensor{"values", &C::values, &D::values, &Op::values, &vqgen_pages::values,
                            &stored_in_cache<Op, &Op::values>, written},
                     Array{"key_smooth", &C::key_smooth, &D::key_smooth, None{},
-                          About<Op>{.shape = [](const Op& op) -> Extents {
-                                      return {op.shape.kv_heads, op.shape.head_dim};
-                                    },
-                                    .content = f32<Op>,
-                                    .taken = [](const Op& op) { return op.keys.smooth; }}},
-                    // Of pages there are as many as the pool and a row of the table have.
-                    Array{"block_table", [](auto& args) -> auto& {return args.pages.block_table;
-}
-, None{}, None{}, About<Op> {
-  .shape = [](const Op& op) -> Extents {
-    return {op.shape.batch, 0};
-  },
-  .content = i32<Op>, .taken = [](const Op& op) { return op.shape.page_tokens > 0; },
-  .refused =
-      "is given, and the op was prepared without page_tokens; leave "
-      "pages out, or prepare with page_tokens"
-}
-}  // namespace vqgen
-, Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw}, Array {
-  "raw_values", &C::raw_values, &D::raw_values, None{}, raw
-}
-}
-;
+                          of_channels([](const Op& op) { return op.keys.smooth; })},
+                    Array{"key_mean", &C::key_mean, &D::key_mean, None{},
+                          of_channels([](const Op& op) { return op.keys.center; })},
+                    Array{"key_rotation", &C::key_rotation, &D::key_rotation, None{},
+                          of_pairs([](const Op& op) { return op.keys.klt; })},
+                    Array{"value_mean", &C::value_mean, &D::value_mean, None{},
+                          of_channels([](const Op& op) { return op.values.center; })},
+                    Array{"value_rotation", &C::value_rotation, &D::value_rotation, None{},
+                          of_pairs([](const Op& op) { return op.values.klt; })},
+                    Array{"block_table", block_table, None{}, None{}, table},
+                    Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw},
+                    Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw}};
 }
 
 // Lengths, windows and sinks of a cache that is read.
@@ -123,12 +138,17 @@ struct CachePlaces {
   Places<decltype(Args::keys)> keys;
   Places<decltype(Args::values)> values;
   std::vector<const float*> smooth;
+  std::vector<const float*> key_mean, key_rotation, value_mean, value_rotation;
   std::vector<Raw*> raw_keys, raw_values;
 
   void set(Args& args, int call, int books) const {
     args.keys = keys(call, books);
     args.values = values(call, books);
     args.key_smooth = at(smooth, books);
+    args.key_mean = at(key_mean, books);
+    args.key_rotation = at(key_rotation, books);
+    args.value_mean = at(value_mean, books);
+    args.value_rotation = at(value_rotation, books);
     args.raw_keys = at(raw_keys, call);
     args.raw_values = at(raw_values, call);
   }
@@ -140,11 +160,9 @@ template <class Args, class Op, class Data>
 CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const Upload& to) {
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
   args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
-  CachePlaces<Args> cache{places_of<decltype(Args::keys)>(data.keys, to),
-                          places_of<decltype(Args::values)>(data.values, to),
-                          {},
-                          {},
-                          {}};
+  CachePlaces<Args> cache{};
+  cache.keys = places_of<decltype(Args::keys)>(data.keys, to);
+  cache.values = places_of<decltype(Args::values)>(data.values, to);
   const auto places = [&](const auto& values, std::size_t slack) {
     if constexpr (std::is_const_v<typename CachePlaces<Args>::Raw>) {
       return to.device.inputs(values, to.rotation.codes, slack);
@@ -170,7 +188,14 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
     put(cache.keys, pool.key_strides);
     put(cache.values, pool.value_strides);
   }
-  cache.smooth = to.device.inputs(data.keys.smooth, to.rotation.codebooks, to.misalignment.words);
+  const auto factors = [&](const std::vector<float>& values) {
+    return to.device.inputs(values, to.rotation.codebooks, to.misalignment.words);
+  };
+  cache.smooth = factors(data.keys.smooth);
+  cache.key_mean = factors(data.keys.mean);
+  cache.key_rotation = factors(data.keys.rotation);
+  cache.value_mean = factors(data.values.mean);
+  cache.value_rotation = factors(data.values.rotation);
   cache.raw_keys = places(data.raw_keys, to.misalignment.rows);
   cache.raw_values = places(data.raw_values, to.misalignment.rows);
   return cache;

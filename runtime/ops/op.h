@@ -90,7 +90,8 @@ std::int64_t bytes_of(const Arrays&... arrays) {
 }
 
 inline std::int64_t codebook_bytes_of(const QuantizedTensor& tensor) {
-  return bytes_of(tensor.codebooks, tensor.stage_scales, tensor.output_scales, tensor.smooth);
+  return bytes_of(tensor.codebooks, tensor.stage_scales, tensor.output_scales, tensor.smooth,
+                  tensor.mean, tensor.rotation);
 }
 
 }  // namespace vqgen

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/problem/problem.h"
-#include "runtime/verify/key_parts.h"
 #include "runtime/verify/row_decoder.h"
+#include "runtime/verify/row_parts.h"
 
 namespace vqgen {
 namespace {
@@ -288,6 +288,42 @@ std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int
   return elements;
 }
 
+namespace {
+
+// Rows of normal numbers, made orthogonal one after the other (Gram-Schmidt, twice for accuracy).
+std::vector<float> random_rotation(std::int64_t dim, Random& random) {
+  std::vector<std::vector<double>> rows;
+  while (std::ssize(rows) < dim) {
+    std::vector<double> row(static_cast<std::size_t>(dim));
+    for (double& each : row) each = random.normal();
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const std::vector<double>& other : rows) {
+        const double along = std::inner_product(row.begin(), row.end(), other.begin(), 0.0);
+        for (std::size_t i = 0; i < row.size(); ++i) row[i] -= along * other[i];
+      }
+    }
+    const double length = std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0));
+    for (double& each : row) each /= length;
+    rows.push_back(std::move(row));
+  }
+  std::vector<float> all;
+  for (const std::vector<double>& row : rows) all.insert(all.end(), row.begin(), row.end());
+  return all;
+}
+
+// The basis that the format asks for. Without one nothing is drawn.
+void add_basis(QuantizedTensor& t, double magnitude, Random& random) {
+  for (std::int64_t i = 0; t.format.center && i < t.heads * t.columns; ++i) {
+    t.mean.push_back(static_cast<float>(magnitude * random.normal()));
+  }
+  for (std::int64_t head = 0; t.format.klt && head < t.heads; ++head) {
+    const std::vector<float> of_head = random_rotation(t.columns, random);
+    t.rotation.insert(t.rotation.end(), of_head.begin(), of_head.end());
+  }
+}
+
+}  // namespace
+
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random) {
   if (format.in_parts()) {
@@ -301,7 +337,9 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
       parts.push_back(make_hard_tensor(part, dtype, of_part, magnitude, random));
       fill_codes(parts.back(), {}, random);
     }
-    return join_keys(format, parts, shape.columns);
+    QuantizedTensor whole = join_rows(format, parts, shape.columns);
+    add_basis(whole, magnitude, random);
+    return whole;
   }
   QuantizedTensor t;
   t.format = format;
@@ -325,15 +363,16 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   }
   if (format.output_scales) t.output_scales = factors(t.heads * t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
+  add_basis(t, magnitude, random);
   return t;
 }
 
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned) {
   if (tensor.format.in_parts()) {
-    std::vector<QuantizedTensor> parts = split_keys(tensor, tensor.codes);
+    std::vector<QuantizedTensor> parts = split_rows(tensor, tensor.codes);
     for (QuantizedTensor& part : parts) fill_codes(part, law, random, patterned);
-    tensor.codes = join_keys(tensor.format, parts, tensor.columns).codes;
+    tensor.codes = join_rows(tensor.format, parts, tensor.columns).codes;
     return;
   }
   fill_rows(tensor, law, random, patterned);

@@ -27,8 +27,9 @@ struct TensorShape {
 // Entries of the given magnitude and mixed sign, halved with each residual stage down to 1/16; in
 // the first stage one entry in 16 has an outlier element, and one unit in 8 an outlier column
 // throughout. Stage scales, output scales and smooth factors, where the format has them, are in
-// 0.5..2. A lattice has its own table, in a random order for each unit and stage, and magnitude and
-// halving in its stage scales. Codes are left empty.
+// 0.5..2. The mean has the entries' magnitude; a rotation is random. A lattice has its own table,
+// in a random order for each unit and stage, and magnitude and halving in its stage scales. Codes
+// are left empty.
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random);
 

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/format/vq_format.h"
-#include "runtime/verify/key_parts.h"
+#include "runtime/verify/row_parts.h"
 
 namespace vqgen {
 namespace {
@@ -57,6 +57,13 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: output_scales are not [heads][rows]");
   require(std::ssize(t.smooth) == (f.smooth ? t.heads * t.columns : 0),
           "quantized tensor: smooth is not [heads][columns]");
+}
+
+void check_basis(const QuantizedTensor& t) {
+  require(std::ssize(t.mean) == (t.format.center ? t.heads * t.columns : 0),
+          "quantized tensor: mean is not [heads][columns]");
+  require(std::ssize(t.rotation) == (t.format.klt ? t.heads * t.columns * t.columns : 0),
+          "quantized tensor: rotation is not [heads][columns][columns]");
 }
 
 // The number of element i in a scalar code, of `bits` bits: read bit by bit.
@@ -218,16 +225,17 @@ std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int6
   return 0;
 }
 
-// Tensors and decoders of keys in parts.
+// Tensors and decoders of rows in parts.
 struct RowDecoder::Parts {
   std::vector<QuantizedTensor> tensors;
   std::vector<RowDecoder> decoders;
 };
 
 RowDecoder::RowDecoder(const QuantizedTensor& tensor) : tensor_(tensor) {
+  check_basis(tensor);
   if (tensor.format.in_parts()) {
     const auto parts = std::make_shared<Parts>();
-    parts->tensors = split_keys(tensor, tensor.codes);
+    parts->tensors = split_rows(tensor, tensor.codes);
     for (const QuantizedTensor& part : parts->tensors) parts->decoders.emplace_back(part);
     parts_ = parts;
     return;

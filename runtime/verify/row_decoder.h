@@ -66,12 +66,13 @@ class RowDecoder {
   // and Error(infeasible) for entries that are not 16-bit elements.
   explicit RowDecoder(const QuantizedTensor& tensor);
 
-  // out[column] = sum over stages of scale * entry. `out` has tensor.columns elements. Thread-safe.
+  // out[column] = sum over stages of scale * entry, in the basis of the rows (verify/basis.h).
+  // `out` has tensor.columns elements. Thread-safe.
   void decode(std::int64_t sequence, std::int64_t head, std::int64_t row,
               std::span<double> out) const;
 
   // What a code stands for: [vector_size], the stage's scale included. Thread-safe. This and the
-  // next not of keys in parts.
+  // next not of rows in parts.
   std::vector<double> point(std::int64_t book, std::uint32_t code) const;
 
   // Of `x`, [vector_size], to the nearest point of any code. Thread-safe.
@@ -86,7 +87,7 @@ class RowDecoder {
   struct Parts;
 
   const QuantizedTensor& tensor_;
-  std::shared_ptr<const Parts> parts_;  // of keys in parts, else null
+  std::shared_ptr<const Parts> parts_;  // of rows in parts, else null
   std::vector<double> entries_;         // [units][num_codebooks][entries][vector_size]
 };
 

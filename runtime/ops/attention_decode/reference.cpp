@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "runtime/verify/basis.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -103,8 +104,13 @@ class HeadRows {
 };
 
 struct Query {
-  std::vector<double> raw, transformed;
-  std::vector<double> weights;  // [tokens seen]: scores, then probabilities
+  std::vector<double> raw;          // as given, for tokens in no slot
+  std::vector<double> in_basis;     // for raw slots
+  std::vector<double> transformed;  // for codes
+  double shift = 0;                 // its product with the mean of the keys
+  std::vector<double> weights;      // [tokens seen]: scores, then probabilities
+  std::vector<double> sum;          // of values in their basis
+  double of_basis = 0;              // the weights of these
   double* out = nullptr;
   double* lse = nullptr;
 };
@@ -130,8 +136,8 @@ double softmax(std::vector<double>& scores) {
 }
 
 // The queries of a sequence that read one head of its cache.
-void attend(const AttentionData& data, double softmax_scale, std::int64_t sequence, HeadRows& keys,
-            HeadRows& values, std::vector<Query>& queries) {
+void attend(const AttentionData& data, double softmax_scale, std::int64_t sequence,
+            std::int64_t kv_head, HeadRows& keys, HeadRows& values, std::vector<Query>& queries) {
   const std::int64_t behind_cache =
       data.query_rows(sequence).first - data.lengths[static_cast<std::size_t>(sequence)];
   std::size_t longest = 0;
@@ -148,14 +154,24 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
     }
   };
   for_each_token([&](Query& query, double& score, TokenPlace place, std::int64_t token) {
-    const auto& operand = place == TokenPlace::codes ? query.transformed : query.raw;
-    score = dot(operand, keys.row(place, token)) * softmax_scale;
+    const auto& operand = place == TokenPlace::codes   ? query.transformed
+                          : place == TokenPlace::fresh ? query.raw
+                                                       : query.in_basis;
+    const double shift = place == TokenPlace::fresh ? 0 : query.shift;
+    score = (dot(operand, keys.row(place, token)) + shift) * softmax_scale;
   });
   for (Query& query : queries) *query.lse = softmax(query.weights);
   for_each_token([&](Query& query, double weight, TokenPlace place, std::int64_t token) {
     const double* row = values.row(place, token);
-    for (std::int64_t i = 0; i < data.keys.columns; ++i) query.out[i] += weight * row[i];
+    const bool fresh = place == TokenPlace::fresh;
+    double* const to = fresh ? query.out : query.sum.data();
+    if (!fresh) query.of_basis += weight;
+    for (std::int64_t i = 0; i < data.keys.columns; ++i) to[i] += weight * row[i];
   });
+  for (Query& query : queries) {
+    const std::vector<double> back = out_of_basis(data.values, kv_head, query.sum, query.of_basis);
+    for (std::size_t i = 0; i < back.size(); ++i) query.out[i] += back[i];
+  }
 }
 
 // Decoders are null where no token is read from codes.
@@ -184,7 +200,10 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
         const auto bits = data.queries[static_cast<std::size_t>(number * dim + channel)];
         query.raw.push_back(element_value(data.dtype, bits));
       }
+      query.in_basis = into_basis(data.keys, head, query.raw, false);
       query.transformed = transformed_query(data.keys, head, query.raw);
+      query.shift = dot_mean(data.keys, head, query.raw);
+      query.sum.resize(static_cast<std::size_t>(dim));
       const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(sequence, row));
       query.weights.resize(static_cast<std::size_t>(seen));
       query.out = result.out.data() + number * dim;
@@ -192,7 +211,7 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
     }
     HeadRows keys(data, key_codes, data.raw_keys, data.new_keys, sequence, head);
     HeadRows values(data, value_codes, data.raw_values, data.new_values, sequence, head);
-    attend(data, softmax_scale, sequence, keys, values, queries);
+    attend(data, softmax_scale, sequence, head, keys, values, queries);
   });
   return result;
 }
@@ -231,7 +250,7 @@ std::vector<double> rotated(std::span<const double> x) {
 
 std::vector<double> transformed_query(const QuantizedTensor& keys, std::int64_t kv_head,
                                       std::span<const double> query) {
-  std::vector<double> result(query.begin(), query.end());
+  std::vector<double> result = into_basis(keys, kv_head, query, false);
   if (keys.format.smooth) {
     const float* smooth = keys.smooth.data() + kv_head * keys.columns;
     for (double& each : result) each *= static_cast<double>(*smooth++);

@@ -6,6 +6,7 @@
 
 #include "core/parallel.h"
 #include "runtime/ops/attention_decode/reference.h"
+#include "runtime/verify/basis.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -38,7 +39,14 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
   const std::int64_t heads = data.batch * tensor.heads;
   const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_recent_tokens;
   std::vector<double> all(static_cast<std::size_t>(heads * tensor.rows * dim));
-  const std::int64_t work = std::ssize(all) * (matrix.empty() ? 1 : dim);
+  const bool basis = has_basis(tensor.format);
+  const std::int64_t work = std::ssize(all) * (matrix.empty() && !basis ? 1 : dim);
+  const auto leave_basis = [&](double* row, std::int64_t head) {
+    if (!basis) return;
+    const std::vector<double> x =
+        out_of_basis(tensor, head, std::span(row, static_cast<std::size_t>(dim)));
+    std::copy(x.begin(), x.end(), row);
+  };
   in_parallel(static_cast<std::size_t>(heads), reference_threads(work), [&](std::size_t number) {
     const auto head = static_cast<std::int64_t>(number);
     const std::int64_t sequence = head / tensor.heads;
@@ -51,6 +59,7 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
             place == TokenPlace::sink ? token : data.max_sinks + token % data.max_recent_tokens;
         const std::uint16_t* const bits = raw.data() + (head * slots + slot) * dim;
         for (std::int64_t i = 0; i < dim; ++i) row[i] = element_value(data.dtype, bits[i]);
+        leave_basis(row, head % tensor.heads);
         continue;
       }
       decoder.decode(sequence, head % tensor.heads, token, coded);
@@ -61,9 +70,11 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
           row[j] += of_channel * matrix[static_cast<std::size_t>(i * dim + j)];
         }
       }
-      if (!tensor.format.smooth) continue;
-      const float* const smooth = tensor.smooth.data() + head % tensor.heads * dim;
-      for (std::int64_t i = 0; i < dim; ++i) row[i] *= static_cast<double>(smooth[i]);
+      if (tensor.format.smooth) {
+        const float* const smooth = tensor.smooth.data() + head % tensor.heads * dim;
+        for (std::int64_t i = 0; i < dim; ++i) row[i] *= static_cast<double>(smooth[i]);
+      }
+      leave_basis(row, head % tensor.heads);
     }
   });
   return all;

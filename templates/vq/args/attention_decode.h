@@ -46,6 +46,18 @@ struct AttentionDecodeArgs {
   // them, and windows[b] + n - 1 <= max_recent_tokens - (flush_block - 1). mma: 16-byte aligned.
   const u16* new_keys;
   const u16* new_values;
+  // Where keys or values are in a basis, the first kernel of a call brings the given rows into it,
+  // and all others read them: query, new_keys and new_values above point into the workspace.
+  // The basis of keys and values (layout/basis.h), null where the format has none: [kv_heads]
+  // [head_dim], and [kv_heads][head_dim][head_dim], z_j = sum over i of x_i rotation[i][j].
+  const float* key_mean;
+  const float* key_rotation;
+  const float* value_mean;
+  const float* value_rotation;
+  const u16* given_query;
+  const u16* given_keys;
+  const u16* given_values;
+  float* shifts;  // [batch * query_tokens][query_heads]; see BasisRows
 };
 
 }  // namespace vq

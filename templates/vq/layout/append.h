@@ -9,14 +9,15 @@
 //                                it waits for the previous launch
 #pragma once
 
+#include <vq/layout/basis.h>
 #include <vq/layout/launch.h>
 #include <vq/layout/parts.h>
 
 namespace vq {
 
 // What a kernel knows of its problem; the launch sets the batch. A block encodes whole words of a
-// share of up to tokens_per_block rows per sequence. Grid: (blocks of tokens x (shares of a key, of
-// each of its parts + shares of a value), kv_heads, blocks of sequences).
+// share of up to tokens_per_block rows per sequence. Grid: (blocks of tokens x (shares of a key +
+// of a value, of each of its parts), kv_heads, blocks of sequences).
 struct AppendProblem {
   Element element;
   int head_dim;
@@ -27,8 +28,11 @@ struct AppendProblem {
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
   FormatConfig keys;      // in parts: the first
-  FormatConfig values;
-  KeyParts parts;
+  FormatConfig values;    // likewise
+  Parts key_parts;
+  Parts value_parts;
+  Basis key_basis;
+  Basis value_basis;
 
   static constexpr const char* kType = "AppendProblem";
   template <class Visit>
@@ -44,7 +48,10 @@ struct AppendProblem {
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
-    visit("parts", &P::parts);
+    visit("key_parts", &P::key_parts);
+    visit("value_parts", &P::value_parts);
+    visit("key_basis", &P::key_basis);
+    visit("value_basis", &P::value_basis);
   }
 };
 
@@ -82,11 +89,17 @@ template <class Plan>
 VQ_HD constexpr int shares(const AppendConfig<Plan>& c, const FormatConfig& f) {
   return ceil_div(sub_vectors(c, f), share_sub_vectors(c, f));
 }
-// Blocks that share a key: of each part its own.
+// Blocks that share a key, or a value: each of its parts has its own.
 template <class Plan>
 VQ_HD constexpr int key_shares(const AppendConfig<Plan>& c) {
   int all = 0;
-  for (int i = 0; i < key_parts(c); ++i) all += shares(c, key_format(c, i));
+  for (int i = 0; i < key_formats(c); ++i) all += shares(c, key_format(c, i));
+  return all;
+}
+template <class Plan>
+VQ_HD constexpr int value_shares(const AppendConfig<Plan>& c) {
+  int all = 0;
+  for (int i = 0; i < value_formats(c); ++i) all += shares(c, value_format(c, i));
   return all;
 }
 // Sub-vectors of a unit that a share has, at most.
@@ -182,19 +195,41 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
 // The most of any tensor or part.
 template <class Plan>
 VQ_HD constexpr i64 block_shared_bytes(const AppendConfig<Plan>& c) {
-  i64 bytes = shared_layout(c, c.values).total;
-  for (int i = 0; i < key_parts(c); ++i) {
-    const i64 of_keys = shared_layout(c, key_format(c, i)).total;
-    if (of_keys > bytes) bytes = of_keys;
-  }
+  i64 bytes = 0;
+  for_each_format(c, [&](const FormatConfig& f) {
+    const i64 of_format = shared_layout(c, f).total;
+    if (of_format > bytes) bytes = of_format;
+  });
   return bytes;
+}
+
+// What a call hands on of rows in the basis.
+VQ_HD constexpr BasisRows basis_rows(const AppendProblem& c, i64 batch) {
+  BasisRows at{};
+  Carver carve;
+  const i64 bytes = batch * c.new_tokens * c.kv_heads * c.head_dim * 2;
+  at.keys = carve(c.key_basis.none() ? 0 : bytes);
+  at.values = carve(c.value_basis.none() ? 0 : bytes);
+  at.total = carve.next;
+  return at;
+}
+
+// Adds the kernel that changes the basis.
+VQ_HD constexpr void add_basis(CallShape& shape, const AppendProblem& c, i64 batch) {
+  const int operands = basis_operands(c);
+  if (operands == 0) return;
+  const i64 tiles = ceil_div(batch * c.new_tokens, i64{kBasisTokens});
+  add_first(shape, {"append_to_basis", "to_basis", tiles * operands, c.kv_heads, 1,
+                    basis_threads(c.head_dim), basis_shared(kBasisTokens, c.head_dim).total, false,
+                    false});
+  hand_basis(shape, basis_rows(c, batch).total);
 }
 
 template <class Plan>
 VQ_HD constexpr CallShape append_shape(const AppendConfig<Plan>& c, const char* function,
                                        i64 batch) {
   CallShape shape{};
-  const i64 blocks = i64{token_blocks(c)} * (key_shares(c) + shares(c, c.values));
+  const i64 blocks = i64{token_blocks(c)} * (key_shares(c) + value_shares(c));
   const i64 sequences = ceil_div(batch, i64{c.sequences_per_block});
   shape.add({function, "", blocks, c.kv_heads, sequences, c.threads, block_shared_bytes(c), c.norms,
              true});

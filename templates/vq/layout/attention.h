@@ -7,6 +7,7 @@
 // head besides: (splits, kv_heads * head_blocks * shares, batch).
 #pragma once
 
+#include <vq/layout/basis.h>
 #include <vq/layout/launch.h>
 #include <vq/layout/parts.h>
 
@@ -25,8 +26,11 @@ struct AttentionProblem {
   int query_tokens;       // most per sequence
   bool batch_invariant;   // results do not depend on the batch, bit for bit
   FormatConfig keys;      // in parts: the first
-  FormatConfig values;
-  KeyParts parts;
+  FormatConfig values;    // likewise
+  Parts key_parts;
+  Parts value_parts;
+  Basis key_basis;
+  Basis value_basis;
 
   static constexpr const char* kType = "AttentionProblem";
   template <class Visit>
@@ -44,7 +48,10 @@ struct AttentionProblem {
     visit("batch_invariant", &P::batch_invariant);
     visit("keys", &P::keys);
     visit("values", &P::values);
-    visit("parts", &P::parts);
+    visit("key_parts", &P::key_parts);
+    visit("value_parts", &P::value_parts);
+    visit("key_basis", &P::key_basis);
+    visit("value_basis", &P::value_basis);
   }
 };
 
@@ -147,7 +154,7 @@ VQ_HD constexpr bool raw_apart(const AttentionConfig<Plan>&) {
 // True if quantized keys need a transformed query, other than that of raw keys.
 template <class Plan>
 VQ_HD constexpr bool transformed(const AttentionConfig<Plan>& c) {
-  return c.keys.smooth || c.keys.hadamard || !c.parts.none();
+  return c.keys.smooth || c.keys.hadamard || !c.key_parts.none();
 }
 
 // Channels of a head that a block serves.
@@ -162,6 +169,10 @@ VQ_HD constexpr int value_channels(const AttentionConfig<Plan>& c) {
 // Units that so many channels touch: they lie within one, or are whole ones.
 VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
   return channels < f.unit_elements ? 1 : channels / f.unit_elements;
+}
+// Units that a block has of a format of which it serves `channels`, or a whole part.
+VQ_HD constexpr int block_units(const FormatConfig& f, int channels) {
+  return units_of(f, f.part.in_parts ? f.part.channels : channels);
 }
 // Words of a token's row that hold the codes of a share of `channels`, the most of any share: codes
 // of one that is no whole words may begin in the middle of a word. With scales of a group of tokens
@@ -210,6 +221,43 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   const int resident = (teams > 1 && threads <= 768 ? 768 : 1024) / threads;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, threads,
              groups * (c.head_dim + 2) * 4, true, false, resident});
+}
+
+// What a call hands on of rows in the basis.
+VQ_HD constexpr BasisRows basis_rows(const AttentionProblem& c, i64 batch) {
+  BasisRows at{};
+  Carver carve;
+  const i64 rows = batch * c.query_tokens;
+  const bool several = c.query_tokens > 1;
+  const i64 fresh = several ? rows * c.kv_heads * c.head_dim * 2 : 0;
+  at.query = carve(c.key_basis.none() ? 0 : rows * c.query_heads * c.head_dim * 2);
+  at.shifts = carve(c.key_basis.mean ? rows * c.query_heads * 4 : 0);
+  at.keys = carve(c.key_basis.none() ? 0 : fresh);
+  at.values = carve(c.value_basis.none() ? 0 : fresh);
+  at.total = carve.next;
+  return at;
+}
+// Kinds of rows that a call brings into the basis: queries, new keys, new values.
+VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
+  const int query = c.key_basis.none() ? 0 : 1;
+  return query + (c.query_tokens > 1 ? basis_operands(c) : 0);
+}
+
+// Adds the kernels that change the basis.
+VQ_HD constexpr void add_basis(CallShape& shape, const AttentionProblem& c, i64 batch) {
+  const bool shifts = c.key_basis.mean;
+  if (basis_operands(c) == 0) return;
+  const int threads = basis_threads(c.head_dim);
+  const i64 bytes = basis_shared(kBasisHeads, c.head_dim).total;
+  if (basis_kinds(c) > 0) {
+    add_first(shape, {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c),
+                      c.kv_heads, batch, threads, bytes, false, false});
+  }
+  if (shifts || !c.value_basis.none()) {
+    shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads, batch, threads,
+               bytes, false, false});
+  }
+  hand_basis(shape, basis_rows(c, batch).total);
 }
 
 // Shape of a dataflow with one kernel besides the merge kernel.

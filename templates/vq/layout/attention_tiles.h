@@ -16,8 +16,8 @@ VQ_HD constexpr i64 table_bytes(const AttentionConfig<Plan>&) {
 
 // Byte offsets into the block's shared memory; a part that the kernel lacks has no bytes.
 struct AttentionTilesShared {
-  CodebookShared keys;
-  CodebookShared values;
+  CodebookShared keys[kMostRowParts];  // of each format
+  CodebookShared values[kMostRowParts];
   i64 query;      // [heads_per_block][head_dim] fp32, transformed, in units of log2; of keys in
                   // parts part after part
   i64 raw_query;  // as `query`, untransformed; equals `query` without a transform
@@ -29,6 +29,11 @@ struct AttentionTilesShared {
   i64 total;
 };
 
+// Words of a token that a block stages, `channels` of it where they are not in parts.
+VQ_HD constexpr int staged_words(const FormatConfig& f, int channels, int head_dim) {
+  return f.part.in_parts ? f.part.row_words : share_words(f, channels, head_dim);
+}
+
 template <class Plan>
 VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& c,
                                                    AttentionPart part) {
@@ -37,14 +42,17 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   const bool scores = part != AttentionPart::kValues;
   const bool values = part != AttentionPart::kScores;
   const i64 query_bytes = scores ? i64{c.heads_per_block} * c.head_dim * 4 : 0;
-  const i64 words = (!scores          ? 0
-                     : c.parts.none() ? share_words(c.keys, key_channels(c), c.head_dim)
-                                      : c.keys.part.row_words) +
-                    (values ? share_words(c.values, value_channels(c), c.head_dim) : 0);
-  if (scores && c.parts.none()) {  // codebooks of parts are in global memory
-    at.keys = carve_codebook(c.keys, units_of(c.keys, key_channels(c)), carve);
+  i64 words = 0;
+  if (scores) words += staged_words(c.keys, key_channels(c), c.head_dim);
+  if (values) words += staged_words(c.values, value_channels(c), c.head_dim);
+  for (int i = 0; scores && i < key_formats(c); ++i) {
+    const FormatConfig f = key_format(c, i);
+    at.keys[i] = carve_codebook(f, block_units(f, key_channels(c)), carve);
   }
-  if (values) at.values = carve_codebook(c.values, units_of(c.values, value_channels(c)), carve);
+  for (int i = 0; values && i < value_formats(c); ++i) {
+    const FormatConfig f = value_format(c, i);
+    at.values[i] = carve_codebook(f, block_units(f, value_channels(c)), carve);
+  }
   at.table = carve(table_bytes(c));
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && reads_raw(c) ? carve(query_bytes) : at.query;

@@ -45,13 +45,14 @@
 namespace vq {
 
 // Position of a format's channels, codes and codebooks among those of a cache's keys or values: all
-// of them, or one part of the keys (layout/parts.h).
+// of them, or one part of them (layout/parts.h).
 struct RowPart {
   int channels;       // channels of a row in this format
   int first_channel;  // channels before them, counted through the parts
   int first_word;     // words of the row before its codes
   int row_words;      // words of a row, all parts together
   bool in_parts;      // its channels are those that the parts name
+  bool of_values;     // of the values, else of the keys
   i64 first_element;  // elements of codebooks before its own
 };
 

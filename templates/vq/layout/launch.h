@@ -12,7 +12,7 @@ namespace vq {
 
 // The workspace of a call whose kernels pass data on, or whose splits store partial sums:
 //
-//   counters, kCounterBytes | what a kernel passes to the next | partials
+//   counters, kCounterBytes | rows in the basis | what a kernel passes to the next | partials
 //
 // A CallShape's sizes count all of it. The library keeps the counters in its own memory, so that a
 // caller's workspace may hold anything.
@@ -38,7 +38,7 @@ struct Launch {
 // Blocks of a cluster that every GPU with clusters takes.
 inline constexpr int kMostClusterBlocks = 8;
 
-inline constexpr int kMostLaunches = 6;
+inline constexpr int kMostLaunches = 8;
 
 // Bytes beside each stage of a pipeline (ops/bulk_ring.cuh, ops/made_ring.cuh): its barrier, and
 // its readers' count or barrier.
@@ -49,6 +49,7 @@ inline constexpr int kRingBesideBytes = 16;
 struct CallShape {
   Launch launches[kMostLaunches];
   int count;
+  i64 basis_bytes;   // of the workspace, rows in the basis of the cache (layout/basis.h)
   i64 handed_bytes;  // workspace passed from one kernel to the next
   i64 workspace_bytes;
   int splits = 1;  // blocks that share a result

@@ -1,5 +1,5 @@
-// Keys in parts (VQKV, section 3.1): formats share out a head's channels, each with codebooks of
-// its own, as low and high frequencies of RoPE differ.
+// Keys or values in parts: formats share out a head's channels, each with codebooks of its own, as
+// low and high frequencies of RoPE differ (VQKV, section 3.1), or the variance of rotated channels.
 //
 //   a row        | codes of part 0, padded to a whole word | codes of part 1 | ..
 //   codebooks    | those of part 0, [unit][stage][entry][vector_size] | those of part 1 | ..
@@ -11,20 +11,20 @@
 
 namespace vq {
 
-inline constexpr int kMostKeyParts = 4;
+inline constexpr int kMostRowParts = 4;
 inline constexpr int kMostPartChannels = 256;
 
-struct KeyParts {
-  int count;  // 0: the keys are in one format
-  int channels[kMostKeyParts];
-  FormatConfig formats[kMostKeyParts];
+struct Parts {
+  int count;  // 0: all channels are in one format
+  int channels[kMostRowParts];
+  FormatConfig formats[kMostRowParts];
   u8 channel[kMostPartChannels];  // channel of the head, part after part
 
   VQ_HD constexpr bool none() const { return count == 0; }
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
-    using P = KeyParts;
+    using P = Parts;
     visit("count", &P::count);
     visit("channels", &P::channels);
     visit("formats", &P::formats);
@@ -43,54 +43,72 @@ VQ_HD constexpr i64 cache_units(const FormatConfig& f, int kv_heads) {
   return f.per_head ? i64{kv_heads} * (f.part.channels / f.unit_elements) : i64{1};
 }
 
-// Formats that the keys are in, and each of them.
+// Formats that the keys, or the values, are in, and each of them.
 template <class Config>
-VQ_HD constexpr int key_parts(const Config& c) {
-  return c.parts.none() ? 1 : c.parts.count;
+VQ_HD constexpr int key_formats(const Config& c) {
+  return c.key_parts.none() ? 1 : c.key_parts.count;
+}
+template <class Config>
+VQ_HD constexpr int value_formats(const Config& c) {
+  return c.value_parts.none() ? 1 : c.value_parts.count;
 }
 template <class Config>
 VQ_HD constexpr FormatConfig key_format(const Config& c, int part) {
-  return c.parts.none() ? c.keys : c.parts.formats[part];
+  return c.key_parts.none() ? c.keys : c.key_parts.formats[part];
 }
-
-VQ_HD constexpr RowPart whole_row(const FormatConfig& f, int head_dim) {
-  RowPart part{};
-  part.channels = head_dim;
-  part.row_words = static_cast<int>(row_words(f, head_dim));
-  return part;
-}
-
-// Sets each format's position in its cache; for configure(). With keys in parts, `keys` is the
-// first part.
 template <class Config>
-VQ_HD constexpr void place_parts(Config& c) {
-  c.keys.part = whole_row(c.keys, c.head_dim);
-  c.values.part = whole_row(c.values, c.head_dim);
-  if (c.parts.none()) return;
+VQ_HD constexpr FormatConfig value_format(const Config& c, int part) {
+  return c.value_parts.none() ? c.values : c.value_parts.formats[part];
+}
+
+// Calls visit(format) for each of them, keys first.
+template <class Config, class Visit>
+VQ_HD constexpr void for_each_format(const Config& c, Visit&& visit) {
+  for (int i = 0; i < key_formats(c); ++i) visit(key_format(c, i));
+  for (int i = 0; i < value_formats(c); ++i) visit(value_format(c, i));
+}
+
+// Sets each format's position in its cache. `whole` is then the first part.
+VQ_HD constexpr void place_parts(FormatConfig& whole, Parts& parts, int head_dim, int kv_heads,
+                                 bool of_values) {
   RowPart next{};
+  next.of_values = of_values;
+  if (parts.none()) {
+    next.channels = head_dim;
+    next.row_words = static_cast<int>(row_words(whole, head_dim));
+    whole.part = next;
+    return;
+  }
   next.in_parts = true;
-  for (int i = 0; i < c.parts.count; ++i) {
-    FormatConfig& f = c.parts.formats[i];
-    next.channels = c.parts.channels[i];
+  for (int i = 0; i < parts.count; ++i) {
+    FormatConfig& f = parts.formats[i];
+    next.channels = parts.channels[i];
     f.part = next;
     next.first_channel += next.channels;
     next.first_word += static_cast<int>(row_words(f, next.channels));
-    next.first_element += cache_units(f, c.kv_heads) * unit_codebook_elements(f);
+    next.first_element += cache_units(f, kv_heads) * unit_codebook_elements(f);
   }
-  for (int i = 0; i < c.parts.count; ++i) c.parts.formats[i].part.row_words = next.first_word;
-  c.keys.part = c.parts.formats[0].part;
+  for (int i = 0; i < parts.count; ++i) parts.formats[i].part.row_words = next.first_word;
+  whole = parts.formats[0];
+}
+
+// For configure().
+template <class Config>
+VQ_HD constexpr void place_parts(Config& c) {
+  place_parts(c.keys, c.key_parts, c.head_dim, c.kv_heads, false);
+  place_parts(c.values, c.value_parts, c.head_dim, c.kv_heads, true);
 }
 
 // The head's channel that is number `i` of the parts'; and the other way round.
 struct ChannelTable {
   u8 at[kMostPartChannels];
 };
-VQ_HD constexpr ChannelTable part_channels(const KeyParts& parts) {
+VQ_HD constexpr ChannelTable part_channels(const Parts& parts) {
   ChannelTable table{};
   for (int i = 0; i < kMostPartChannels; ++i) table.at[i] = parts.channel[i];
   return table;
 }
-VQ_HD constexpr ChannelTable part_places(const KeyParts& parts, int head_dim) {
+VQ_HD constexpr ChannelTable part_places(const Parts& parts, int head_dim) {
   ChannelTable table{};
   for (int i = 0; i < head_dim; ++i) table.at[parts.channel[i]] = static_cast<u8>(i);
   return table;

@@ -13,17 +13,18 @@
 #include <vq/ops/append_rows.cuh>
 #include <vq/ops/append_stage.cuh>
 #include <vq/ops/append_wide_stage.cuh>
+#include <vq/ops/basis.cuh>
 
 namespace vq {
 
-// Keys, or one of their parts.
+// Keys or values, or one of their parts.
 template <class Plan, int kPart>
 struct AppendedKeys {
   VQ_HD static constexpr FormatConfig config() { return key_format(Plan::config(), kPart); }
 };
-template <class Plan>
+template <class Plan, int kPart>
 struct AppendedValues {
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().values; }
+  VQ_HD static constexpr FormatConfig config() { return value_format(Plan::config(), kPart); }
 };
 
 // The block's own tokens that fit between 0 and the capacity. No sum may overflow, whatever the
@@ -107,23 +108,38 @@ VQ_DEVICE void append_rows(const KvAppendArgs& args, const u16* elements, u16* r
   }
 }
 
-// Share `share` of a key, counted through the parts from kPart on.
-template <class Plan, template <class> class Stage, int kPart = 0>
-VQ_DEVICE void append_keys(const KvAppendArgs& args, int token_block, int share) {
-  using Operand = AppendedKeys<Plan, kPart>;
-  constexpr auto kConfig = Plan::config();
-  if constexpr (kConfig.parts.none()) {
-    append_rows<Plan, Stage, Operand>(args, args.new_keys, args.raw_keys, args.keys, token_block,
-                                      share);
-  } else {
-    constexpr int kShares = shares(kConfig, Operand::config());
-    if (share < kShares) {
-      append_rows<Plan, Stage, Operand>(args, args.new_keys, args.raw_keys,
-                                        part_tensor<Operand>(args.keys), token_block, share);
-    } else if constexpr (kPart + 1 < kConfig.parts.count) {
-      append_keys<Plan, Stage, kPart + 1>(args, token_block, share - kShares);
-    }
+// Share `share` of a row in kFormats formats, counted through those from kPart on.
+template <class Plan, template <class> class Stage, template <class, int> class Operand,
+          int kFormats, int kPart = 0>
+VQ_DEVICE void append_part(const KvAppendArgs& args, const u16* elements, u16* raw,
+                           const EncodedArgs& to, int token_block, int share) {
+  using Part = Operand<Plan, kPart>;
+  constexpr int kShares = shares(Plan::config(), Part::config());
+  if (kPart + 1 == kFormats || share < kShares) {
+    append_rows<Plan, Stage, Part>(args, elements, raw, part_tensor<Part>(to), token_block, share);
+  } else if constexpr (kPart + 1 < kFormats) {
+    append_part<Plan, Stage, Operand, kFormats, kPart + 1>(args, elements, raw, to, token_block,
+                                                           share - kShares);
   }
+}
+
+// Kernel append_to_basis: new rows of one KV head, keys or values (layout/basis.h).
+template <class Plan>
+VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
+  constexpr auto kConfig = Plan::config();
+  constexpr int kOperands = basis_operands(kConfig);
+  const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
+  const i64 first = i64{block_x() / kOperands} * kBasisTokens;
+  const i64 left = i64{args.batch} * kConfig.new_tokens - first;
+  const int rows = left < kBasisTokens ? static_cast<int>(left) : kBasisTokens;
+  const auto at = [&](int t) {
+    return ((first + t) * kConfig.kv_heads + block_y()) * kConfig.head_dim;
+  };
+  const BasisBlock<Plan, kBasisTokens, false> block(args, values, block_y());
+  const u16* const from = values ? args.given_values : args.given_keys;
+  u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
+  block.load(rows, true, [&](int t) { return from + at(t); });
+  block.store(rows, [&](int t) { return to + at(t); });
 }
 
 // `Stage` says how the nearest entries are found.
@@ -131,15 +147,15 @@ template <class Plan, template <class> class Stage>
 VQ_DEVICE void append_tokens(const KvAppendArgs& args) {
   constexpr auto kConfig = Plan::config();
   constexpr int kKeyShares = key_shares(kConfig);
-  constexpr int kShares = kKeyShares + shares(kConfig, kConfig.values);
   constexpr int kBlocks = token_blocks(kConfig);
   const int tokens = block_x() % kBlocks;
   const int share = block_x() / kBlocks;
   if (share < kKeyShares) {
-    append_keys<Plan, Stage>(args, tokens, share);
+    append_part<Plan, Stage, AppendedKeys, key_formats(kConfig)>(args, args.new_keys, args.raw_keys,
+                                                                 args.keys, tokens, share);
   } else {
-    append_rows<Plan, Stage, AppendedValues<Plan>>(args, args.new_values, args.raw_values,
-                                                   args.values, tokens, share - kKeyShares);
+    append_part<Plan, Stage, AppendedValues, value_formats(kConfig)>(
+        args, args.new_values, args.raw_values, args.values, tokens, share - kKeyShares);
   }
 }
 

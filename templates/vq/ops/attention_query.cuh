@@ -84,10 +84,10 @@ class QueryRows {
  private:
   // Keys in parts store the query part after part.
   VQ_DEVICE static int place_of(int channel) {
-    if constexpr (kConfig.parts.none()) {
+    if constexpr (kConfig.key_parts.none()) {
       return channel;
     } else {
-      static constexpr ChannelTable kPlaces = part_places(kConfig.parts, kHeadDim);
+      static constexpr ChannelTable kPlaces = part_places(kConfig.key_parts, kHeadDim);
       return kPlaces.at[channel];
     }
   }

@@ -7,14 +7,20 @@
 
 namespace vq {
 
-// The format that Codebook (codebook.cuh) takes.
-template <class Plan, AttentionPart kPart, bool kKeys>
+// The format that Codebook (codebook.cuh) takes: the keys', the values', or that of their part
+// kNumber, which one block serves whole.
+template <class Plan, AttentionPart kPart, bool kKeys, int kNumber = 0>
 struct CacheFormat {
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kShare = kKeys ? key_channels(kConfig) : value_channels(kConfig);
-  VQ_HD static constexpr FormatConfig config() { return kKeys ? kConfig.keys : kConfig.values; }
+  VQ_HD static constexpr FormatConfig config() {
+    return kKeys ? key_format(kConfig, kNumber) : value_format(kConfig, kNumber);
+  }
+  static constexpr int kShare = config().part.in_parts ? config().part.channels
+                                : kKeys                ? key_channels(kConfig)
+                                                       : value_channels(kConfig);
   VQ_HD static constexpr CodebookShared shared() {
-    return kKeys ? shared_layout(kConfig, kPart).keys : shared_layout(kConfig, kPart).values;
+    return kKeys ? shared_layout(kConfig, kPart).keys[kNumber]
+                 : shared_layout(kConfig, kPart).values[kNumber];
   }
 };
 

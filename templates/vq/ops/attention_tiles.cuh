@@ -76,22 +76,27 @@ struct AttentionSoftmax {
   }
 };
 
-// Values times probabilities: a thread per (sub-vector, slice of tokens) decodes values and
-// accumulates all heads of the block; slices are summed in order at the end.
-template <class Plan, AttentionPart kPart>
-class AttentionValues {
+// Values times probabilities, in one of the values' formats: a thread per (sub-vector, slice of
+// tokens) decodes values and accumulates all heads of the block; slices are summed in order at the
+// end.
+template <class Plan, AttentionPart kPart, int kNumber>
+class ValuesOfFormat {
  public:
   using Work = AttentionWork<Plan>;
   using Softmax = AttentionSoftmax<Plan, kPart>;
-  using Rows = CacheRows<Plan, CacheFormat<Plan, kPart, false>>;
+  using Format = CacheFormat<Plan, kPart, false, kNumber>;
+  using Rows = CacheRows<Plan, Format>;
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kVectorSize = Rows::kVectorSize;
   static constexpr int kSlices = Plan::config().threads / Rows::kSubVectors;
   static constexpr int kWords = Rows::kWords;
 
   // `share` of the channels.
-  VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
-      : args_(args), work_(work), share_(share), book_(args.values, Rows::units()) {}
+  VQ_DEVICE ValuesOfFormat(const AttentionDecodeArgs& args, const Work& work, int share)
+      : args_(args),
+        work_(work),
+        share_(share),
+        book_(part_tensor<Format>(args.values), Rows::units()) {}
 
   // Loads the near codebook entries to shared memory; a barrier must follow.
   VQ_DEVICE void load() {
@@ -114,7 +119,7 @@ class AttentionValues {
     for (int token = slice(); token < count; token += kSlices) {
       float value[kVectorSize];
       if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
-        Rows::load_raw(work_.raw_value(args_, first + token), share_, sub_vector(), value);
+        load_raw(work_.raw_value(args_, first + token), value);
       } else {
         Rows::decode(book_, codes + token * kWords, share_, sub_vector(), value);
       }
@@ -127,27 +132,16 @@ class AttentionValues {
     }
   }
 
-  // The split's result: gathered, and written where it belongs. All threads, after a barrier.
-  VQ_DEVICE void write() const {
-    gather();
-    work_.template write<Rows::kChannels>(args_, share_, output(), Softmax::maximum(),
-                                          Softmax::sum());
-  }
-
- private:
-  VQ_DEVICE static float* output() { return shared_part<float>(Softmax::at().output); }
-  VQ_DEVICE static int slice() { return thread_index() / Rows::kSubVectors; }
-  VQ_DEVICE static int sub_vector() { return thread_index() % Rows::kSubVectors; }
-
   // output[h][:] = the slices' accumulators, summed in the order of the slices.
-  VQ_DEVICE void gather() const {
+  VQ_DEVICE void gather(float* output) const {
     for (int turn = 0; turn < kSlices; ++turn) {
       if (slice() == turn) {
         VQ_UNROLL
         for (int h = 0; h < kHeads; ++h) {
           VQ_UNROLL
           for (int i = 0; i < kVectorSize; ++i) {
-            float* to = output() + h * Rows::kChannels + sub_vector() * kVectorSize + i;
+            float* to = output + h * value_channels(Plan::config()) +
+                        channel_of<Format, Plan>(sub_vector() * kVectorSize + i);
             const float before = turn == 0 ? 0.0f : load_shared(to);
             store_shared(to, before + accumulator_[h][i]);
           }
@@ -157,11 +151,99 @@ class AttentionValues {
     }
   }
 
+ private:
+  VQ_DEVICE static int slice() { return thread_index() / Rows::kSubVectors; }
+  VQ_DEVICE static int sub_vector() { return thread_index() % Rows::kSubVectors; }
+  VQ_DEVICE void load_raw(const u16* row, float (&value)[kVectorSize]) const {
+    if constexpr (!Rows::kFormat.part.in_parts) {
+      Rows::load_raw(row, share_, sub_vector(), value);
+    } else {
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; ++i) {
+        value[i] = to_float<Plan::config().element>(
+            load_global(row + channel_of<Format, Plan>(sub_vector() * kVectorSize + i)));
+      }
+    }
+  }
+
   const AttentionDecodeArgs& args_;
   const Work work_;
   const int share_;
   typename Rows::Book book_;
   float accumulator_[kHeads][kVectorSize] = {};
+};
+
+// The same in all formats from kNumber on. The staged rows of a tile are contiguous per format.
+template <class Plan, AttentionPart kPart, int kNumber = 0>
+class ValuesFrom {
+ public:
+  using Work = AttentionWork<Plan>;
+  using First = ValuesOfFormat<Plan, kPart, kNumber>;
+  static constexpr int kTileWords = Plan::config().tile_tokens * First::kWords;
+
+  VQ_DEVICE ValuesFrom(const AttentionDecodeArgs& args, const Work& work, int share)
+      : first_(args, work, share), rest_(args, work, share) {}
+  VQ_DEVICE void load() {
+    first_.load();
+    rest_.load();
+  }
+  VQ_DEVICE void stage(int first, int count, u32* to) const {
+    first_.stage(first, count, to);
+    rest_.stage(first, count, to + kTileWords);
+  }
+  VQ_DEVICE void accumulate(int first, int count, const u32* codes) {
+    first_.accumulate(first, count, codes);
+    rest_.accumulate(first, count, codes + kTileWords);
+  }
+  VQ_DEVICE void gather(float* output) const {
+    first_.gather(output);
+    rest_.gather(output);
+  }
+
+ private:
+  struct Nothing {
+    VQ_DEVICE Nothing(const AttentionDecodeArgs&, const Work&, int) {}
+    VQ_DEVICE void load() {}
+    VQ_DEVICE void stage(int, int, u32*) const {}
+    VQ_DEVICE void accumulate(int, int, const u32*) {}
+    VQ_DEVICE void gather(float*) const {}
+  };
+  template <class P, int kNext, bool kIsOne>
+  struct Rest {
+    using Type = ValuesFrom<P, kPart, kNext>;
+  };
+  template <class P, int kNext>
+  struct Rest<P, kNext, false> {
+    using Type = Nothing;
+  };
+
+  First first_;
+  typename Rest<Plan, kNumber + 1, (kNumber + 1 < value_formats(Plan::config()))>::Type rest_;
+};
+
+template <class Plan, AttentionPart kPart>
+class AttentionValues : public ValuesFrom<Plan, kPart> {
+ public:
+  using Work = AttentionWork<Plan>;
+  using Softmax = AttentionSoftmax<Plan, kPart>;
+  static constexpr int kChannels = value_channels(Plan::config());
+  static constexpr int kWords =
+      staged_words(Plan::config().values, kChannels, Plan::config().head_dim);
+
+  VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
+      : ValuesFrom<Plan, kPart>(args, work, share), args_(args), work_(work), share_(share) {}
+
+  // The split's result: gathered, and written where it belongs. All threads, after a barrier.
+  VQ_DEVICE void write() const {
+    float* const output = shared_part<float>(Softmax::at().output);
+    this->gather(output);
+    work_.template write<kChannels>(args_, share_, output, Softmax::maximum(), Softmax::sum());
+  }
+
+ private:
+  const AttentionDecodeArgs& args_;
+  const Work work_;
+  const int share_;
 };
 
 // Calls use(first, count, buffer) for each tile of tokens [begin, end) once this thread's copies of

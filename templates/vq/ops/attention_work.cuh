@@ -6,6 +6,7 @@
 #include <vq/layout/attention.h>
 #include <vq/ops/attention_pieces.cuh>
 #include <vq/ops/attention_splits.cuh>
+#include <vq/ops/basis.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
@@ -341,6 +342,91 @@ struct AttentionWork {
     return token < length ? static_cast<int>(token) : length;
   }
 };
+
+// Kernel attention_to_basis: queries, new keys and new values of one query token and KV head
+// (layout/basis.h).
+template <class Plan>
+VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
+  constexpr auto kConfig = Plan::config();
+  constexpr int kKinds = basis_kinds(kConfig);
+  constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new keys and values
+  constexpr int kGroup = group(kConfig);
+  using Block = BasisBlock<Plan, kBasisHeads, false>;
+  const int kind = block_x() % kKinds;
+  const int head = block_y();
+  QueryToken<Plan> token;
+  int count = 1;
+  i64 row = block_z();
+  if constexpr (QueryToken<Plan>::kMost > 1) {
+    token.read(args, block_z(), block_x() / kKinds, 1, count);
+    row = token.row;
+    if (count <= 0) return;
+  }
+  if (kind >= kQuery) {
+    const bool values = basis_operand(kConfig, kind - kQuery) == 1;
+    const u16* const from = values ? args.given_values : args.given_keys;
+    if (from == nullptr) return;
+    const i64 at = (row * kConfig.kv_heads + head) * kConfig.head_dim;
+    const Block block(args, values, head);
+    block.load(1, true, [&](int) { return from + at; });
+    u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys) + at;
+    block.store(1, [&](int) { return to; });
+    return;
+  }
+  const Block block(args, false, head);
+  const i64 first = row * kConfig.query_heads + head * kGroup;
+  for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
+    const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
+    const auto at = [&](int h) { return (first + begin + h) * kConfig.head_dim; };
+    block.load(heads, false, [&](int h) { return args.given_query + at(h); });
+    sync_block();
+    if constexpr (kConfig.key_basis.mean) {
+      for (int h = warp(); h < heads; h += Block::kThreads / 32) {
+        const float shift = block.dot_mean(h) * args.softmax_scale;
+        if (lane() == 0) store_global(args.shifts + first + begin + h, shift);
+      }
+    }
+    block.store(heads, [&](int h) { return const_cast<u16*>(args.query) + at(h); });
+  }
+}
+
+// Kernel attention_from_basis: out and lse of one query token and KV head, in place.
+template <class Plan>
+VQ_DEVICE void attention_from_basis(const AttentionDecodeArgs& args) {
+  constexpr auto kConfig = Plan::config();
+  constexpr int kGroup = group(kConfig);
+  using Block = BasisBlock<Plan, kBasisHeads, true>;
+  QueryToken<Plan> token;
+  int count = 1;
+  i64 row = block_z();
+  if constexpr (QueryToken<Plan>::kMost > 1) {
+    token.read(args, block_z(), block_x(), 1, count);
+    row = token.row;
+    if (count <= 0) return;
+  }
+  const int head = block_y();
+  const i64 first = row * kConfig.query_heads + head * kGroup;
+  const Block block(args, true, head);
+  for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
+    const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
+    // A row that saw no token stays all zeros.
+    const auto place = [&](int h) { return args.out + (first + begin + h) * kConfig.head_dim; };
+    const auto seen = [&](int h) {
+      return load_global_coherent(args.lse + first + begin + h) != -infinity();
+    };
+    if constexpr (!kConfig.value_basis.none()) {
+      block.load(heads, false, place);
+      block.store(heads, [&](int h) { return seen(h) ? place(h) : nullptr; });
+    }
+    if constexpr (kConfig.key_basis.mean) {
+      if (thread_index() < heads && seen(thread_index())) {
+        float* const lse = args.lse + first + begin + thread_index();
+        store_global(lse, load_global_coherent(lse) +
+                              load_global(args.shifts + first + begin + thread_index()));
+      }
+    }
+  }
+}
 
 // Kernel attention_combine: merges a sequence's splits; a block per (query head, sequence, query
 // token), a thread per channel and team. Teams load different groups of splits and pass them

@@ -76,7 +76,7 @@ VQ_HD constexpr i64 table_bytes(const BinsConfig& c, const FormatConfig& f) {
 // All columns of the keys.
 VQ_HD constexpr int key_columns(const BinsConfig& c) {
   int columns = 0;
-  for (int i = 0; i < key_parts(c); ++i) columns += columns_of(key_format(c, i));
+  for (int i = 0; i < key_formats(c); ++i) columns += columns_of(key_format(c, i));
   return columns;
 }
 // Scores are sums of integers in units of 2^-score_bits() of log2: as few bits as leave a sum of
@@ -120,7 +120,7 @@ VQ_HD constexpr int tables_in_flight(const BinsConfig& c, const FormatConfig& f)
 }
 VQ_HD constexpr i64 most_table_bytes(const BinsConfig& c) {
   i64 bytes = 0;
-  for (int i = 0; i < key_parts(c); ++i) {
+  for (int i = 0; i < key_formats(c); ++i) {
     const i64 own =
         tables_in_flight(c, key_format(c, i)) > 0 ? table_bytes(c, key_format(c, i)) : 0;
     if (own > bytes) bytes = own;
@@ -257,10 +257,10 @@ struct BinSizes {
 };
 VQ_HD constexpr BinSizes bin_sizes(const BinsConfig& c) {
   bool per_head = true;
-  for (int i = 0; i < key_parts(c); ++i) per_head = per_head && key_format(c, i).per_head;
+  for (int i = 0; i < key_formats(c); ++i) per_head = per_head && key_format(c, i).per_head;
   return {c.kv_heads,
           padded_heads(c),
-          tables_before(c, key_parts(c)),
+          tables_before(c, key_formats(c)),
           tokens_per_block(c),
           i64{columns_of(c.values)} * entries(c.values),
           c.splits,
@@ -301,7 +301,7 @@ VQ_HD constexpr CallShape call_shape(const BinsConfig& c, i64 batch, i64 tokens)
   const BinSizes sizes = bin_sizes(c);
   i64 table_blocks = 0, units = 1;
   int staged = 0;
-  for (int i = 0; i < key_parts(c); ++i) {
+  for (int i = 0; i < key_formats(c); ++i) {
     const FormatConfig f = key_format(c, i);
     table_blocks += i64{columns_of(f)} / f.num_codebooks * entry_blocks(f);
     staged = most(staged, kTableRows * f.vector_size * 2);

@@ -88,7 +88,7 @@ class BinScores {
 
   template <int kPart>
   VQ_DEVICE static constexpr bool next_is_double() {
-    if constexpr (kPart + 1 < key_parts(kConfig)) return kTables<kPart + 1> == 2;
+    if constexpr (kPart + 1 < key_formats(kConfig)) return kTables<kPart + 1> == 2;
     return false;
   }
 
@@ -171,7 +171,7 @@ class BinScores {
         }
       }
     }
-    if constexpr (kPart + 1 < key_parts(kConfig)) {
+    if constexpr (kPart + 1 < key_formats(kConfig)) {
       if constexpr (kTables<kPart> == 2) {
         add_part<kPart + 1>((first + kColumns) % 2);
       } else {

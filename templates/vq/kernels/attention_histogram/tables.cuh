@@ -28,7 +28,7 @@ class BinTables {
 
   // Runs block number `block`, counted over this part and the next ones.
   VQ_DEVICE static void run(const AttentionDecodeArgs& args, int block, int row_block) {
-    if constexpr (kPart + 1 < key_parts(kConfig)) {
+    if constexpr (kPart + 1 < key_formats(kConfig)) {
       if (block >= kBlocks) {
         return BinTables<Plan, kPart + 1>::run(args, block - kBlocks, row_block);
       }
@@ -57,7 +57,7 @@ class BinTables {
   VQ_HD static constexpr bool in_fours() {
     constexpr RowPart kOf = kFormat.part;
     if constexpr (kOf.in_parts) {
-      constexpr ChannelTable kChannels = part_channels(kConfig.parts);
+      constexpr ChannelTable kChannels = part_channels(kConfig.key_parts);
       for (int i = 0; i < kOf.channels; ++i) {
         const int four = kOf.first_channel + i / 4 * 4;
         if (kChannels.at[kOf.first_channel + i] != kChannels.at[four] + i % 4) return false;

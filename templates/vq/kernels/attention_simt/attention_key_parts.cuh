@@ -7,19 +7,11 @@
 
 namespace vq {
 
-// The format that Codebook (codebook.cuh) takes, for one part, with no codebook in shared memory.
-template <class Plan, int kPart>
-struct PartFormat {
-  static constexpr int kShare = Plan::config().parts.channels[kPart];
-  VQ_HD static constexpr FormatConfig config() { return Plan::config().parts.formats[kPart]; }
-  VQ_HD static constexpr CodebookShared shared() { return {}; }
-};
-
 // Parts from kPart on. The staged rows of a tile are contiguous per part.
-template <class Plan, int kPart, bool kIsPart = (kPart < Plan::config().parts.count)>
+template <class Plan, int kPart, bool kIsPart = (kPart < Plan::config().key_parts.count)>
 class KeyPartsFrom {
  public:
-  using Format = PartFormat<Plan, kPart>;
+  using Format = CacheFormat<Plan, AttentionPart::kWhole, true, kPart>;
   using Rows = CacheRows<Plan, Format>;
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kVectorSize = Rows::kVectorSize;

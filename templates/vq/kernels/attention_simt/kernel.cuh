@@ -14,7 +14,7 @@ namespace vq {
 template <class Plan>
 class LaneScores {
  public:
-  using Keys = Either<Plan::config().parts.none(), KeyLanes<Plan, AttentionPart::kWhole>,
+  using Keys = Either<Plan::config().key_parts.none(), KeyLanes<Plan, AttentionPart::kWhole>,
                       KeyPartLanes<Plan>>;
   static constexpr AttentionPart kPart = AttentionPart::kWhole;
   static constexpr int kWords = Keys::kWords;

@@ -9,17 +9,19 @@
 #include <vq/kernels/dequantize_simt/octet_entries.cuh>
 #include <vq/kernels/dequantize_simt/rotated_tokens.cuh>
 #include <vq/kernels/dequantize_simt/row_copies.cuh>
+#include <vq/ops/basis.cuh>
 #include <vq/ops/cache_rows.cuh>
 #include <vq/transform.cuh>
 
 namespace vq {
 
-// Format of the values, or of the keys or one of their parts.
-inline constexpr int kDecodedValues = -1;
-template <class Plan, int kPart>
+// Format number kNumber of the keys' parts and then the values'.
+template <class Plan, int kNumber>
 struct DecodedFormat {
+  static constexpr int kOfKeys = key_formats(Plan::config());
   VQ_HD static constexpr FormatConfig config() {
-    return kPart == kDecodedValues ? Plan::config().values : key_format(Plan::config(), kPart);
+    return kNumber < kOfKeys ? key_format(Plan::config(), kNumber)
+                             : value_format(Plan::config(), kNumber - kOfKeys);
   }
   static constexpr int kShare = config().part.channels;
   VQ_HD static constexpr DequantizeSimtShared layout() {
@@ -28,10 +30,10 @@ struct DecodedFormat {
   VQ_HD static constexpr CodebookShared shared() { return layout().book; }
 };
 
-template <class Plan, int kPart>
+template <class Plan, int kNumber>
 class DecodedRows {
  public:
-  using Format = DecodedFormat<Plan, kPart>;
+  using Format = DecodedFormat<Plan, kNumber>;
   using Rows = CacheRows<Plan, Format>;
   using Raw = RawRows<Plan>;
   static constexpr auto kConfig = Plan::config();
@@ -276,42 +278,59 @@ class DecodedRows {
   int count_;
 };
 
-// Blocks alternate between the parts of the keys and the values.
-template <class Plan, int kPart = 0>
-VQ_DEVICE void decode_part(const KvDequantizeArgs& args, int part, int first) {
-  constexpr int kParts = key_parts(Plan::config());
-  if (part == kPart) {
-    using Format = DecodedFormat<Plan, kPart>;
-    const QuantizedArgs keys = part_tensor<Format>(args.keys);
-    DecodedRows<Plan, kPart>(args, keys).decode(first, args.raw_keys, args.out_keys);
-  } else if constexpr (kPart + 1 < kParts) {
-    decode_part<Plan, kPart + 1>(args, part, first);
-  } else {
-    DecodedRows<Plan, kDecodedValues>(args, args.values)
-        .decode(first, args.raw_values, args.out_values);
+// Kernel dequantize_from_basis: dense rows of one sequence and KV head, keys or values, in place
+// (layout/basis.h).
+template <class Plan>
+VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
+  constexpr auto kConfig = Plan::config();
+  constexpr int kOperands = basis_operands(kConfig);
+  const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
+  const int first = block_x() / kOperands * kBasisTokens;
+  const int length = load_global(args.lengths + block_z());
+  const int left = (length < args.tokens ? length : args.tokens) - first;
+  if (left <= 0) return;
+  const int rows = left < kBasisTokens ? left : kBasisTokens;
+  const i64 head = i64{block_z()} * kConfig.kv_heads + block_y();
+  u16* const out =
+      (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kConfig.head_dim;
+  const BasisBlock<Plan, kBasisTokens, true> block(args, values, block_y());
+  const auto place = [&](int t) { return out + i64{t} * kConfig.head_dim; };
+  block.load(rows, false, place);
+  block.store(rows, place);
+}
+
+// Tokens from `first` on of format `number`, one of those from kNumber on.
+template <class Plan, int kNumber = 0>
+VQ_DEVICE void decode_format(const KvDequantizeArgs& args, int number, int first) {
+  constexpr int kOfKeys = key_formats(Plan::config());
+  constexpr int kFormats = kOfKeys + value_formats(Plan::config());
+  if (number == kNumber) {
+    using Format = DecodedFormat<Plan, kNumber>;
+    constexpr bool kKeys = kNumber < kOfKeys;
+    const QuantizedArgs tensor = part_tensor<Format>(kKeys ? args.keys : args.values);
+    DecodedRows<Plan, kNumber>(args, tensor)
+        .decode(first, kKeys ? args.raw_keys : args.raw_values,
+                kKeys ? args.out_keys : args.out_values);
+  } else if constexpr (kNumber + 1 < kFormats) {
+    decode_format<Plan, kNumber + 1>(args, number, first);
   }
 }
 
-// Two adjacent blocks decode keys and values of the same tokens, in alternating order: an SM gets
-// blocks about as far apart as there are SMs, and should get both kinds, as keys take more work.
+// Adjacent blocks decode the formats of the same tokens; of two formats in alternating order: an SM
+// gets blocks about as far apart as there are SMs, and should get both kinds, as keys take more
+// work.
 template <class Plan>
 VQ_DEVICE void kv_dequantize_simt(const KvDequantizeArgs& args) {
   constexpr auto kConfig = Plan::config();
-  if constexpr (!kConfig.parts.none()) {
-    constexpr int kTensors = key_parts(kConfig) + 1;
-    decode_part<Plan>(args, block_x() % kTensors, block_x() / kTensors * kConfig.tokens_per_block);
-  } else {
+  constexpr int kFormats = key_formats(kConfig) + value_formats(kConfig);
+  int number = block_x() % kFormats;
+  if constexpr (kFormats == 2) {
     const int parts = ceil_div(args.tokens, kConfig.tokens_per_block);
     const int heads_before = block_z() * kConfig.kv_heads + block_y();
-    const u32 number = static_cast<u32>(heads_before) * 2 * parts + block_x();
-    const int first = block_x() / 2 * kConfig.tokens_per_block;
-    if (((number ^ number >> 7) & 1) == 0) {
-      DecodedRows<Plan, 0>(args, args.keys).decode(first, args.raw_keys, args.out_keys);
-    } else {
-      DecodedRows<Plan, kDecodedValues>(args, args.values)
-          .decode(first, args.raw_values, args.out_values);
-    }
+    const u32 place = static_cast<u32>(heads_before) * 2 * parts + block_x();
+    number = static_cast<int>((place ^ place >> 7) & 1);
   }
+  decode_format<Plan>(args, number, block_x() / kFormats * kConfig.tokens_per_block);
 }
 
 }  // namespace vq

@@ -26,8 +26,8 @@ struct DequantizeSimt {
 };
 
 // What a kernel knows of its problem; the launch sets batch and tokens. A block decodes up to
-// tokens_per_block rows of one sequence, head and tensor, or of a part of the keys. Grid: (blocks
-// of tokens x (keys or each of their parts, values), kv_heads, batch).
+// tokens_per_block rows of one sequence, head and tensor, or of one of its parts. Grid: (blocks of
+// tokens x (parts of the keys + parts of the values, or 2), kv_heads, batch).
 struct DequantizeProblem {
   Element element;
   int head_dim;
@@ -37,8 +37,11 @@ struct DequantizeProblem {
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
   FormatConfig keys;      // in parts: the first
-  FormatConfig values;
-  KeyParts parts;
+  FormatConfig values;    // likewise
+  Parts key_parts;
+  Parts value_parts;
+  Basis key_basis;
+  Basis value_basis;
 
   static constexpr const char* kType = "DequantizeProblem";
   template <class Visit>
@@ -53,7 +56,10 @@ struct DequantizeProblem {
     visit("page_tokens", &P::page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
-    visit("parts", &P::parts);
+    visit("key_parts", &P::key_parts);
+    visit("value_parts", &P::value_parts);
+    visit("key_basis", &P::key_basis);
+    visit("value_basis", &P::value_basis);
   }
 };
 
@@ -105,15 +111,26 @@ VQ_HD constexpr DequantizeSimtShared shared_layout(const DequantizeConfig<Dequan
   return at;
 }
 
+// Adds the kernel that changes the basis.
+VQ_HD constexpr void add_basis(CallShape& shape, const DequantizeProblem& c, i64 batch,
+                               i64 tokens) {
+  const int operands = basis_operands(c);
+  if (operands == 0) return;
+  shape.add({"dequantize_from_basis", "from_basis", ceil_div(tokens, i64{kBasisTokens}) * operands,
+             c.kv_heads, batch, basis_threads(c.head_dim),
+             basis_shared(kBasisTokens, c.head_dim).total, false, false});
+}
+
 VQ_HD constexpr CallShape call_shape(const DequantizeConfig<DequantizeSimt>& c, i64 batch,
                                      i64 tokens) {
   CallShape shape{};
-  i64 bytes = shared_layout(c, c.values).total;
-  for (int i = 0; i < key_parts(c); ++i) {
-    const i64 of_keys = shared_layout(c, key_format(c, i)).total;
-    if (of_keys > bytes) bytes = of_keys;
-  }
-  const i64 blocks = (key_parts(c) + 1) * ceil_div(tokens, i64{c.tokens_per_block});
+  i64 bytes = 0;
+  for_each_format(c, [&](const FormatConfig& f) {
+    const i64 of_format = shared_layout(c, f).total;
+    if (of_format > bytes) bytes = of_format;
+  });
+  const i64 blocks =
+      (key_formats(c) + value_formats(c)) * ceil_div(tokens, i64{c.tokens_per_block});
   shape.add({"kv_dequantize_simt", "", blocks, c.kv_heads, batch, c.threads, bytes, true, true});
   shape.code_bytes = code_alignment(c.keys, c.values);
   shape.element_bytes = 2 * kDecodedChannels;

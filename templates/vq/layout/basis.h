@@ -1,0 +1,91 @@
+// The basis that a cache's keys or values stand in: less a mean, and rotated by an orthogonal
+// matrix (a Karhunen-Loeve transform), per KV head,
+//
+//   z = (x - mean) rotation,      x = z rotation^T + mean
+//
+// Codes and raw slots hold z; what comes in and goes out is x. Kernels of their own change the
+// basis (ops/basis.cuh), so that no dataflow knows of it:
+//
+//   attention     q' = q rotation before, out = out' rotation^T + mean after; the log-sum-exp moves
+//                 by q . mean of the keys, which is the same for all tokens
+//   kv_append     new rows before
+//   kv_dequantize the dense rows after
+#pragma once
+
+#include <vq/layout/launch.h>
+
+namespace vq {
+
+struct Basis {
+  bool mean;
+  bool rotation;
+
+  VQ_HD constexpr bool none() const { return !mean && !rotation; }
+
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using B = Basis;
+    visit("mean", &B::mean);
+    visit("rotation", &B::rotation);
+  }
+};
+
+// Rows that a block changes at once: of kv_append and kv_dequantize tokens, of attention heads.
+inline constexpr int kBasisTokens = 16;
+inline constexpr int kBasisHeads = 4;
+// Rows of the rotation that a block stages at once.
+inline constexpr int kBasisTile = 32;
+
+VQ_HD constexpr int basis_threads(int head_dim) { return round_up(head_dim, 32); }
+
+// Byte offsets into a block's shared memory.
+struct BasisShared {
+  i64 rows;  // [rows][head_dim] fp32
+  i64 tile;  // [kBasisTile][head_dim] fp32, or of the transpose [head_dim][kBasisTile + 1]
+  i64 total;
+};
+VQ_HD constexpr BasisShared basis_shared(int rows, int head_dim) {
+  BasisShared at{};
+  Carver carve;
+  at.rows = carve(i64{rows} * head_dim * 4);
+  at.tile = carve(i64{head_dim} * (kBasisTile + 1) * 4);
+  at.total = carve.next;
+  return at;
+}
+
+// Byte offsets of what the first kernel of a call hands to the others, from the workspace's
+// `basis`.
+struct BasisRows {
+  i64 query;   // [rows][query_heads][head_dim]
+  i64 shifts;  // [rows][query_heads] fp32: q . mean times the softmax's scale
+  i64 keys;    // attention: new_keys, new_values; kv_append: likewise
+  i64 values;
+  i64 total;
+};
+
+// Operands that a call changes the basis of, and number `kind` of them: 0 keys, 1 values.
+template <class Config>
+VQ_HD constexpr int basis_operands(const Config& c) {
+  return (c.key_basis.none() ? 0 : 1) + (c.value_basis.none() ? 0 : 1);
+}
+template <class Config>
+VQ_HD constexpr int basis_operand(const Config& c, int kind) {
+  return c.key_basis.none() ? 1 : kind;
+}
+
+// Inserts a launch before all others, or adds one behind them.
+VQ_HD constexpr void add_first(CallShape& shape, const Launch& launch) {
+  for (int i = shape.count; i > 0; --i) shape.launches[i] = shape.launches[i - 1];
+  shape.launches[0] = launch;
+  ++shape.count;
+}
+
+// Room in the workspace for rows in the basis, before all else behind the counters.
+VQ_HD constexpr void hand_basis(CallShape& shape, i64 bytes) {
+  if (bytes == 0) return;
+  if (shape.workspace_bytes == 0) shape.workspace_bytes = kCounterBytes;
+  shape.workspace_bytes += bytes;
+  shape.basis_bytes = bytes;
+}
+
+}  // namespace vq
