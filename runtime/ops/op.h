@@ -31,8 +31,10 @@ struct ItemReport {
   std::int64_t clamped = 0;                   // elements likewise, by scales that are too small
   std::optional<double> rel_err_unquantized;  // against the tensors before quantization
 };
-ItemReport report_of(const Comparison& comparison, DType dtype);
-ItemReport report_of(const AttentionResult& reference, const AttentionOutput& output, DType dtype);
+// `tolerances`: as of compare().
+ItemReport report_of(const Comparison& comparison, DType dtype, double tolerances = 1);
+ItemReport report_of(const AttentionResult& reference, const AttentionOutput& output, DType dtype,
+                     double tolerances = 1);
 
 // Where the data of a call go: `pool` is empty, the upload's to fill, and lives as long as
 // `device`.

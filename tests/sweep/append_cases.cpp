@@ -41,6 +41,7 @@ enum Axis {
   kDataflow,
   kSequences,
   kRowTiles,
+  kBasis,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -64,8 +65,8 @@ constexpr std::array kBlockSequences{1, 2, 3};  // of fragments
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3, 2,
-                              2, 3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2};
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3, 2,     2,
+                              3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2, kBases};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -93,6 +94,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   op.values.stage_scales = v[kValueScales] == 1;
   with_integers(op.keys, v[kKeyScales] == 2);
   with_integers(op.values, v[kValueScales] == 2);
+  set_basis(op, v[kBasis]);
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
 
@@ -126,6 +128,9 @@ SweepCases append_pairwise(std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1})
     impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  for (const Axis transform : {kSmooth, kHadamard}) {
+    exclude_rotations(impossible, {transform, 1}, kBasis);
+  }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});

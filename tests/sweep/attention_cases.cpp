@@ -42,6 +42,7 @@ enum Axis {
   kQueries,
   kOrder,
   kBatchInvariant,
+  kBasis,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
@@ -79,7 +80,8 @@ const std::vector<int> kSizes{kBits + 1,
                               kPageTokens.size(),
                               4,
                               kPageOrders.size(),
-                              2};
+                              2,
+                              kBases};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -211,6 +213,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.values.stage_scales = v[kStageScales] >= 2;
   with_integers(op.keys, v[kIntegers] % 2 == 1);
   with_integers(op.values, v[kIntegers] >= 2);
+  set_basis(op, v[kBasis]);
 
   SweepCase result;
   result.problem = op;
@@ -286,6 +289,9 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   for (const int of_values : {2, 3}) {
     impossible.emplace(AxisValue{kValueBits, kValueE8p}, AxisValue{kIntegers, of_values});
     impossible.emplace(AxisValue{kValueVector, 0}, AxisValue{kIntegers, of_values});
+  }
+  for (int transforms = 1; transforms < kSizes[kTransforms]; ++transforms) {
+    exclude_rotations(impossible, {kTransforms, transforms}, kBasis);
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {

@@ -102,6 +102,22 @@ inline void with_integers(VqFormat& format, bool wanted) {
   format.stage_scales = true;
 }
 
+// The axis of a cache's basis: none, both centred, keys centred and rotated, both.
+inline constexpr int kBases = 4;
+template <class Op>
+void set_basis(Op& op, int value) {
+  op.keys.center = value > 0;
+  op.keys.klt = value >= 2;
+  op.values.center = value == 1 || value == 3;
+  op.values.klt = value == 3;
+}
+// Keys are not rotated where `transform` is.
+inline void exclude_rotations(std::set<AxisPair>& impossible, AxisValue transform, int basis_axis) {
+  for (int value = 2; value < kBases; ++value) {
+    impossible.emplace(transform, AxisValue{basis_axis, value});
+  }
+}
+
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
 // tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2
 // where a codebook has more than `most_entries`.

@@ -38,7 +38,7 @@ std::vector<std::uint16_t> run_combined(Backend& backend, const Gemm& op, P plan
 }
 
 template <class P>
-void expect_same_bits(const Gemm& op, const P& plan, int seed) {
+void expect_same_products(const Gemm& op, const P& plan, int seed) {
   SCOPED_TRACE(to_json(Plan(plan)).dump());
   const LinearData data = make_linear_data(op, {.seed = static_cast<std::uint64_t>(seed)});
   Backend& first = *sweep_backend();
@@ -58,7 +58,7 @@ TEST_F(Cluster, OfBytegroupsGivesTheBitsOfTheOthers) {
     plan.splits = splits;
     plan.rows_per_block = splits == 3 ? 64 : 16;
     plan.threads = splits == 2 ? 256 : 128;
-    expect_same_bits(op, plan, 50 + splits);
+    expect_same_products(op, plan, 50 + splits);
   }
 }
 
@@ -74,7 +74,7 @@ TEST_F(Cluster, OfRowgroupsGivesTheBitsOfTheOthers) {
       plan.splits = splits;
       plan.outputs_per_warp = splits == 5 ? 32 : 16;
       plan.rows_per_block = splits == 7 ? 8 : 64;
-      expect_same_bits(op, plan, 60 + splits);
+      expect_same_products(op, plan, 60 + splits);
     }
   }
 }
@@ -84,15 +84,15 @@ TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(false);
   LinearWgmma plan{.threads = 256, .chunk_columns = 256, .splits = 4, .rows_per_block = 16};
   plan.codebook = all_shared(256);
-  expect_same_bits(op, plan, 71);
+  expect_same_products(op, plan, 71);
   plan.fetch_only_warps = 1;
   plan.prefetch_steps = 1;
-  expect_same_bits(op, plan, 72);
+  expect_same_products(op, plan, 72);
   plan.fetch_only_warps = 0;
   plan.threads = 128;
   plan.outputs_per_warp = 48;
   plan.splits = 6;
-  expect_same_bits(op, plan, 73);
+  expect_same_products(op, plan, 73);
 }
 
 // Clusters that truly run at once, as the host's threads do.

@@ -37,6 +37,7 @@ enum Axis {
   kValueLayout,
   kPages,
   kOrder,
+  kBasis,
 };
 constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: codes of the lattice
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -54,7 +55,7 @@ constexpr std::array kBlockTokens{1, 6, 64};
 
 // By Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 4, 3,
-                              2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5};
+                              2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5, kBases};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -80,6 +81,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.values.stage_scales = v[kValueScales] == 1;
   with_integers(op.keys, v[kKeyScales] == 2);
   with_integers(op.values, v[kValueScales] == 2);
+  set_basis(op, v[kBasis]);
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
 
@@ -107,6 +109,9 @@ SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
   for (const int head_dim : {0, 1})
     impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  for (const Axis transform : {kSmooth, kHadamard}) {
+    exclude_rotations(impossible, {transform, 1}, kBasis);
+  }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});

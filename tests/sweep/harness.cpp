@@ -84,10 +84,11 @@ std::string judge(const AttentionDecode& op, const SweepCase& sweep_case, Kernel
   const AttentionOutput output = kernel.run(data, misalignment_of(sweep_case));
   const auto scale = static_cast<double>(softmax_scale(op));
   const AttentionResult reference = reference_attention(data, scale);
-  Comparison out = compare(reference.out, output.out, op.dtype);
-  Comparison lse = compare_lse(reference.lse, output.lse, op.dtype);
+  const double of_op = attention_tolerances(op);
+  Comparison out = compare(reference.out, output.out, op.dtype, of_op);
+  Comparison lse = compare_lse(reference.lse, output.lse, op.dtype, of_op);
   if (!out.ok || !lse.ok) {
-    const double tolerances = attention_cancellation(data, reference, scale);
+    const double tolerances = of_op * attention_cancellation(data, reference, scale);
     out = compare(reference.out, output.out, op.dtype, tolerances);
     lse = compare_lse(reference.lse, output.lse, op.dtype, tolerances);
   }

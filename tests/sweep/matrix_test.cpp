@@ -43,7 +43,7 @@ class Matrix : public SweepTest<> {
   }
 };
 
-void expect_same(const ScalarResult& a, const ScalarResult& b) {
+void expect_same_result(const ScalarResult& a, const ScalarResult& b) {
   EXPECT_EQ(a.codes, b.codes);
   EXPECT_EQ(a.elements, b.elements);
   ASSERT_EQ(a.scales.size(), b.scales.size());
@@ -64,10 +64,10 @@ TEST_F(Matrix, TheFourFormsGiveTheReferencesBits) {
     codes.scales = reference.scales;
     const ScalarResult restored = reference_scalar(codes);
     for (ScalarForms plan : kForms) {
-      expect_same(run(dequantize, plan, codes), restored);
+      expect_same_result(run(dequantize, plan, codes), restored);
       for (const int splits : {1, 3, 16}) {
         plan.splits = splits;
-        expect_same(run(quantize, plan, data), reference);
+        expect_same_result(run(quantize, plan, data), reference);
       }
     }
   }
@@ -150,7 +150,7 @@ TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
     }
   }
   const ScalarResult reference = reference_scalar(data);
-  for (const ScalarForms& plan : kForms) expect_same(run(op, plan, data), reference);
+  for (const ScalarForms& plan : kForms) expect_same_result(run(op, plan, data), reference);
 }
 
 // The study's figures: 0.00394 of [-1, 1] by its bound of half a step, and a score's mean error of

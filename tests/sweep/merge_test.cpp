@@ -34,7 +34,7 @@ class Merge : public SweepTest<> {
 };
 
 // Bits of both, of which -0 is not 0.
-void expect_same(const AttentionOutput& output, const MergePart& part) {
+void expect_part(const AttentionOutput& output, const MergePart& part) {
   expect_same_bits(output, {part.out, part.lse});
 }
 
@@ -97,7 +97,7 @@ TEST_F(Merge, AnEmptyPartChangesNoBit) {
         std::fill(data.parts[i].out.begin(), data.parts[i].out.end(),
                   element_from_float(dtype, kQuietNan));
       }
-      expect_same(merge.run(data), part);
+      expect_part(merge.run(data), part);
     }
   }
 }
@@ -134,7 +134,7 @@ TEST_F(Merge, AllEmptyGivesZerosAndMinusInfinity) {
   }
   const MergePart none{std::vector<std::uint16_t>(data.parts[0].out.size()),
                        std::vector<float>(data.parts[0].lse.size(), -kInf)};
-  expect_same(kernel(op).run(data), none);
+  expect_part(kernel(op).run(data), none);
 }
 
 // NaN in a part that counts, and log-sum-exps that are none, reach their row and head alone.

@@ -1,5 +1,5 @@
-// Keys in parts (VQKV, section 3.1): every op of a cache by lanes, and what the kernels make of
-// parts, their channels, words and codebooks.
+// Keys and values in parts (VQKV, section 3.1): every op of a cache by lanes, and what the kernels
+// make of parts, their channels, words and codebooks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,10 +24,11 @@ struct PartShape {
 struct PartsCase {
   const char* name;
   std::vector<PartShape> parts;
-  PartShape values;
+  std::vector<PartShape> values;  // several: in parts
   DType dtype = DType::f16;
   int page_tokens = 0;
   CodeLayout layout = {};
+  bool basis = false;  // both centred and rotated
 };
 
 VqFormat format_of(const PartShape& shape) {
@@ -45,36 +46,50 @@ int head_dim_of(const PartsCase& from) {
   return channels;
 }
 
-// Channels in a random order.
-VqFormat keys_of(const PartsCase& from, std::uint64_t seed) {
+// Channels in a random order where there are parts.
+VqFormat in_parts(const PartsCase& from, const std::vector<PartShape>& shapes, std::uint64_t seed) {
+  if (shapes.size() == 1) return with_layout(format_of(shapes.front()), from.layout);
   std::vector<int> order(static_cast<std::size_t>(head_dim_of(from)));
   std::iota(order.begin(), order.end(), 0);
   Random random(seed, 0);
   random.shuffle(order);
   std::vector<VqFormat> parts;
   auto next = order.begin();
-  for (const PartShape& shape : from.parts) {
+  for (const PartShape& shape : shapes) {
     parts.push_back(format_of(shape));
     parts.back().channels.assign(next, next + shape.channels);
     next += shape.channels;
   }
-  return in_parts(std::move(parts));
+  VqFormat format = with_layout(vqgen::in_parts(std::move(parts)), from.layout);
+  format.center = format.klt = from.basis;
+  return format;
 }
 
 // As VQKV has them; narrow beside wide; words that codes do not fill; one part as small as it may
-// be; four parts; and codebooks of each kind.
+// be; four parts; codebooks of each kind; values in parts; and the parts of KLT caches.
 const std::vector<PartsCase>& parts_cases() {
   using enum Scope;
   static const std::vector<PartsCase> cases{
-      {"vqkv", {{80, 80, 20, 6}, {48, 48, 16, 5}}, {128, 128, 8, 6}},
-      {"narrow", {{24, 2, 1, 3}, {40, 8, 3, 7, head}}, {64, 4, 2, 8, head}, DType::bf16, 16},
-      {"small", {{8, 8, 1, 5, channel_group}, {88, 4, 2, 5}}, {96, 32, 5, 4}, DType::f16, 32},
+      {"vqkv", {{80, 80, 20, 6}, {48, 48, 16, 5}}, {{128, 128, 8, 6}}},
+      {"narrow",
+       {{24, 2, 1, 3}, {40, 8, 3, 7, head}},
+       {{48, 4, 2, 8, head}, {16, 8, 1, 5}},
+       DType::bf16,
+       16},
+      {"small", {{8, 8, 1, 5, channel_group}, {88, 4, 2, 5}}, {{96, 32, 5, 4}}, DType::f16, 32},
       {"four",
        {{64, 64, 3, 4, head}, {128, 16, 2, 9}, {16, 4, 5, 5, channel_group}, {48, 48, 2, 2}},
-       {256, 8, 1, 8},
+       {{64, 2, 1, 6}, {64, 4, 2, 5, head}, {96, 16, 2, 7}, {32, 8, 1, 8, channel_group}},
        DType::bf16},
-      {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {64, 64, 4, 6}, DType::f16, 64, {32, 1}},
-      {"groups of rows", {{80, 16, 2, 7}, {48, 8, 3, 5}}, {128, 32, 2, 6}, DType::f16, 0, {4, 1}},
+      {"klt",
+       {{32, 2, 1, 8, head}, {32, 4, 1, 8, head}, {64, 8, 1, 8, head}},
+       {{32, 2, 1, 8, head}, {32, 4, 1, 8, head}, {64, 8, 1, 8, head}},
+       DType::f16,
+       16,
+       {},
+       true},
+      {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {{64, 64, 4, 6}}, DType::f16, 64, {32, 1}},
+      {"groups of rows", {{80, 16, 2, 7}, {48, 8, 3, 5}}, {{128, 32, 2, 6}}, DType::f16, 0, {4, 1}},
   };
   return cases;
 }
@@ -83,8 +98,8 @@ template <class Op>
 Op problem_of(const PartsCase& from, std::uint64_t seed) {
   Op op;
   op.dtype = from.dtype;
-  op.keys = with_layout(keys_of(from, seed), from.layout);
-  op.values = with_layout(format_of(from.values), from.layout);
+  op.keys = in_parts(from, from.parts, seed);
+  op.values = in_parts(from, from.values, seed + 1000);
   op.shape.batch = 3;
   op.shape.kv_heads = 2;
   op.shape.head_dim = head_dim_of(from);
@@ -195,7 +210,7 @@ std::pair<Op, Op> whole_and_halves() {
   Op halves = whole;
   std::vector<VqFormat> parts(2, format_of({32, 4, 2, 8, Scope::head}));
   for (int i = 0; i < 64; ++i) parts[static_cast<std::size_t>(i / 32)].channels.push_back(i);
-  halves.keys = in_parts(parts);
+  halves.keys = vqgen::in_parts(parts);
   return {whole, halves};
 }
 
@@ -256,7 +271,7 @@ TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   for (VqFormat& part : op.keys.parts) {
     for (int& channel : part.channels) channel = renamed(channel);
   }
-  op.keys = in_parts(op.keys.parts);
+  op.keys = vqgen::in_parts(op.keys.parts);
   data.keys.format = op.keys;
   const std::vector<std::uint16_t> before = data.queries;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -274,6 +289,9 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   const Fault faults[] = {
       {"rest_.dot(lane, token, staged + kTileWords", "rest_.dot(lane, token, staged"},
+      {"rest_.accumulate(first, count, codes + kTileWords)",
+       "rest_.accumulate(first, count, codes)"},
+      {"kPart.of_values ? Plan::config().value_parts", "false ? Plan::config().value_parts"},
       {"+ Rows::kFormat.part.first_channel", ""},
       {"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
       {" % kPageTokens) + word(kFirstWord)", " % kPageTokens)"},
@@ -311,7 +329,7 @@ TEST_F(Parts, WrongPartsAndChannelsAreFoundInAppendedKeys) {
       {"load_global(row + channel_of<Operand, Plan>(channel))", "load_global(row + channel)"},
       {"tensor.codebooks += Format::config().part.first_element", "(void)tensor"},
       {"row(token) +\n             word(kFirstWord)", "row(token)"},
-      {"(args, token_block, share - kShares)", "(args, token_block, share)"}};
+      {"share - kShares", "share"}};
   expect_faults_found(op, plan, faults,
                       [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
 }

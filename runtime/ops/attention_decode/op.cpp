@@ -69,7 +69,7 @@ void AttentionDecodeTraits::match(const AttentionDecode& op, const BundleItem& i
 ItemReport AttentionDecodeTraits::judge(const AttentionDecode& op, const AttentionData&,
                                         const AttentionResult& reference,
                                         const AttentionOutput& output) {
-  return report_of(reference, output, op.dtype);
+  return report_of(reference, output, op.dtype, attention_tolerances(op));
 }
 
 void AttentionDecodeTraits::add_losses(ItemReport& report, const AttentionDecode& op,

@@ -26,6 +26,10 @@ struct AttentionOutput {
 // 1 / sqrt(head_dim), VecInfer eq. 1.
 float softmax_scale(const AttentionDecode& op);
 
+// How many times tolerance(dtype) a result may be off: twice where kernels round a query in the
+// basis of the keys to elements.
+inline double attention_tolerances(const AttentionDecode& op) { return has_basis(op.keys) ? 2 : 1; }
+
 // out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
 // 10; Alg. 1), with raw keys, values and queries where token_place says so. Throws Error as
 // RowDecoder does.

@@ -25,7 +25,7 @@ ItemReport KvAppendTraits::judge(const KvAppend&, const AppendData& data, None,
   ItemReport report;
   report.ok = verdict.ok;
   report.rel_err = verdict.excess;
-  report.tolerance = kAppendTolerance;
+  report.tolerance = append_tolerance(data);
   report.why = verdict.why;
   return report;
 }

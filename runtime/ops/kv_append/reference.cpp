@@ -26,6 +26,11 @@ double distance(std::span<const double> a, std::span<const double> b) {
   return std::sqrt(squares);
 }
 
+// By how much of itself an element of a row in the basis may be off: it is rounded, after sums in
+// fp32. A row that is off by a share of its length changes either distance by no more.
+double basis_rounding(DType dtype) { return dtype == DType::f16 ? 0x1p-10 : 0x1p-8; }
+double basis_excess(DType dtype) { return 2 * basis_rounding(dtype); }
+
 // One operand of the call.
 struct Operand {
   const char* name;
@@ -151,9 +156,7 @@ class HeadJudge {
             away == least ? 0 : (away - least) / (norm(f.hadamard ? x : original) + least);
         ++verdict_.codes;
         verdict_.excess = std::max(verdict_.excess, std::isnan(excess) ? 1.0 : excess);
-        // A row that is off by a share of its length changes either distance by no more.
-        const double rounding = changes_basis(token) ? 2 * basis_rounding() : 0;
-        if (!(excess <= kAppendTolerance + rounding)) {
+        if (!(excess <= kAppendTolerance + (changes_basis(token) ? basis_excess(t_.dtype) : 0))) {
           fail(
               fmt::format("token {}, channel {}, stage {}: code {} is at a distance of {:.9g}, "
                           "where the least is {:.9g}",
@@ -223,16 +226,13 @@ class HeadJudge {
                                   : std::max(0x1p-8 * value, 0x1p-134);
   }
 
-  // Of a row in the basis: its elements are rounded, after sums in fp32.
-  double basis_rounding() const { return t_.dtype == DType::f16 ? 0x1p-10 : 0x1p-8; }
-
   // Is the slot the row that the call brought into the basis?
   bool is_rounded(std::int64_t token, const std::uint16_t* slot) const {
     const double* const row = operand_.in_basis.data() + new_elements(token);
     const double length = norm(std::span(row, static_cast<std::size_t>(t_.columns)));
     for (std::int64_t i = 0; i < t_.columns; ++i) {
       const double off = std::abs(element_value(data_.dtype, slot[i]) - row[i]);
-      if (!(off <= basis_rounding() * std::abs(row[i]) + 1e-5 * length)) return false;
+      if (!(off <= basis_rounding(t_.dtype) * std::abs(row[i]) + 1e-5 * length)) return false;
     }
     return true;
   }
@@ -354,6 +354,11 @@ AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
 }
 
 }  // namespace
+
+double append_tolerance(const AppendData& data) {
+  const bool basis = has_basis(data.keys.format) || has_basis(data.values.format);
+  return kAppendTolerance + (basis ? basis_excess(data.dtype) : 0);
+}
 
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result) {
   require(data.keys.columns == data.values.columns, "append data: keys and values differ in shape");

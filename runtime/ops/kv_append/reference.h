@@ -23,6 +23,8 @@ struct AppendResult {
 // which comes to 2^-20 where all of it adds up and to 2^-22 as a rule. Entries that lie nearer to
 // each other than this are equally right.
 inline constexpr double kAppendTolerance = 0x1p-18;
+// The excess that is allowed: more where rows are brought into a basis, and rounded to elements.
+double append_tolerance(const AppendData& data);
 
 struct AppendVerdict {
   bool ok = true;
