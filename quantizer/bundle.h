@@ -5,18 +5,22 @@
 //   <item>.keys.codes         U32  [batch, kv_heads, tokens, row words], or in groups of R rows and
 //                             runs of W words [.., tokens / R, row words / W, R, W], rounded up
 //   <item>.keys.codebooks     F16 or BF16 [units, num_codebooks, entries, vector_size]
-//                             of keys in parts [elements]: these of part 0, then of part 1, ..
-//   <item>.keys.projections   F32  [num_codebooks, vector_size, vector_size], optional, read only:
-//   folded <item>.keys.stage_scales  F32  [units, num_codebooks]           where the format has
-//   them <item>.keys.smooth        F32  [kv_heads, head_dim]         where the format smooths
+//                             of rows in parts [elements]: these of part 0, then of part 1, ..
+//   <item>.keys.projections   F32  [num_codebooks, vector_size, vector_size], optional; the reader
+//                             multiplies them into the entries
+//   <item>.keys.stage_scales  F32  [units, num_codebooks], where the format has them
+//   <item>.keys.smooth        F32  [kv_heads, head_dim], where the format smooths
+//   <item>.keys.mean          F32  [kv_heads, head_dim], where the format has center
+//   <item>.keys.rotation      F32  [kv_heads, head_dim, head_dim], where the format has klt
 //   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional
 //   <item>.values.*           the same
 //   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional; batch is
 //                             n, or 1: each of n sequences has this cache
-//   <item>.windows, .sinks    I32 [n], optional, with .raw_keys and .raw_values
+//   <item>.recent_counts, .sinks  I32 [n], optional, with .raw_keys and .raw_values
 //                             [batch, kv_heads, max_sinks + max_recent_tokens, head_dim]
 //   <item>.weights.codes      U32  [1, 1, out_features, row words]; .codebooks, .stage_scales as
-//   above <item>.weights.output_scales  F32 [out_features]            where the format has them
+//                             above
+//   <item>.weights.output_scales  F32 [out_features], where the format has them
 //   <item>.weights.original   [out_features, in_features], optional
 //   <item>.x                  [n, in_features], optional
 #pragma once

@@ -25,7 +25,7 @@ inline std::vector<std::int64_t> codes_shape(const QuantizedTensor& tensor) {
           layout.words};
 }
 
-// Shape of a tensor's codebooks: an array; for keys in parts all elements, part after part.
+// Shape of a tensor's codebooks: an array; for rows in parts all elements, part after part.
 inline std::vector<std::int64_t> codebooks_shape(const QuantizedTensor& tensor) {
   const VqFormat& f = tensor.format;
   if (!f.in_parts()) return {tensor.units, f.num_codebooks, f.entries(), f.vector_size};

@@ -75,7 +75,8 @@ class Attention(Op):
     """Attention of the newest tokens of each sequence, usually one, over a quantized cache."""
 
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
-                 key_smooth=None, raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
+                 key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
+                 raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
                  query_start=None, new_keys=None, new_values=None, block_table=None,
                  tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
@@ -84,6 +85,9 @@ class Attention(Op):
         lengths: int32 [batch], tokens of each sequence, 0 for one that rests.
         lse: float32 [batch, query_heads], the natural logarithm of the sum of exponentials.
         key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
+        key_mean, value_mean: float32 [kv_heads, head_dim], where the formats have center. key_rotation,
+            value_rotation: float32 [kv_heads, head_dim, head_dim], orthogonal, where they have klt. The
+            cache, raw rows too, holds (x - mean) @ rotation.
         raw_keys, raw_values: [batch, kv_heads, sinks + recent_tokens, head_dim], with recent_counts and sinks,
             int32 [batch] each, where the config has them.
         query_start: int32 [batch + 1], where the config's query_tokens is more than 1: rows
@@ -106,8 +110,9 @@ class Attention(Op):
             out = _arrays.empty(query, shape, self._dtype)
         if lse is None:
             lse = _arrays.empty(query, shape[:2], "f32")
-        given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, raw_keys=raw_keys,
-                     raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
+        given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, key_mean=key_mean,
+                     key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
+                     raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
                      query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table)
         self._launch(given | cache_arguments(keys, values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
@@ -117,7 +122,8 @@ class Append(Op):
     """New tokens encoded and written to the cache that an attention of the same formats reads."""
 
     def __call__(self, new_keys, new_values, positions, keys: Quantized, values: Quantized, *,
-                 counts=None, key_smooth=None, raw_keys=None, raw_values=None, block_table=None,
+                 counts=None, key_smooth=None, key_mean=None, key_rotation=None, value_mean=None,
+                 value_rotation=None, raw_keys=None, raw_values=None, block_table=None,
                  tokens: int | None = None, stream: int | None = None) -> None:
         """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim] in the op's dtype.
 
@@ -125,13 +131,16 @@ class Append(Op):
             leaves the sequence alone.
         counts: int32 [batch], how many new tokens are real; all without it.
         keys, values: their codes are written, their codebooks read.
+        key_smooth, key_mean, key_rotation, value_mean, value_rotation: as of the attention.
         raw_keys, raw_values: as of the attention; written.
         block_table: as of the attention. No two sequences append to one page.
         tokens: that a sequence has room for; by default what the codes, or the pages of the block
             table, have.
         """
         given = dict(new_keys=new_keys, new_values=new_values, positions=positions, counts=counts,
-                     key_smooth=key_smooth, raw_keys=raw_keys, raw_values=raw_values, block_table=block_table)
+                     key_smooth=key_smooth, key_mean=key_mean, key_rotation=key_rotation, value_mean=value_mean,
+                     value_rotation=value_rotation, raw_keys=raw_keys, raw_values=raw_values,
+                     block_table=block_table)
         self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
 
 
@@ -139,7 +148,8 @@ class Dequantize(Op):
     """Cached tokens as dense keys and values: what an attention of the same formats reads."""
 
     def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
-                 out_values=None, key_smooth=None, raw_keys=None, raw_values=None, recent_counts=None,
+                 out_values=None, key_smooth=None, key_mean=None, key_rotation=None, value_mean=None,
+                 value_rotation=None, raw_keys=None, raw_values=None, recent_counts=None,
                  sinks=None, block_table=None, tokens: int | None = None,
                  stream: int | None = None):
         """out_keys, out_values: [batch, kv_heads, tokens, head_dim] in the op's dtype, aligned to 16
@@ -147,7 +157,8 @@ class Dequantize(Op):
         length on are left as they are: uninitialised where the arrays are made here.
 
         lengths: int32 [batch], tokens of each sequence, which may be more than are decoded.
-        key_smooth, raw_keys, raw_values, windows, sinks, block_table: as of the attention.
+        key_smooth, key_mean, key_rotation, value_mean, value_rotation, raw_keys, raw_values,
+            recent_counts, sinks, block_table: as of the attention.
         tokens: that are decoded, from the first on; without arrays for them all that the codes, or
             the pages of the block table, have room for and the op takes.
 
@@ -166,8 +177,9 @@ class Dequantize(Op):
         shape = (sizes["batch"], sizes["kv_heads"], tokens, sizes["head_dim"])
         out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
                                 for out in (out_keys, out_values))
-        given = dict(out_keys=out_keys, out_values=out_values, key_smooth=key_smooth, raw_keys=raw_keys,
-                     raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
+        given = dict(out_keys=out_keys, out_values=out_values, key_smooth=key_smooth, key_mean=key_mean,
+                     key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
+                     raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
                      block_table=block_table)
         self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
         return out_keys, out_values

@@ -159,7 +159,9 @@ class VQCache(Cache):
                 value_codebooks=on_device["values.codebooks"],
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
-                key_smooth=on_device.get("keys.smooth"), lengths=self.tokens.lengths),
+                key_smooth=on_device.get("keys.smooth"), key_mean=on_device.get("keys.mean"),
+                key_rotation=on_device.get("keys.rotation"), value_mean=on_device.get("values.mean"),
+                value_rotation=on_device.get("values.rotation"), lengths=self.tokens.lengths),
                 self.tokens, len(layers), query_heads))
         super().__init__(layers=layers)
 
@@ -206,7 +208,7 @@ def layers_of(path) -> list[tuple[dict, dict]]:
     items = [item for item in bundle if item["kind"] == "attention"]
     items.sort(key=lambda item: [int(number) for number in re.findall(r"\d+", item["name"])])
     wanted = [f"{operand}.{name}" for operand in ("keys", "values")
-              for name in ("codebooks", "stage_scales", "smooth")]
+              for name in ("codebooks", "stage_scales", "smooth", "mean", "rotation")]
     return [(item, vqgen.torch.bundle_tensors(path, item["name"], wanted)) for item in items]
 
 

@@ -259,7 +259,8 @@ class VQCache:
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
-    has smooth. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
+    has smooth; key_mean and value_mean likewise where they have center, *_rotation: float32 [kv_heads,
+    head_dim, head_dim] where they have klt. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     flush_block: tokens that leave the window together (docs/guides/kv-cache.md). attention_plan: fields of
@@ -270,7 +271,8 @@ class VQCache:
     @torch.inference_mode(False)  # what is made in that mode cannot be written outside of it
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
-                 key_smooth=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
+                 key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
+                 recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
@@ -298,7 +300,8 @@ class VQCache:
         self.keys = vqgen.Quantized(zeros("keys.codes", torch.int32), key_codebooks, key_scales)
         self.values = vqgen.Quantized(zeros("values.codes", torch.int32), value_codebooks,
                                       value_scales)
-        self.key_smooth = key_smooth
+        self.transforms = {"key_smooth": key_smooth, "key_mean": key_mean, "key_rotation": key_rotation,
+                           "value_mean": value_mean, "value_rotation": value_rotation}
         self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
         self.lengths = (torch.zeros(batch, dtype=torch.int32, device=device) if lengths is None
                         else lengths)
@@ -326,7 +329,7 @@ class VQCache:
             self._written_with_gradient = True
         for keys, values, at, real in _appends.parts(new_keys, new_values, positions, counts):
             torch.ops.vqgen.append(self._append_config(keys.shape[1]), keys, values, at, *self.keys, *self.values,
-                                   counts=real, key_smooth=self.key_smooth, raw_keys=self.raw_keys,
+                                   counts=real, **self.transforms, raw_keys=self.raw_keys,
                                    raw_values=self.raw_values)
 
     def new_tokens(self, count: int):
@@ -346,7 +349,7 @@ class VQCache:
         row per query token; query_start, new_keys and new_values are those of vqgen.Attention."""
         return self._read(lambda: torch.ops.vqgen.attention(
             self.attention_config, query, *self.keys, *self.values, self.lengths,
-            key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
+            **self.transforms, raw_keys=self.raw_keys, raw_values=self.raw_values,
             recent_counts=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
             tokens=None if self.batch_invariant else tokens, query_start=query_start,
             new_keys=new_keys, new_values=new_values))
@@ -359,7 +362,7 @@ class VQCache:
         return self._read(lambda: torch.ops.vqgen.dequantize(
             self._dequantize_config, *self.keys, *self.values,
             self.lengths if lengths is None else lengths, tokens=tokens,
-            key_smooth=self.key_smooth, raw_keys=self.raw_keys, raw_values=self.raw_values,
+            **self.transforms, raw_keys=self.raw_keys, raw_values=self.raw_values,
             recent_counts=self._windows, sinks=self._sinks, zeroed=zeroed))
 
     def _read(self, call):
