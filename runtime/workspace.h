@@ -1,4 +1,4 @@
-// Where a call finds its counters, what a kernel hands to the next, and partials
+// Where a call's workspace has its counters, the data that a kernel hands to the next, and partials
 // (vq/layout/launch.h).
 #pragma once
 
@@ -15,8 +15,8 @@ inline std::size_t bytes_behind_counters(const vq::CallShape& shape) {
   return static_cast<std::size_t>(bytes > 0 ? bytes - vq::kCounterBytes : 0);
 }
 
-// Where they are: `handed_bytes` of the `bytes` behind the counters are of what is handed on.
-// `counters` may be null for a plan that does not count, and `workspace` where `bytes` is 0.
+// The parts of a workspace: `handed_bytes` of the `bytes` behind the counters are handed from
+// kernel to kernel. `counters` may be null if the plan does not count, `workspace` if `bytes` is 0.
 struct WorkspaceParts {
   void* counters;
   void* workspace;
@@ -24,8 +24,8 @@ struct WorkspaceParts {
   std::size_t handed_bytes;
 };
 
-// Sets the arguments that point there, as far as the op has them. A part that the plan lacks is
-// null.
+// Sets the arguments that point into the workspace, as far as the op has them. A part that the plan
+// lacks is null.
 template <class Args>
 void point_into_workspace(Args& args, const WorkspaceParts& parts) {
   auto* const handed = static_cast<std::byte*>(parts.workspace);

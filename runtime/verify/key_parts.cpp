@@ -20,7 +20,7 @@ void for_each_row(const QuantizedTensor& keys, Visit visit) {
 std::vector<QuantizedTensor> split_keys(const QuantizedTensor& keys,
                                         std::span<const std::uint32_t> codes) {
   std::vector<QuantizedTensor> parts;
-  std::size_t element = 0;  // of the codebooks, the part's first
+  std::size_t element = 0;  // offset of the part's first codebook
   std::int64_t first_word = 0;
   std::int64_t channels = 0;
   require(std::ssize(codes) == keys.batch * keys.heads * keys.head_words(),
@@ -77,7 +77,7 @@ QuantizedTensor join_keys(const VqFormat& format, std::span<const QuantizedTenso
     keys.codebooks.insert(keys.codebooks.end(), part.codebooks.begin(), part.codebooks.end());
   }
   keys.codes.resize(static_cast<std::size_t>(keys.batch * keys.heads * keys.head_words()));
-  std::int64_t number = 0;  // of the row, of all heads
+  std::int64_t number = 0;  // words of the row in all heads
   for_each_row(keys, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
     std::int64_t word = 0;
     for (const QuantizedTensor& part : parts) {
