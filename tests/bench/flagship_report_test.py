@@ -73,7 +73,7 @@ class Figures(unittest.TestCase):
         self.assertEqual((merged[ROW]["ratio"], merged[ROW]["share"]), (8, 0.5))
         self.assertEqual(merged[PRODUCT]["ratio"], 5)
         self.assertEqual(left_out, {})
-        # The problem that it varies was measured in another run: no figure.
+        # The problem that it varies was measured in another run, so there is no figure.
         self.assertIsNone(merged[VARIANT]["over_base"])
 
     def test_variants(self):

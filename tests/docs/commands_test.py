@@ -49,7 +49,7 @@ SKIPPED = [
     ("docs/performance.md", "python3 bench/rivals --vqgen", GPU + " and packages of others; the test rivals runs it made up"),
 ]
 
-# The bundle of quickstart that the documents go on with.
+# The bundle of quickstart, which later documents use.
 QUICKSTART = """build/release/bin/vqgen quantize --input tests/data/tinycode-kv-heldout.safetensors \\
   --calibration tests/data/tinycode-kv-calibration.safetensors --out out/quickstart/vecinfer-d4b8-heldout \\
   --keys layer2.k --key-format vecinfer-d4b8 --values layer2.v --value-format vecinfer-d4b8 \\
