@@ -71,7 +71,7 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
             stored = stored @ hadamard(dim)
         if factor is not None:
             stored = stored * factor.double().cpu().numpy()[:, None]
-        # Near ties may go either way, and then a sub-vector differs.
+        # Near ties may resolve either way, and then a sub-vector differs.
         wrong = np.abs(expected.cpu().numpy() - stored) > 1e-4 * np.abs(stored).max()
         assert wrong.mean() < 5e-3, wrong.mean()
 
@@ -229,7 +229,7 @@ def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens,
     for now in range(tokens):
         cache.append(keys[:, :, now:now + 1].transpose(1, 2), values[:, :, now:now + 1].transpose(1, 2))
         out, _ = cache.attend(query[:, :, now].contiguous())
-        # Near ties may go either way, and then a sub-vector of a row differs.
+        # Near ties may resolve either way, and then a sub-vector of a row differs.
         assert ((out - expected[:, :, now]).abs() > 0.02).float().mean() < 0.05, now
 
 
@@ -306,7 +306,7 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
     names = {path.name.rsplit("-", 1)[0] for path in books.iterdir()}
     assert len(list(books.iterdir())) == 5 and names == {
         "smooth + hadamard-d4b8-8", *(f"vecinfer-d4b8-vecinfer-d4b8-{count}" for count in (1, 6, 8))}
-    # Bundles of the text are there; the transforms, which the other text trained, are of it now.
+    # The text's bundles exist already, but the transforms were trained on the other text.
     assert vqgen.eval.main([*command[:3], *command[5:]]) == 0
     trained = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training")]
     assert [line.split("-")[0] for line in trained] == ["training smooth + hadamard",

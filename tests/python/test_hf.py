@@ -266,7 +266,7 @@ def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured, b
         assert caches[0].lengths.tolist() == caches[1].lengths.tolist() == lengths
         assert caches[0].get_seq_length() == caches[1].get_seq_length()
     drafted, alone = map(contents, caches)
-    # Keys and values of the first layer depend on its own token alone, and have the same bits.
+    # Keys and values of the first layer depend only on their own token, and have equal bits.
     assert all(map(torch.equal, drafted[0], alone[0]))
     for ours, theirs in zip(drafted[1][2:], alone[1][2:]):
         assert torch.allclose(ours.float(), theirs.float(), atol=0.02)

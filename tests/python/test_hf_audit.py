@@ -18,8 +18,8 @@ from vqgen._attention import HARMLESS, REFUSED, _attention
 from vqgen._masks import MASKS
 
 OPERANDS = {"module", "query", "key", "value", "attention_mask", "scaling"}  # of the attention function itself
-# Functions that models make masks by. Those that are served make a causal mask, or hand on to such; others
-# mark their masks, or belong to layers that a VQCache is refused for when it is made.
+# Functions by which models make masks. The supported ones (True) make a causal mask or call one that does; the others
+# mark their masks, or belong to layers for which VQCache refuses to be made.
 CREATES = {
     "create_causal_mask": True,
     "create_masks_for_generate": True,

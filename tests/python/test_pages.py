@@ -74,7 +74,7 @@ def test_pages_of_engines_are_a_contiguous_cache(host, draw, order):
             for token in tokens:
                 assert np.array_equal(pool[table[sequence, token // PAGE], :, token % PAGE],
                                       row[sequence, :, token])
-    # Pages of no sequence, and of the sequence that rests.
+    # Pages that no sequence has, and those of the inactive sequence.
     for pool, kept in zip((keys, values), untouched):
         assert np.array_equal(pool[spare], kept)
     changed = sum((a != b).any(axis=-1).sum() for a, b in zip(whole, before))

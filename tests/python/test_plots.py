@@ -318,7 +318,7 @@ def test_committed_charts_are_those_of_their_figures(kind, tmp_path):
     committed = SOURCE / "docs" / "charts" / f"{CHARTS[kind]}.svg"
     assert committed.stat().st_size < 30_000
     assert texts_of(committed) == texts_of(tmp_path / "a.svg")
-    # Another matplotlib may place them elsewhere, by less than two points of a chart of 540.
+    # Another matplotlib version may shift them by less than two points of a chart of 540.
     drawn, expected = (np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', path.read_text()), float)
                        for path in (committed, tmp_path / "a.svg"))
     assert len(drawn) > 20 and np.abs(drawn - expected).max() < 2

@@ -54,7 +54,7 @@ def test_training_never_ends_above_its_start_and_gains(draw):
     assert trained.codebooks.shape == start.codebooks.shape == (2, 3, 16, 16)
     assert trained.codebooks.dtype == np.float16 and trained.scales is None
     assert (error(vectors, trained) < error(vectors, start)).all()
-    # Steps that only do harm are left out, to the bit.
+    # Steps that only harm are left out, to the bit.
     wild = vqgen.train_rsimvq(vectors, FORMAT, start=start, steps=10, learning_rate=30.0)
     assert (error(vectors, wild) <= error(vectors, start)).all()
     none = vqgen.train_rsimvq(vectors, FORMAT, steps=0)
@@ -66,7 +66,7 @@ def test_a_sample_judges_and_all_vectors_have_the_last_word(draw, monkeypatch):
     monkeypatch.setattr(_rsimvq, "_JUDGED", 2)
     vectors = clustered(draw, rows=400)
     start = vqgen.train_codebooks(vectors, FORMAT)
-    # Steps on the vectors of the sample alone are good for these, and bad for the others.
+    # Steps fitted on the sample's vectors alone help these and harm the others.
     monkeypatch.setattr(torch, "randperm", lambda count, generator: torch.arange(count))
     own = vqgen.train_rsimvq(vectors, FORMAT, start=start, steps=200, batch=40, learning_rate=0.1)
     assert (error(vectors, own) <= error(vectors, start)).all()
@@ -175,7 +175,7 @@ def test_a_random_start_learns_and_revives_dead_entries(draw):
     assert errors[0, 300] < 0.5 * errors[0, 0]
     used = oracle(vectors.reshape(-1, 16), trained.codebooks[0])[0]
     assert all(len(np.unique(stage)) > 12 for stage in used.T)
-    # A start whose entries but two are far from all vectors.
+    # A start in which all entries but two are far from all vectors.
     start = np.full((1, 1, 16, 16), 1e4, np.float16)
     start[0, 0, :2] = vectors.reshape(-1, 16)[:2]
     form = {**FORMAT, "num_codebooks": 1}

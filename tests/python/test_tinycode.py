@@ -94,8 +94,7 @@ def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model
     assert torch.equal(out, again), "captured steps choose other tokens"
     made = out[:, longest:]
 
-    # Teacher-forced: the prompt attends to itself raw, and each token after it to what the codes
-    # stand for.
+    # Teacher-forced: the prompt attends to its raw tokens, and each later token to dequantized ones.
     items = vqgen.hf.layers_of(codebooks)
     decoded = [decode(layer.cache, item, tensors)
                for layer, (item, tensors) in zip(cache.layers, items)]

@@ -300,7 +300,7 @@ def test_a_layer_of_a_bundle(tmp_path):
     y = layer(tensor(x.reshape(2, 4, -1), torch.float16))
     assert y.shape == (2, 4, dense.shape[0])
     expected = (x @ dense.T).reshape(y.shape)
-    # 2 bits cost some 30 % (docs/guides/quantize.md); a layer in a wrong order would cost over 100 %.
+    # 2 bits cost some 30 % (docs/guides/quantize.md); layers in a wrong order would cost over 100 %.
     assert np.linalg.norm(y.cpu().numpy() - expected) < 0.4 * np.linalg.norm(expected)
     with pytest.raises(vqgen.BadInput, match="it has " + item):
         vt.VQLinear.from_bundle(tmp_path / "w", "other")

@@ -225,14 +225,14 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
     # Each is trained once.
     trained = [line for line in said.err.splitlines() if line.startswith("training")]
     assert len(set(trained)) == len(trained) == 6
-    # Bundles are there; without kernels their losses are the same.
+    # The bundles exist already; without kernels their losses are equal.
     assert vqgen.eval.main([*command, "--no-kernels"]) == 0
     again = json.loads(out.read_text())["accuracy"]["rows"]
     said = capsys.readouterr().err.splitlines()
     assert all("in parts" in line for line in said if line.startswith("training"))
     assert [row["loss"] for row in again] == [None] * 9
     assert again[2]["simulated"] == rsimvq["simulated"]
-    # Another text judges: other codebooks, of other names.
+    # For another text there are other codebooks, with other names.
     assert vqgen.eval.main([*command, "--no-kernels", "--judges", "3"]) == 0
     said = capsys.readouterr().err
     assert said.count("-judged-3-") == 2 and "training wide-wide-6" in said
