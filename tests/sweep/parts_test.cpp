@@ -1,4 +1,4 @@
-// Keys in parts (VQKV, section 3.1): every op of a cache by lanes, and what the kernels make of
+// Keys in parts (VQKV, section 3.1): every op of a cache by simt, and the kernels' handling of
 // parts, their channels, words and codebooks.
 #include <gtest/gtest.h>
 
@@ -61,8 +61,8 @@ VqFormat keys_of(const PartsCase& from, std::uint64_t seed) {
   return in_parts(std::move(parts));
 }
 
-// As VQKV has them; narrow beside wide; words that codes do not fill; one part as small as it may
-// be; four parts; and codebooks of each kind.
+// VQKV's parts; narrow beside wide; words that codes do not fill; the smallest part; four parts;
+// and codebooks of each kind.
 const std::vector<PartsCase>& parts_cases() {
   using enum Scope;
   static const std::vector<PartsCase> cases{
@@ -103,7 +103,7 @@ Op problem_of(const PartsCase& from, std::uint64_t seed) {
 
 class Parts : public SweepTest<> {
  protected:
-  // With the rules' plan, and with each of `changes` of it.
+  // Tests the rules' plan, and the plan with each of `changes`.
   template <class Op, class P>
   static void expect_right(const std::vector<void (*)(P&)>& changes) {
     std::uint64_t seed = 1;
@@ -180,7 +180,7 @@ TEST_F(Parts, AppendedByLanes) {
   });
 }
 
-// One format with a codebook for each half of a head, and the same as two parts.
+// A format with a codebook per half head, and its equivalent in two parts.
 template <class Op>
 std::pair<Op, Op> whole_and_halves() {
   Op whole;
@@ -199,7 +199,7 @@ std::pair<Op, Op> whole_and_halves() {
   return {whole, halves};
 }
 
-// From [head][half] to [half][head]. Codes of either are the same words.
+// Moves codebooks from [head][half] to [half][head]. The codes of both are equal words.
 QuantizedTensor as_halves(const QuantizedTensor& whole, const VqFormat& format) {
   QuantizedTensor halves = whole;
   halves.format = format;
@@ -241,7 +241,7 @@ TEST_F(Parts, OfConsecutiveChannelsAreAppendedAsChannelGroups) {
   EXPECT_EQ(actual.value_codes, expected.value_codes);
 }
 
-// Whoever names the channels of parts and of queries in another order, alike, gets the same scores.
+// Scores do not change if the channels of parts and of queries are reordered alike.
 TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   const PartsCase& from = parts_cases()[1];
   auto op = problem_of<AttentionDecode>(from, 3);
@@ -266,7 +266,7 @@ TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   expect_same_bits(Kernel(*sweep_backend(), op, plan, gpu).run(data), expected);
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
   const auto op = problem_of<AttentionDecode>(parts_cases()[1], 2);
   const AttentionData data = make_attention_data(op, {.seed = 31});
