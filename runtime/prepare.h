@@ -56,9 +56,8 @@ KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& g
                         Machine machine);
 
 // The plan, its text, and its artifact from the cache (may be null) or the compiler. With
-// access_counts it is compiled first without entries in registers, then with as many as its
-// registers allow (VQ-LLM, V-B). The first stays if the second spills more or loses resident
-// blocks.
+// access_counts it is compiled without entries in registers, then with as many as its registers
+// allow (VQ-LLM, V-B). The first stays if the second spills more or loses resident blocks.
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
                  ArtifactCache* cache, const PlanOptions& options = {});
 

@@ -40,15 +40,11 @@ struct Rotation {
   int places() const { return std::max(codes, codebooks) * turns; }
 };
 
-// Between two calls on one place, other calls touch three times `l2_bytes`, of codes alone and of
-// codes and codebooks together. Codebooks have at least two places. Places of codes are a multiple
-// of places of codebooks, and calls a multiple of both, so that replays follow each other
-// seamlessly.
-//
-// - Beyond kMostPlaces places, which bound the graph, data may stay in L2; calls are then tiny.
-// - Codes of three caches need one place: a call evicts their beginning.
-// - Beyond kMostStored bytes, layers share places of codes (kv_append, which writes few rows).
-inline constexpr int kMostPlaces = 4096;
+// Between two calls on one place, other calls touch three times `l2_bytes`, in codes alone and in
+// codes and codebooks together; codes of three L2 caches need one place. Codebooks have at least
+// two places. Numbers of places and calls divide each other, so that replays continue seamlessly.
+inline constexpr int kMostPlaces = 4096;  // bounds the graph; beyond it, data may stay in L2
+// Beyond so many bytes of codes, layers share places (kv_append, which writes few rows).
 inline constexpr std::int64_t kMostStored = std::int64_t{1} << 30;
 Rotation rotation_of(const LayerBytes& layer, std::int64_t l2_bytes);
 

@@ -26,12 +26,9 @@ struct Lookup {
   bool damaged = false;  // a layer had it damaged; the user's folder renamed it NAME.damaged
 };
 
-// Lets one process compile a key that several miss. A process that cannot get the lock goes on
-// without it.
-//
-// The lock is an flock on `file`, so the kernel frees it with the process. The holder removes the
-// file, also on an interruption (core/json/leftovers.h). Threads exclude each other as processes
-// do.
+// Lets one process compile a key that several miss; a process that cannot get the lock goes on
+// without it. The lock is an flock on `file`, so the kernel frees it with the process. The holder
+// removes the file, also on an interruption (core/json/leftovers.h).
 class KeyLock {
  public:
   // Waits for `longest` at most. The lock is not held if the file cannot be made or locked, or if

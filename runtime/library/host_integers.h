@@ -11,8 +11,7 @@ namespace vqgen::library {
 
 // Returns VQGEN_OK, or VQGEN_BAD_INPUT with a line that names the integer or the array:
 //
-//   - arrays that are not wholly in the backend's memory; of a block table only the used rows
-//   count;
+//   - arrays that are not wholly in the backend's memory (of a block table, the used rows);
 //   - an entry of a block table that is not a page although the sequence has tokens there;
 //   - an append's page that two sequences write, or that holds other tokens of its sequence;
 //   - a negative length, or one above `tokens`, counting query tokens that bring their keys;

@@ -202,8 +202,7 @@ TEST(TunedLadder, AnInvalidNeighbourIsNeverBorrowed) {
   expect_words(alone.passed.at(0).refused, {"cannot run here"});
   const TunedRow next = tuned_row(gemv_problem(1, 2048, 512), model_choice(asked));
   EXPECT_EQ(taken(Tables({{first, next}}).ask(asked)).substr(0, 8), "nearest ");
-  // An invalid exact row is not taken; another table's row with this key then goes before other
-  // sizes.
+  // An invalid exact row is not taken; another table's row with this key goes before other sizes.
   const TunedRow exact = tuned_row(asked, *invalid);
   EXPECT_EQ(taken(Tables({{exact}}).ask(asked)), "");
   const TunedRow sound = tuned_row(asked, model_choice(asked));

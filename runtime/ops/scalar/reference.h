@@ -37,11 +37,9 @@ struct ScalarResult {
 float real_value(vq::Real dtype, const std::vector<std::uint8_t>& bits, std::size_t at);
 void put_real(vq::Real dtype, std::vector<std::uint8_t>& bits, std::size_t at, float value);
 
+// The definition, to the bit; each operation is in fp32, and codes are within -127 .. 127.
 //   scale = max |x| / 127 over the channel's finite elements; 1 if that is not a normal number
-//   code  = x / scale, rounded to nearest even, within -127 .. 127; -127 for NaN
-//   x'    = code * scale, rounded to the element type
-//
-// This is the definition, to the bit; each operation is in fp32.
+//   code  = x / scale, rounded to nearest even (-127 for NaN); x' = code * scale, rounded
 ScalarResult reference_scalar(const ScalarData& data);
 
 struct ScalarVerdict {

@@ -2,8 +2,8 @@
 // resumed. The journal is itself an evaluator: the search runs again, and gets what was measured
 // before from the file, at the recorded cost. So it takes the same steps and ends in the same row.
 //
-//   {"vqgen_journal": 1, "problem": ..., "gpu": ..., "policy": ..., "environment": ..., "code":
-//   ...}
+//   {"vqgen_journal": 1, "problem": ..., "gpu": ..., "policy": ..., "environment": ...,
+//    "code": ...}
 //   {"incumbent": NAME}
 //   {"cost_us": 250000, "screen": {"plan": NAME, "outcome": "timed", "time_us": 8.1, ...}}
 //   {"cost_us": 1700000, "finals": {"plans": [NAME, ...], "rounds": 21, "times": [...]}}

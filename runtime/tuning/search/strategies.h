@@ -85,12 +85,9 @@ struct History {
   }
 };
 
-// Factors by which measurements differ from the cost model's expectation (or guess), by dataflow,
-// by kind of plan and by the value of each field within a dataflow.
-//
-// log(measured / guess) is modelled as the sum of the factors' logarithms. Passes fit each to the
-// mean of what the others leave, shrunk to 0 as if further measurements had agreed with the model:
-// one for a dataflow or kind, four for a field's value. An unmeasured value keeps factor 1.
+// Corrects the cost model: log(measured / guess) is the sum of one factor each for the dataflow,
+// the kind of plan and every field's value. Passes fit a factor to the mean residual, shrunk as if
+// one measurement (dataflow, kind) or four (field) had agreed with the model.
 class CostCorrection {
  public:
   explicit CostCorrection(const std::vector<Candidate>& candidates);

@@ -96,7 +96,8 @@ class Tuning {
                     : left;
   }
 
-  // Seconds reserved for the finals if a candidate takes `each`.
+  // Seconds reserved for the finals if a candidate takes `each`: at most half of the budget, or
+  // with long calls a quarter. Screening a candidate costs about kScreeningRounds rounds.
   double finals_s(double each) const {
     if (options_.long_calls > 0) return options_.budget_s / 4;
     const double finals =

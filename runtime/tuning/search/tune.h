@@ -68,17 +68,9 @@ struct TuneResult {
   bool exhausted = false;  // the strategy had nothing left to propose before the budget ended
 };
 
-// Measures the default and the incumbent first; both are finalists whatever their time (race.h).
-// The budget reserves kFinalists times a candidate's time so far times (1 + rounds / 9) for the
-// finals, at most half of it. With long calls it reserves a quarter, and drops rounds, then
-// finalists.
-//
-// A plan that fails in the finals is out, with that outcome in its trial; if all fail, the next
-// best have theirs. If the finals did not time the default, the row's default_us is its screening
-// time, else the winner's: no gain is claimed over an unmeasured plan.
-//
-// Throws Error(infeasible) if no kernel does the problem, and Error(device) if no candidate could
-// be timed. Deterministic except for the evaluator's answers.
+// Measures the default and the incumbent first; both are finalists whatever their time (race.h). If
+// the finals did not time the default, default_us is its screening time, else the winner's time.
+// Throws Error(infeasible) without a kernel, Error(device) if no candidate could be timed.
 TuneResult tune(const Problem& problem, const GpuSpec& gpu, Evaluator& evaluator,
                 const TuneOptions& options);
 
