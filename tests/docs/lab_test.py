@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Looks at docs/lab/, its data and the pages that cite them.
+"""Checks docs/lab/, its data and the pages that cite them.
 
     lab_test.py SOURCE_DIR
 
-Each topic has a page with a filled block, and each page is of a topic. An id of a trial that a page of docs/
-cites, such as [tc-01](../lab/gemm-tensor-cores.md), is of that page's topic. Rows that break a rule of
-their column are refused with file and line.
+Each topic has a page with a filled block, and each page has a topic. A trial's id that a page of docs/ cites,
+such as [tc-01](../lab/gemm-tensor-cores.md), belongs to that page's topic. Rows that break a rule of their
+column are refused with file and line.
 """
 
 import re

@@ -1,5 +1,6 @@
-"""What the installed transformers asks of attention: each keyword that a model passes to its attention
-function, and each function that masks are made of, is served or refused by name. A new one fails here."""
+"""The installed transformers' demands on attention: each keyword that a model passes to its attention
+function,
+and each function that makes masks, is supported or refused by name. A new one fails here."""
 
 import ast
 import inspect
@@ -32,7 +33,7 @@ CREATES = {
 
 
 def keywords_of(source):
-    """Those of the calls of an attention function, as transformers' models name it."""
+    """Return the keywords in the calls of an attention function, under the name that models use."""
     for match in re.finditer(r"\battention_interface\(", source):
         end, depth = match.end(), 1
         while depth:

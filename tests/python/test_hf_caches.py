@@ -1,4 +1,4 @@
-"""Caches of models after calls that fail, of long prompts, copied, and under torch.compile."""
+"""Caches of models after failed calls, with long prompts, copied, and under torch.compile."""
 
 import copy
 import pickle

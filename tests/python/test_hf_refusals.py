@@ -1,5 +1,6 @@
-"""What vqgen's attention does not serve is refused by name, before a token comes out, and leaves the
-cache as it was."""
+"""vqgen's attention refuses by name what it does not support, before it makes a token, and leaves the cache
+as it
+was."""
 
 import copy
 

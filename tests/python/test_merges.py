@@ -1,4 +1,4 @@
-"""Merges of results of attention, on NumPy and the host backend."""
+"""Merges of attention results, on NumPy and the host backend."""
 
 import numpy as np
 import pytest

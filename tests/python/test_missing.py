@@ -1,4 +1,4 @@
-"""Programs of the package where what they need is not installed."""
+"""Programs of the package without the modules that they need."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Codebooks by RSimVQ: laws of the training, an oracle in NumPy, and what the kernels make of them."""
+"""Codebooks by RSimVQ: laws of the training, an oracle in NumPy, and the kernels' results."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ QUICK = {"steps": 40, "batch": 200, "learning_rate": 5e-3}
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Small products are slower on several, far more so beside other work."""
+    """Use one thread: small products are slower on several, far more so beside other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -23,14 +23,15 @@ def one_thread():
 
 
 def clustered(draw, units=1, rows=150, columns=32):
-    """Vectors that codebooks can learn: correlated, of unequal channels."""
+    """Return vectors that codebooks can learn: correlated, with unequal channels."""
     mixed = draw.standard_normal((columns, columns)) * np.exp(draw.standard_normal(columns))
     return (draw.standard_normal((units, rows, columns)) @ mixed).astype(np.float32)
 
 
 def oracle(vectors, codebooks, scales=None):
-    """Codes and sums of greedy residual quantization of one unit, in double precision: equations 1 to
-    3. vectors: [n, size], codebooks: [stages, entries, size]."""
+    """Return codes and sums of greedy residual quantization of one unit, in double precision: equations 1 to
+    3.
+    vectors: [n, size], codebooks: [stages, entries, size]."""
     left, codes = vectors.astype(np.float64), []
     for stage, entries in enumerate(codebooks.astype(np.float64)):
         entries = entries if scales is None else entries * float(scales[stage])
@@ -40,7 +41,7 @@ def oracle(vectors, codebooks, scales=None):
 
 
 def error(vectors, trained, size=16):
-    """Mean squared, by units."""
+    """Return the mean squared error per unit."""
     return np.array([((own - oracle(own, books, scales)[1])**2).mean() for own, books, scales in zip(
         vectors.reshape(len(vectors), -1, size), np.asarray(trained.codebooks),
         [None] * len(vectors) if trained.scales is None else trained.scales)])
@@ -73,7 +74,7 @@ def test_a_sample_judges_and_all_vectors_have_the_last_word(draw, monkeypatch):
 
 
 def test_other_vectors_may_judge(draw):
-    """k-means of few vectors fits them alone; what judges is another part of the same kind."""
+    """K-means fits a few vectors alone; other vectors of this distribution judge it."""
     whole = clustered(draw, rows=1000)
     vectors, others, last = whole[:, :60].copy(), whole[:, 60:500].copy(), whole[:, 500:].copy()
     start = vqgen.train_codebooks(vectors, FORMAT)
@@ -100,7 +101,7 @@ def test_more_stages_lose_less(draw):
 
 
 def test_gradients_are_those_of_the_loss(draw):
-    """By finite differences with all that sg() holds, and the codes, fixed; in double precision."""
+    """Finite differences in double precision, with the codes and all that sg() holds fixed."""
     vectors = torch.from_numpy(clustered(draw).reshape(-1, 16)[:60].astype(np.float64))
     vectors /= vectors.square().mean().sqrt()
     entries = torch.from_numpy(draw.standard_normal((3, 8, 16)))
@@ -113,7 +114,7 @@ def test_gradients_are_those_of_the_loss(draw):
     codes = _nearest.encoded(vectors, module.tables().detach())[0].numpy()
 
     def chosen(values):
-        """Per stage its residual and its entry, in NumPy."""
+        """Return the residual and the entry of each stage, in NumPy."""
         left, found = vectors.numpy(), []
         for stage in range(3):
             table = module.scales[stage].item() * values["entries"][stage] @ values["projections"][stage].T
@@ -271,7 +272,7 @@ def test_distances_by_blocks_are_those_at_once(draw, monkeypatch):
 
 
 def test_training_takes_one_unit_of_pytorch(draw):
-    """Whose stride PyTorch tells as 1."""
+    """PyTorch reports the stride of a single unit as 1."""
     vectors = torch.from_numpy(clustered(draw))
     assert torch.equal(vqgen.train_codebooks(vectors, FORMAT).codebooks,
                        torch.from_numpy(vqgen.train_codebooks(vectors.numpy(), FORMAT).codebooks))

@@ -1,4 +1,4 @@
-"""A real trained model, on a GPU: VQGEN_TINYCODE names the folder with its weights and text."""
+"""A real trained model on a GPU: VQGEN_TINYCODE names the folder with its weights and text."""
 
 import os
 import pathlib
@@ -131,7 +131,8 @@ def test_greedy_tokens_with_drafts_are_those_without(model, text, codebooks):
 
 
 def decode(cache, item, tensors):
-    """Keys and values of a layer, [batch, kv_heads, tokens, head_dim], by NumPy from its codes."""
+    """Return keys and values of a layer, [batch, kv_heads, tokens, head_dim], decoded from its codes by
+    NumPy."""
     out = []
     for held, form in ((cache.keys, item["keys"]), (cache.values, item["values"])):
         codes, books = held.codes.cpu().numpy().view(np.uint32), held.codebooks.cpu().numpy()
@@ -143,8 +144,9 @@ def decode(cache, item, tensors):
 
 
 def forced(model, held, tokens, prompt):
-    """Logits where the first `prompt` tokens see raw keys and values, and the others those of
-    `held`, by layers."""
+    """Return logits for which the first `prompt` tokens see raw keys and values, and the others those of
+    `held`,
+    by layer."""
     def attention(module, query, key, value, _, scaling=None, **__):
         keys, values = held[module.layer_idx]
         raw = simulation.attention(query[:, :, :prompt], *(
