@@ -34,8 +34,8 @@ struct Ablation {
 };
 
 // Spends a quarter of the budget on plans spread over each row and up to a quarter on those that
-// the cost model favors (AblationSpace::expected()); the rest, in rounds, on winners' shapes and
-// their neighbors. Measures at most `budget` plans, none twice. Pure except for `measure`.
+// the cost model favours (AblationSpace::expected()); the rest, in rounds, on winners' shapes and
+// their neighbours. Measures at most `budget` plans, none twice. Pure except for `measure`.
 Ablation ablate(const AblationSpace& space, std::size_t budget, const MeasurePlans& measure);
 
 }  // namespace vqgen

@@ -31,7 +31,7 @@ struct PagePool {
 };
 
 // Makes pages for the tensors' sequences of lengths[b] tokens, in drawn places; draws `order` if it
-// is not given. With `shared`, half of the equal neighboring pages become one. Unowned words are
+// is not given. With `shared`, half of the equal neighbouring pages become one. Unowned words are
 // random. If groups of rows are not side by side, the order is joint.
 PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,

@@ -1,6 +1,6 @@
 // Compiled kernels, found by the digest of what made them, in layers: read-only folders and packs,
-// then the user's folder, then memory where that cannot be written. Correct without locks: files
-// are published by rename, verified when read, and a file that is not what it should be is a miss.
+// then the user's folder, or memory if that cannot be written. Correct without locks: files are
+// published by rename and verified when read, and a wrong file is a miss.
 #pragma once
 
 #include <chrono>

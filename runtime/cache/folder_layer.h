@@ -1,6 +1,5 @@
-// A folder of artifacts, and what keeps it bounded. One file each: xx/DIGEST.vqk. Files are
-// published by rename, so that a reader sees a whole file or none, and a reader that has one open
-// keeps it whatever happens to the name.
+// A bounded folder of artifacts, one file each: xx/DIGEST.vqk. Files are published by rename, so
+// that a reader sees a whole file or none, and keeps an open file whatever happens to its name.
 #pragma once
 
 #include <sys/stat.h>

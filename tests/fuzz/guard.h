@@ -10,7 +10,7 @@ namespace vqgen::test {
 
 struct GuardedFailure {
   std::size_t number = 0;
-  std::string what;  // empty where all cases are fine
+  std::string what;  // empty if all cases are fine
 };
 
 // Calls `run(number)` for 0 .. count - 1 in a child, up to the first that returns a fault or does

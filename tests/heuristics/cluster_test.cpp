@@ -142,7 +142,7 @@ TEST(BytesCost, OfMakingWarpsIsTheirTimeWhereTheyAreSlower) {
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
   };
-  EXPECT_GT(shared(2), 3 * shared(0));  // 45 us on an H100, where others take 17
+  EXPECT_GT(shared(2), 3 * shared(0));  // far slower than other plans
   EXPECT_NEAR(shared(2), 2 * shared(4), 0.1 * shared(2));
 }
 

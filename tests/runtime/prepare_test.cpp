@@ -84,7 +84,7 @@ TEST_F(Prepare, KeepsTheFirstKernelWhereTheSecondIsWorse) {
   config_ = read_config(edited(to_json(config_.problem), {{"/shape/out_features", "65536"}}), "c");
   config_.access_counts = (folder_.path() / "p.json").string();
   bare_ = 50;
-  held_ = 200;  // one block where there were four
+  held_ = 200;  // one block instead of four
   result = prepared();
   EXPECT_EQ(registers(result), 0);
   expect_words(last_reason(result), {"tried, but the kernel then takes 200", "blocks stay"});

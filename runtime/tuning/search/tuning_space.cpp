@@ -11,7 +11,7 @@
 namespace vqgen {
 namespace {
 
-// The place of a plan, which is added where it is not there.
+// The place of a plan, which is added if it is new.
 std::size_t place_of(TuningSpace& space, const Plan& plan) {
   auto& all = space.candidates;
   const auto found = std::find_if(all.begin(), all.end(),

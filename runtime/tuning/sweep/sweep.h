@@ -5,7 +5,7 @@
 //    "ops": [{"name": "o_proj", "weight": 32,
 //             "shape": {"m": [1, 8, 64], "out_features": 4096, "in_features": 4096}}]}
 //
-// Any size may be a list. An op is attention where its shape has tokens, else gemv for up to 8 rows
+// Any size may be a list. An op is attention if its shape has tokens, else gemv for up to 8 rows
 // and gemm above; "op" fixes it. The list is the product of sizes and formats: ops in the order of
 // the file, then sizes in the order of the shape's fields, then formats.
 #pragma once
