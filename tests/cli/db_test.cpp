@@ -138,7 +138,7 @@ TEST_F(Db, BrokenTablesAreErrorsThatNameTheirLine) {
   EXPECT_FALSE(std::filesystem::exists(folder.path("m.jsonl")));
   expect_failure({"db", "diff", cut, cut}, 2, {"cut.jsonl:2"});
   expect_failure({"db", "ls", folder.path("none.jsonl")}, 2, {"none.jsonl"});
-  // Commands that look up plans fail too, unless the config names the chooser.
+  // Commands that look up plans fail too, unless --planner names the chooser.
   expect_failure({"explain", config}, 2, {"cut.jsonl:2"}, using_table(cut));
   expect_failure({"db", "query", config}, 2, {"none.jsonl"},
                  using_table(folder.path("none.jsonl")));

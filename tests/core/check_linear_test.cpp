@@ -271,7 +271,7 @@ TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 512;
   expect_refused(verdict(), {"2 codebooks serve the columns of an output", "byte_sums 1"});
-  // On other GPUs entries are added as elements.
+  // With several codebooks the rules add entries as elements.
   EXPECT_EQ(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")).byte_sums, 0);
   expect_ok(check(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")), op, find_gpu("h200")));
 }

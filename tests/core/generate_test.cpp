@@ -317,7 +317,7 @@ TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   }
 }
 
-// As many blocks may share an SM as each SM has if all blocks are spread evenly.
+// The blocks that may share an SM are as many as an SM has if all are spread evenly.
 TEST(GenerateEntries, BlocksOfAttentionAreDealtOutEvenly) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-attention-2bit.json");
   auto& op = std::get<AttentionDecode>(made.problem);

@@ -82,7 +82,7 @@ TEST(Conflicts, OfEvenEntriesAreExact) {
       conflict_factor({.entry_bytes = 4, .range = {0, 512}}, Accesses(512)));
 }
 
-// As many balls as bins: entries of 16, 8 and 4 bytes.
+// Balls thrown into an equal number of bins: entries of 16, 8 and 4 bytes.
 TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
   const Accesses accesses(65536);
   EXPECT_NEAR(conflict_factor({.entry_bytes = 16, .range = {0, 65536}}, accesses), 2.6, 0.06);

@@ -195,7 +195,7 @@ void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans) {
   for (const Hard kind : kAllHard) {
     const AppendData data = hard_data(op, kind);
     const AppendResult right = lanes.run(data);
-    // The other kinds use the full range of fp32.
+    // The other kinds leave the range of fp32, so their codes are only compared.
     const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::in_turn ||
                         kind == Hard::one_entry;
     EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;
