@@ -77,8 +77,8 @@ class Search {
     return order;
   }
 
-  // For each row half of its share: winners' shapes under the row, one plan of each. The rest: the
-  // shapes nearest to the row's own best.
+  // Half of each row's share goes to winners' shapes under the row, one plan per shape. The rest
+  // goes to the shapes nearest to the row's own best.
   void refine(std::size_t quota) {
     const std::vector<std::size_t> shares = this->shares(quota, false);
     const std::vector<std::size_t> order = winners();
@@ -98,8 +98,8 @@ class Search {
     measure();
   }
 
-  // The winner's shape under each row once more, GC* and SC* first, and for what is left those of
-  // the other rows' winners. No new shape is measured after, which could win untried by them.
+  // Measures the winner's shape under each row once more, GC* and SC* first, then the shapes of the
+  // other rows' winners. No new shape follows: it could win without a try under the other rows.
   void close() {
     for (const std::size_t winner : winners()) {
       if (batch_.size() >= left_) break;

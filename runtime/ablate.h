@@ -1,5 +1,5 @@
-// The search of `vqgen dev ablate`: the best measured plan of each row within a budget of plans. What
-// is found for one row is tried for the others: the shapes of winners are measured under every
+// The search of `vqgen dev ablate`: the best measured plan of each row within a budget of plans.
+// What is found for one row is tried for the others: the shapes of winners are measured under every
 // row's restriction, so that no row is beaten by tuning alone.
 #pragma once
 
@@ -17,9 +17,9 @@ namespace vqgen {
 using MeasurePlans = std::function<std::vector<Measurement>(const std::vector<Plan>&)>;
 
 struct AblatedRow {
-  std::size_t plans = 0;            // measured that obey the row, whichever row asked for them
-  std::optional<std::size_t> best;  // of Ablation::measurements, the fastest that was timed
-  std::string why;                  // where there is none
+  std::size_t plans = 0;            // measured plans that obey the row, whichever row asked
+  std::optional<std::size_t> best;  // index into Ablation::measurements of the fastest timed plan
+  std::string why;                  // time of the best, if the row has one
 };
 
 struct Ablation {
@@ -29,14 +29,13 @@ struct Ablation {
   const Measurement* best(std::size_t row) const {
     return rows[row].best ? &measurements[*rows[row].best] : nullptr;
   }
-  // The time of row `a` as a part of that of row `b`; nullopt where one has none.
+  // The time of row `a` divided by that of row `b`; nullopt if either row has none.
   std::optional<double> ratio(std::size_t a, std::size_t b) const;
 };
 
-// A quarter of the budget goes to plans spread over each row, up to a quarter to those that the
-// cost model expects to be each row's fastest (AblationSpace::expected()); the rest, in rounds, to
-// the shapes of the winners under each row, and to the shapes nearest to each row's best. Never
-// measures more than `budget` plans, none twice. Pure but for `measure`.
+// Spends a quarter of the budget on plans spread over each row and up to a quarter on those that
+// the cost model favours (AblationSpace::expected()); the rest, in rounds, on winners' shapes and
+// their neighbours. Measures at most `budget` plans, none twice. Pure except for `measure`.
 Ablation ablate(const AblationSpace& space, std::size_t budget, const MeasurePlans& measure);
 
 }  // namespace vqgen

@@ -1,5 +1,5 @@
-// What a call asks of the addresses of its arguments, in bytes: what its kernels load or store at
-// once. The library refuses less (library/examine.h), and sweeps run each plan on no more.
+// Alignment, in bytes, that a call requires of its arguments: the width of its kernels' loads and
+// stores. The library refuses less (library/examine.h), and sweeps run each plan with no more.
 #pragma once
 
 #include <vq/layout/launch.h>
@@ -8,17 +8,18 @@
 
 namespace vqgen {
 
-// Beside these, rows of codes and rows of elements begin at multiples of what CallShape says.
+// In addition, rows of codes and rows of elements begin at multiples that CallShape gives.
 inline constexpr std::size_t kElementAlignment =
     2;                                            // queries, results, and new tokens of kv_append
 inline constexpr std::size_t kWordAlignment = 4;  // scales, log-sum-exps, integers
 inline constexpr std::size_t kEntryAlignment =
     16;  // codebooks, the scales of scalar ops, and the workspace
 
-// Which of them an array has; access: CallShape::element_bytes, of 8-bit codes code_bytes.
+// The kind of alignment of an array. access: CallShape::element_bytes, or code_bytes for 8-bit
+// codes.
 enum class Aligned { word, element, access, entry };
 
-// Bytes of slack before arrays, which stand at multiples of 256 otherwise.
+// Bytes of slack before arrays that would otherwise begin at multiples of 256.
 struct Misalignment {
   std::size_t codes = 0;
   std::size_t rows = 0;      // of elements, CallShape::element_bytes
@@ -35,7 +36,7 @@ struct Misalignment {
   }
 };
 
-// Arrays then stand on no more than a call of this shape asks for.
+// With this slack, arrays have only the alignment that a call of this shape requires.
 inline Misalignment least_alignment(const vq::CallShape& shape) {
   return {.codes = static_cast<std::size_t>(shape.code_bytes),
           .rows = static_cast<std::size_t>(shape.element_bytes),

@@ -46,7 +46,7 @@ std::vector<std::string> csv_fields(std::string_view line) {
   return fields;
 }
 
-// "1,234.5"; nullopt for what is no finite number of at least 0.
+// Reads "1,234.5"; nullopt for text that is not a finite number of at least 0.
 std::optional<double> number(std::string text) {
   std::erase(text, ',');
   double value = 0;
@@ -58,7 +58,7 @@ std::optional<double> number(std::string text) {
   return value;
 }
 
-// ncu's own word for what went wrong.
+// ncu's own words for what went wrong.
 std::string error_of(const std::vector<std::string_view>& lines, const std::string& otherwise) {
   for (const std::string_view line : lines) {
     constexpr std::string_view kMark = "==ERROR== ";

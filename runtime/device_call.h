@@ -14,8 +14,8 @@ namespace vqgen {
 // Owns the device memory. `data` fits the problem and outlives this. Not thread-safe.
 class DeviceCall {
  public:
-  // What a layer owns has as many places on the device as `rotation` says. `guard` as DeviceData
-  // has it, for the first of them and the workspace. args() puts what is a state back as it was.
+  // Holds each of the layer's tensors in as many places as `rotation` says. `guard` is
+  // DeviceData's, for the first places and the workspace. args() restores states to what they were.
   template <class Op>
   DeviceCall(Backend& backend, const Op& op, const typename OpTraits<Op>::Data& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0)
@@ -29,18 +29,18 @@ class DeviceCall {
     };
   }
 
-  // The argument structs for kernels of this plan, of the rotation's calls from the first until
-  // places repeat; they live until the next call. Outputs are poisoned, and the workspace but for
-  // its counters, which are zeros.
+  // The argument structs for kernels of this plan, one per call of the rotation until places
+  // repeat; they live until the next call of args(). Outputs and the workspace are poisoned, except
+  // for the workspace's counters, which are zeros.
   const std::vector<std::vector<std::byte>>& args(
       const Plan& plan, CodebookCaching codebooks = CodebookCaching::rotated);
 
-  // Error(verification_failed) where the kernel wrote to its inputs, or left counters of the
-  // workspace that are not 0.
+  // Throws Error(verification_failed) if the kernel wrote to its inputs or left nonzero counters in
+  // the workspace.
   void require_kept() const;
 
-  // What a launch with the first of args() wrote to beside its outputs and its plan's workspace, or
-  // left in that one's counters, in words; nullopt where it kept to them. Made whole.
+  // Says what a launch with the first of args() wrote beside its outputs and its plan's workspace,
+  // or left in the counters; nullopt if nothing. Repairs the damage.
   std::optional<std::string> take_damage();
 
   // What the last launch left.
@@ -71,13 +71,13 @@ class DeviceCall {
 
   Backend& backend_;
   Problem op_;
-  PagePool pool_;  // of a cache in pages, else empty
+  PagePool pool_;  // for a cache in pages, else empty
   DeviceData device_;
   std::size_t guard_;
   std::size_t slack_;  // before the workspace
   GuardedBuffer workspace_;
-  std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 where the plan takes none
-  // The argument struct of call number `call` with the codebooks of number `codebooks`.
+  std::size_t counter_bytes_ = 0;  // of the workspace, at its front; 0 if the plan takes none
+  // The argument struct of call number `call` with codebooks number `codebooks`.
   std::function<std::vector<std::byte>(int call, int codebooks, const WorkspaceParts&)> args_of_;
   int places_;
   std::vector<std::vector<std::byte>> bytes_;

@@ -9,21 +9,21 @@
 
 namespace vqgen {
 
-// Device memory between two guards, whose bytes are NaN in all 16-bit and 32-bit types and no 0xff
-// throughout, so that no write of a poison passes for one.
+// Device memory between two guards. Guard bytes are NaN in all 16-bit and 32-bit types but not all
+// 0xff, so that a write of the poison shows.
 class GuardedBuffer {
  public:
   GuardedBuffer() = default;
-  // `guard` bytes stand before and after, none where it is 0; `slack` more before the data, which
-  // count as the guard's.
+  // Puts `guard` bytes before and after, none if it is 0. `slack` more bytes come before the data
+  // and count as the guard's.
   GuardedBuffer(Backend& backend, std::size_t bytes, std::size_t guard, std::size_t slack = 0);
 
   std::byte* data() const { return static_cast<std::byte*>(buffer_.data()) + before_; }
   std::size_t bytes() const { return bytes_; }
-  // Makes the guards whole, the one after the data `bytes` behind its begin, `bytes` <= bytes().
+  // Restores the guards; the second begins `bytes` after the data's start, `bytes` <= bytes().
   void raise_guards(std::size_t bytes);
   void raise_guards() { raise_guards(bytes_); }
-  // Whether both are whole as they were raised last.
+  // Whether both guards are as they were last written.
   bool whole() const;
 
  private:
@@ -32,33 +32,33 @@ class GuardedBuffer {
   std::size_t bytes_ = 0;
   std::size_t guard_ = 0;
   std::size_t before_ = 0;  // the guard and the slack
-  std::size_t end_ = 0;     // of the data, where the second guard was raised
+  std::size_t end_ = 0;     // bytes of data at which the second guard was written
 };
 
 // Uploads inputs, poisons outputs, and tells afterwards whether an input was written. Owns the
-// device memory; the pointers it returns live as long as it does.
+// device memory; the returned pointers live as long as it does.
 class DeviceData {
  public:
-  // `guard` bytes before and after each array, for take_damage(): a multiple of 256, so that arrays
-  // keep their alignment. 0 leaves the judgement of accesses to the backend.
+  // Puts `guard` bytes before and after each array, for take_damage(): a multiple of 256, so that
+  // arrays keep their alignment. With 0, the backend alone judges accesses.
   explicit DeviceData(Backend& backend, std::size_t guard = 0) : backend_(backend), guard_(guard) {}
 
-  // A copy of `values` on the device, or null where it is empty. `values` must outlive this.
-  // `offset` bytes of slack stand before it, so that alignment can be made hard.
+  // A copy of `values` on the device, or null if it is empty. `values` must outlive this. `offset`
+  // bytes of slack come before it, to test the least alignment.
   template <class T>
   const T* input(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
     return static_cast<const T*>(add_input(std::as_bytes(std::span(values)), offset));
   }
 
-  // One more copy of an input or a state, which is neither guarded nor looked at afterwards.
+  // One more copy of an input or a state; it is neither guarded nor checked afterwards.
   template <class T>
   T* copy(const std::vector<T>& values, std::size_t offset = 0) {
     if (values.empty()) return nullptr;
     return static_cast<T*>(add_copy(std::as_bytes(std::span(values)), offset));
   }
 
-  // `count` places of an input, the first of which is input()'s and the others are copies.
+  // `count` places of an input: input() makes the first, the others are copies.
   template <class T>
   std::vector<const T*> inputs(const std::vector<T>& values, int count, std::size_t offset = 0) {
     std::vector<const T*> places{input(values, offset)};
@@ -66,7 +66,7 @@ class DeviceData {
     return places;
   }
 
-  // Likewise of a state. poison_outputs() fills the first alone.
+  // `count` places of a state: state() makes the first, and poison_outputs() resets that one alone.
   template <class T>
   std::vector<T*> states(const std::vector<T>& values, int count, std::size_t offset = 0) {
     std::vector<T*> places{state(values, offset)};
@@ -81,8 +81,8 @@ class DeviceData {
     return static_cast<T*>(add_output(count * sizeof(T), offset));
   }
 
-  // An output that poison_outputs() fills with `values` instead, which must outlive this: what a
-  // kernel changes in part. Null where it is empty, but numbered all the same.
+  // An output that poison_outputs() fills with `values`, which must outlive this: for kernels that
+  // change a part. It is null if `values` is empty, but still gets a number.
   template <class T>
   T* state(const std::vector<T>& values, std::size_t offset = 0) {
     T* const begin = output<T>(values.size(), offset);
@@ -90,7 +90,7 @@ class DeviceData {
     return values.empty() ? nullptr : begin;
   }
 
-  // Fills all outputs with 0xff bytes again, or what a state begins with.
+  // Fills all outputs with 0xff bytes again, and states with their initial values.
   void poison_outputs() const;
 
   // Brings output number `index` back.
@@ -102,11 +102,11 @@ class DeviceData {
     return values;
   }
 
-  // Error(verification_failed) names the first input that differs from what was uploaded.
+  // Throws Error(verification_failed), which names the first input that differs from its upload.
   void require_inputs_unchanged() const;
 
-  // What a launch wrote to beside the outputs, "input number 2" or "output number 0, outside of
-  // it"; nullopt where it kept to them. All is as before afterwards, but for the outputs.
+  // What a launch wrote beside the outputs ("input number 2", "output number 0, outside of it");
+  // nullopt if nothing. Afterwards all but the outputs is restored.
   std::optional<std::string> take_damage();
 
  private:
@@ -116,7 +116,7 @@ class DeviceData {
   };
   struct Output {
     GuardedBuffer buffer;
-    std::span<const std::byte> begins = {};  // of a state
+    std::span<const std::byte> begins = {};  // initial values of a state
   };
   const void* add_input(std::span<const std::byte> bytes, std::size_t offset);
   void* add_copy(std::span<const std::byte> bytes, std::size_t offset);

@@ -1,5 +1,5 @@
-// The environment, for those two who read it: the tool and the library, which find the same
-// kernels; and where tuned tables are found by it.
+// Reads the environment for the tool and the library, so that both find the same kernels and the
+// same tuned tables.
 #pragma once
 
 #include <cstdlib>
@@ -22,19 +22,20 @@ struct TunedEnvironment {
   std::optional<std::string> home = {};              // HOME
 };
 
-// XDG_DATA_HOME/vqgen/tuned, else HOME/.local/share/vqgen/tuned; relative values count as unset
-// (XDG's rule). nullopt without either.
+// XDG_DATA_HOME/vqgen/tuned, else HOME/.local/share/vqgen/tuned; nullopt if neither is set.
+// Relative values count as unset (XDG's rule).
 std::optional<std::filesystem::path> default_tuned_dir(const TunedEnvironment& environment);
 
-// The user's tables in the order they are asked: VQGEN_TUNED_PATH's files and the *.jsonl files of
-// its folders by name, else those of the default folder, which need not exist. A path that is named
-// and is not there is given as it is, for reading it to say so.
+// The user's tables in the order of look-up: VQGEN_TUNED_PATH's files and the *.jsonl files of its
+// folders by name, else the files of the default folder, which need not exist. A named path that is
+// missing is returned too, so that reading it fails.
 std::vector<std::filesystem::path> table_files(const TunedEnvironment& environment);
 
-// The user's tables, then those that ship. Error(bad_input) for a damaged one with Damage::fail.
+// The user's tables, then the shipped ones. Throws Error(bad_input) for a damaged table with
+// Damage::fail.
 std::shared_ptr<const TunedTables> find_tables(const TunedEnvironment& environment, Damage damage);
 
-// nullopt where it is not set.
+// Returns nullopt if the variable is not set.
 inline std::optional<std::string> environment_variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr) return std::nullopt;
@@ -56,7 +57,7 @@ inline TunedEnvironment read_tuned_environment() {
           .home = environment_variable("HOME")};
 }
 
-// VQGEN_DEPENDENT_LAUNCHES, 0 or 1; true where it is not set. Error(bad_input).
+// VQGEN_DEPENDENT_LAUNCHES, 0 or 1; true if it is not set. Throws Error(bad_input).
 inline bool read_dependent_launches() {
   const std::string value = environment_variable("VQGEN_DEPENDENT_LAUNCHES").value_or("1");
   if (value == "0" || value == "1") return value == "1";

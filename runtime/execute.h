@@ -16,9 +16,9 @@ inline void launch_all(Backend& backend, LoadedKernel& kernel, const KernelSourc
   backend.synchronize();
 }
 
-// `kernel` is `source`, generated for this problem and plan, loaded on `backend`; `data` fits the
-// problem. Error(verification_failed) where the kernel wrote to its inputs or left counters of its
-// workspace that are not 0, Error(device) on faults.
+// Runs `kernel`, which is `source` loaded on `backend` and generated for this problem and plan;
+// `data` fits the problem. Throws Error(verification_failed) if the kernel wrote to its inputs or
+// left nonzero counters in its workspace, and Error(device) on faults.
 template <class Op>
 typename OpTraits<Op>::Output execute(Backend& backend, LoadedKernel& kernel,
                                       const KernelSource& source, const Op& op, const Plan& plan,
@@ -30,7 +30,7 @@ typename OpTraits<Op>::Output execute(Backend& backend, LoadedKernel& kernel,
   return call.output(op, data);
 }
 
-// Drawn for the op.
+// Draws the data for the op.
 template <class Op>
 typename OpTraits<Op>::Data hard_data(const Op& op, const HardInput& input) {
   return OpTraits<Op>::hard_data(op, input);

@@ -17,7 +17,8 @@
 namespace vqgen {
 namespace {
 
-// Before and after each array: some rows of a tile, which an index off by one would write to.
+// Guard bytes before and after each array: some rows of a tile, so that an index off by one hits
+// them.
 constexpr std::size_t kGuardBytes = 4096;
 
 }  // namespace
@@ -56,7 +57,7 @@ Measurer::Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem,
 void Measurer::move_data() {
   constexpr std::size_t kApart = std::size_t{3} << 20;  // more than a page of the driver's
   try {
-    // Kept, in the place that the data before these left, so that it fits other data no more.
+    // The gap stays allocated where the previous data was, so that new data gets other addresses.
     gaps_.emplace_back(backend_, kApart);
     call_ = upload_();  // while the old one holds its own
   } catch (const Error&) {

@@ -1,6 +1,5 @@
-// Plans of one problem compiled, verified and timed on a device, under equal conditions. They are
-// verified between guards and on memory that is poisoned for each, so that none passes on what
-// another one left.
+// Compiles, verifies and times plans of one problem on a device, under equal conditions. Each plan
+// is verified between guards and on poisoned memory, so that none passes on what another left.
 #pragma once
 
 #include <cmath>
@@ -17,98 +16,99 @@
 
 namespace vqgen {
 
-// wrong: another result than the reference, or writes outside of the outputs. hung and crashed: the
-// process that ran it had to be ended, or ended itself; a search in a worker process finds these.
+// wrong: the result differs from the reference, or the kernel wrote outside of its outputs. hung
+// and crashed: its process had to be ended, or ended itself; only a search in a worker process
+// finds these.
 enum class Outcome { timed, infeasible, compile_failed, wrong, hung, crashed };
 template <>
 inline constexpr auto enum_names<Outcome> =
     std::array{"timed", "infeasible", "compile_failed", "wrong", "hung", "crashed"};
 
-// Whether a device can have taken so long: nothing else may compare times with NaN, or divide by 0.
+// Whether a device can have taken so long. Other code must not compare times with NaN, or divide by
+// 0.
 inline bool is_time(double us) { return std::isfinite(us) && us > 0; }
 
-// What became of one plan. Figures hold as far as the outcome got.
+// The outcome of one plan. Figures are valid as far as the outcome got.
 struct Measurement {
   Plan plan;
   Outcome outcome = Outcome::timed;
-  std::string why;     // where the outcome is not timed
+  std::string why;     // if the outcome is not timed
   double time_us = 0;  // of one call, the median of the replays
   double low_us = 0;   // quartiles of the replays
   double high_us = 0;
   double rel_err = 0;             // against the double-precision reference; may be infinite
   int registers = 0;              // of the first entry
-  int blocks_per_sm = 0;          // of the first entry, as the device says; 0 where it does not
+  int blocks_per_sm = 0;          // of the first entry, if the device tells; else 0
   int spill_bytes = 0;            // of all entries
   std::int64_t shared_bytes = 0;  // of the first entry
 };
 
 struct MeasureOptions {
-  unsigned compilers = 0;  // threads that compile; 0 takes one a core
+  unsigned compilers = 0;  // compiler threads; 0 takes one per core
   int replays = 9;
   double warm_up_ms = 0;  // of a plan's own calls before they are timed
-  bool rotate = true;     // calls take turns on places that no cache holds; else all use the same
-  CodebookCaching codebooks =
-      CodebookCaching::rotated;  // of time_us() and eager_us() unless they are told
+  bool rotate = true;     // calls take turns on cold places; else all use one place
+  CodebookCaching codebooks = CodebookCaching::rotated;  // of time_us() and eager_us() by default
   HardInput input;
   // Called from the measuring thread after each plan.
   std::function<void(std::size_t done, std::size_t of)> progress;
 };
 
-// The same in sizes that a CPU can do, where a call takes up to seconds: one run of one call, on
-// one place.
+// The options cut to sizes that a CPU can do, where a call takes up to seconds: one run of one
+// call, on one place.
 MeasureOptions on_host(MeasureOptions options);
 
 // A plan on its way to its measurement.
 struct CompiledPlan {
-  Measurement measurement;                         // timed as long as nothing went wrong
-  KernelSource source = {};                        // where the plan is feasible
-  std::optional<Artifact> artifact = {};           // where it was compiled
-  std::unique_ptr<LoadedKernel> kernel = nullptr;  // where it was loaded
+  Measurement measurement;                         // timed unless something went wrong
+  KernelSource source = {};                        // set if the plan is feasible
+  std::optional<Artifact> artifact = {};           // set if it was compiled
+  std::unique_ptr<LoadedKernel> kernel = nullptr;  // set if it was loaded
 };
 
-// Holds one problem's data and reference; measures any number of plans. Not thread-safe but for
-// what says so.
+// Holds one problem's data and reference; measures any number of plans. Not thread-safe, except for
+// the functions that say so.
 class Measurer {
  public:
-  // Draws hard input, computes the reference, uploads: codes and codebooks to as many places as
-  // rotation() says. Error(device) where the device's memory does not hold them.
+  // Draws hard input, computes the reference, and uploads codes and codebooks to as many places as
+  // rotation() says. Throws Error(device) if the device's memory does not hold them.
   Measurer(Backend& backend, const GpuSpec& gpu, const Problem& problem, MeasureOptions options);
 
-  // In the order of `plans`. What one plan does wrong is its measurement's outcome and no error,
-  // but for a fault of its launch: Error(device).
+  // Returns measurements in the order of `plans`. A failure of a plan is its measurement's outcome
+  // and throws nothing, except that a faulting launch throws Error(device).
   std::vector<Measurement> measure(const std::vector<Plan>& plans);
 
-  // The steps of measure(), for those who look after each.
+  // The steps of measure(), for callers that supervise each.
   //
-  // Checked and compiled. Thread-safe.
+  // Checks and compiles a plan. Thread-safe.
   CompiledPlan compile(const Plan& plan) const;
-  // A compiled one loaded, launched on poisoned memory, and judged: wrong where it differs from the
-  // reference or wrote to anything but its outputs and its workspace. Error(device).
+  // Loads a compiled plan, launches it on poisoned memory, and judges it: wrong if it differs from
+  // the reference or wrote beside its outputs and its workspace. Throws Error(device).
   void verify(CompiledPlan& candidate);
-  // Microseconds of one call of a verified one, a replay each, sorted. Error(device).
-  // Codebooks are as the options say unless told.
+  // Microseconds per call of a verified plan, one per replay, sorted. `codebooks` overrides the
+  // options. Throws Error(device).
   std::vector<double> time_us(CompiledPlan& candidate,
                               std::optional<CodebookCaching> codebooks = std::nullopt);
-  // Microseconds of one call of a verified one whose calls are launched one by one, from the first
-  // until the device is done with the last; the median of the replays. Error(device).
+  // Microseconds per call of a verified plan whose calls are launched one by one, from the first
+  // until the device has finished the last; the median of the replays. Throws Error(device).
   double eager_us(CompiledPlan& candidate, CodebookCaching codebooks);
-  // Uploads all data anew, to other places: times depend on where buffers stand. Error(device).
+  // Uploads all data to other places, since times depend on addresses. Throws Error(device).
   void move_data();
-  // Into its measurement.
+  // Times a verified plan into its measurement.
   void time(CompiledPlan& candidate);
 
-  // Threads that are to compile.
+  // The number of compiler threads.
   int compilers() const { return static_cast<int>(options_.compilers); }
 
-  // Bytes of codes that one call reads, or writes; of attention_merge, of its parts;
-  // of a scalar op, of the matrix that it reads.
+  // Bytes of codes that one call reads or writes; for attention_merge, bytes of its parts; for a
+  // scalar op, bytes of the matrix that it reads.
   std::int64_t code_bytes() const { return layer_.codes; }
   // Bytes of codebooks, scales and smooth factors of one layer.
   std::int64_t codebook_bytes() const { return layer_.codebooks; }
   const Rotation& rotation() const { return rotation_; }
 
  private:
-  // Of the calls that a replay times, each on the next places.
+  // The calls that a replay times, each on the next places.
   std::vector<Launch> launches(const CompiledPlan& candidate, CodebookCaching codebooks);
 
   Backend& backend_;
@@ -116,11 +116,11 @@ class Measurer {
   Problem problem_;
   MeasureOptions options_;
   std::function<std::unique_ptr<DeviceCall>()> upload_;  // hard data of the problem
-  std::function<ItemReport()> judge_;                    // what call_ left
+  std::function<ItemReport()> judge_;                    // judges the output of call_
   std::unique_ptr<DeviceCall> call_;
   LayerBytes layer_;
   Rotation rotation_;
-  std::vector<DeviceBuffer> gaps_;  // one for each time that data moved
+  std::vector<DeviceBuffer> gaps_;  // one per move_data()
 };
 
 }  // namespace vqgen

@@ -9,8 +9,8 @@
 namespace vqgen {
 namespace {
 
-// Rows of a group follow each other word by word, in a sequence's rows and in a page alike: they
-// are what is copied.
+// Copies groups of rows. The rows of a group are contiguous, word by word, both in a sequence's
+// rows and in a page.
 class Groups {
  public:
   Groups(const PagePool& pool, const PageStrides& strides, const QuantizedTensor& tensor)
@@ -19,8 +19,8 @@ class Groups {
   std::int64_t words() const {
     return rows_ * vq::padded_words(tensor_.format.layout, tensor_.row_words);
   }
-  // visit(words of the tensor before a group, words of the storage before it) for the groups of
-  // page number `number` of a sequence that the tensor's rows reach.
+  // visit(words of the tensor before a group, words of the storage before it) for those groups of a
+  // sequence's page `number` that the tensor's rows reach.
   template <class Visit>
   void each_of_page(std::int64_t sequence, std::int64_t number, std::int64_t page,
                     Visit&& visit) const {
@@ -47,7 +47,7 @@ auto at(auto& values, std::int64_t index) {
   return values.begin() + static_cast<std::ptrdiff_t>(index);
 }
 
-// visit(sequence, number of a page of its, the page).
+// visit(sequence, the page's number in the sequence, the page).
 template <class Visit>
 void for_each_page(const PagePool& pool, const std::vector<std::int32_t>& lengths, Visit&& visit) {
   for (std::int64_t b = 0; b < std::ssize(lengths); ++b) {
@@ -91,7 +91,7 @@ void put_together(PagePool& pool) {
   keys.page = values.page = keys.page + values.page;
 }
 
-// The table of pages that are numbered as they come, and how many there are.
+// Fills the table with pages numbered in order of use; returns how many there are.
 std::int64_t number_pages(PagePool& pool, const QuantizedTensor& keys,
                           const QuantizedTensor& values, const std::vector<std::int32_t>& lengths,
                           bool shared, Random& random) {
@@ -161,7 +161,7 @@ bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const Quantize
                const std::vector<std::int32_t>& lengths, std::vector<std::uint32_t> key_storage,
                std::vector<std::uint32_t> value_storage, std::vector<std::uint32_t>& key_codes,
                std::vector<std::uint32_t>& value_codes) {
-  // What is taken becomes what it was, so that a storage is the pool's again once all is.
+  // Rows that are taken are reset, so that a storage equals the pool's again once all are taken.
   const auto take = [&](const PageStrides& strides, const QuantizedTensor& tensor,
                         std::vector<std::uint32_t>& storage, const std::vector<std::uint32_t>& was,
                         std::vector<std::uint32_t>& codes) {

@@ -1,5 +1,5 @@
-// The pool of pages that a cache of contiguous rows becomes on a device, as an engine has it: pages
-// in any order, some of them nobody's, some shared, in one of the orders that engines use.
+// The pool of pages that a cache of contiguous rows becomes on a device, as in a serving engine:
+// pages in any order, some unowned, some shared, in one of the orders that engines use.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,36 @@
 
 namespace vqgen {
 
-// Strides of one tensor in 32-bit words; of groups of rows (core/format) a token's is a group's
-// divided by its rows.
+// Strides of one tensor in 32-bit words. For groups of rows (core/format), a token's stride is a
+// group's divided by its rows.
 struct PageStrides {
-  std::int64_t begin = 0;  // of the first row, in the tensor's storage
+  std::int64_t begin = 0;  // offset of the first row in the tensor's storage
   std::int64_t page = 0, head = 0, token = 0;
 };
 
 struct PagePool {
   PageOrder order = PageOrder::hnd;
   int page_tokens = 0;
-  std::int64_t pages = 0;             // of the pool
-  std::int64_t columns = 0;           // of a row of the table
-  std::vector<std::int32_t> table;    // [batch][columns]; what is no page is no number of one
-  std::vector<std::uint32_t> keys;    // storage; of the last two orders that of both
-  std::vector<std::uint32_t> values;  // empty there
+  std::int64_t pages = 0;             // pages of the pool
+  std::int64_t columns = 0;           // entries per row of the table
+  std::vector<std::int32_t> table;    // [batch][columns]; unused entries are not page numbers
+  std::vector<std::uint32_t> keys;    // storage; for the last two orders, of both tensors
+  std::vector<std::uint32_t> values;  // empty for those two orders
   PageStrides key_strides, value_strides;
 
   bool one_tensor() const { return order == PageOrder::joint || order == PageOrder::side_by_side; }
 };
 
-// The pages of the tensors' sequences, of lengths[b] tokens each. Places are drawn, and `order` where
-// it is not given; pages of neighbours that are equal are one, half of the time, where `shared`. What
-// is no sequence's is random. Groups of rows do not stand side by side: then the order is joint.
+// Makes pages for the tensors' sequences of lengths[b] tokens, in drawn places; draws `order` if it
+// is not given. With `shared`, half of the equal neighbouring pages become one. Unowned words are
+// random. If groups of rows are not side by side, the order is joint.
 PagePool make_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths, int page_tokens, bool shared,
                    Random random, std::optional<PageOrder> order = {});
 
-// Takes the rows of each sequence's pages out of storages that began as the pool's: to `key_codes`
-// and `value_codes`, laid out as the tensors', whose other rows are the tensors' own. `values` is
-// not read where the pool is one tensor. False where words that are no row's of these have changed.
+// Copies the rows of each sequence's pages from storages that began as the pool's to `key_codes`
+// and `value_codes`, in the tensors' layout; other rows are the tensors' own. A pool of one tensor
+// leaves `values` unread. Returns false if words that belong to no row have changed.
 bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const QuantizedTensor& values,
                const std::vector<std::int32_t>& lengths, std::vector<std::uint32_t> key_storage,
                std::vector<std::uint32_t> value_storage, std::vector<std::uint32_t>& key_codes,

@@ -22,7 +22,8 @@ Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& g
           result.hit, std::move(result.layer), std::move(result.why_missed)};
 }
 
-// Before access_counts: of the tables, else chosen.
+// The plan before access_counts move its boundaries: a tuned row's if one serves, else a chosen
+// one.
 Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
                    const PlanOptions& options) {
   LadderAnswer answer;
@@ -53,8 +54,8 @@ Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const Acc
   return planned;
 }
 
-// Whether it was measured with the codes of the config's access_counts, boundaries and all. The
-// paper's are asked for by name.
+// Whether the plan was measured with the codes of the config's access_counts, boundaries included.
+// The paper's strategy is asked for by name and never taken from a row.
 bool measured_as_is(const Planned& planned, const Config& config, const PlaceOptions& options) {
   return planned.from.rung == Rung::exact && config.access_counts &&
          options.strategy != Strategy::paper;
@@ -81,7 +82,7 @@ void require_runnable(const Plan& plan, const Config& config, const GpuSpec& gpu
   if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
 }
 
-// With its boundaries, and accepted by check().
+// Adds boundaries, and requires that check() accepts the plan.
 Planned placed(Planned planned, const Config& config, const GpuSpec& gpu,
                std::span<const AccessCounts> profiles, const PlaceOptions& options) {
   if (measured_as_is(planned, config, options)) {
@@ -106,7 +107,7 @@ int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuS
       std::min<std::int64_t>(residency.occupancy.blocks, residency.blocks_an_sm(gpu)));
 }
 
-// Why the kernel is worse for its entries in registers; empty where it is not.
+// Why the kernel is worse with its entries in registers; empty if it is not.
 std::string worse(const Prepared& first, const Prepared& second, const Problem& problem,
                   const GpuSpec& gpu) {
   const int spills = main_resources(second, problem).spill_bytes;
@@ -134,7 +135,7 @@ std::vector<AccessCounts> access_counts_of(const Config& config) {
   try {
     return match_access_counts(read_access_counts(std::filesystem::path(*config.access_counts)),
                                config.problem, *config.access_counts);
-  } catch (const FileError& error) {  // whose file nobody may know to be named there
+  } catch (const FileError& error) {  // the caller may not know that the config names that file
     throw FileError(error.code(),
                     fmt::format("{}: /access_counts: {}", config.source, error.what()));
   }

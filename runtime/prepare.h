@@ -12,8 +12,7 @@
 
 namespace vqgen {
 
-// A plan, how its boundaries came about (nothing of that without access counts), and
-// where it comes from.
+// A plan, how its boundaries were found (empty without access counts), and where it comes from.
 struct Planned {
   Plan plan;
   std::vector<OperandPlacement> placements = {};
@@ -23,46 +22,42 @@ struct Planned {
 struct PlanOptions {
   Chooser chooser = kDefaultChooser;
   PlaceOptions place = {};
-  const TunedTables* tables = nullptr;  // asked before the chooser; null: none are
+  const TunedTables* tables = nullptr;  // asked before the chooser; null: no tables
 };
 
 struct Prepared : Planned {
   KernelSource source;
   Artifact artifact;
   bool cache_hit = false;
-  std::string cache_layer = {};  // of a hit, and of a miss why, as in CompileResult
+  std::string cache_layer = {};  // on a hit the layer, on a miss the reason, as in CompileResult
   std::string why_missed = {};
 };
 
-// What the plan's own kernel takes, the one that looks entries up (core/plan/main_kernel.h).
+// Resources of the plan's main kernel, which looks up entries (core/plan/main_kernel.h).
 const KernelResources& main_resources(const Prepared& prepared, const Problem& problem);
 
-// The profiles of the config's operands; none where it names no file.
+// The profiles of the config's operands; empty if it names no file.
 std::vector<AccessCounts> access_counts_of(const Config& config);
 
-// MeasurePolicy::codes that the config asks tuned tables for: "uniform", or "profile:" and the
-// first 12 digits of its access_counts file's digest.
+// The MeasurePolicy::codes for which the config consults tuned tables: "uniform", or "profile:" and
+// the first 12 digits of its access_counts file's digest.
 std::string codes_of(const Config& config);
 
-// The plan: of the nearest row of tuned tables that serves (heuristics/tuned/ladder.h), else
-// propose() around the config's own fields; boundaries by place() where there are profiles, in
-// strategy paper the paper's fusion too, and the config's own fields laid over all. The plan of an
-// exact row for the config's access_counts stands as it was measured, but for strategy paper.
-// Error(infeasible) with check()'s reason where the GPU cannot run it.
+// The plan of the nearest serving row of the tuned tables (heuristics/tuned/ladder.h), else
+// propose()'s, with the config's fields laid over it. Profiles move boundaries by place(), but not
+// those of an exact row for them. Throws Error(infeasible) if the GPU cannot run it.
 Planned plan_with(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
                   const PlanOptions& options = {});
-// Its plan, by the config's own access_counts.
+// The plan by the config's own access_counts.
 Plan plan_for(const Config& config, const GpuSpec& gpu, Chooser chooser = kDefaultChooser);
 
 // The kernel text of the config's problem for a GPU and a machine layer.
 KernelSource source_for(const Config& config, const Plan& plan, const GpuSpec& gpu,
                         Machine machine);
 
-// Plan, text, and the artifact from the cache or the backend's compiler. `cache` may be null.
-//
-// With access_counts it is placed and compiled with no entries in registers first, and once more
-// with the boundaries that the registers of that kernel leave room for (VQ-LLM, V-B), where these
-// differ. The first kernel stays where the second spills more or loses resident blocks.
+// The plan, its text, and its artifact from the cache (may be null) or the compiler. With
+// access_counts it is compiled without entries in registers, then with as many as its registers
+// allow (VQ-LLM, V-B). The first stays if the second spills more or loses resident blocks.
 Prepared prepare(const Config& config, const GpuSpec& gpu, const Backend& backend,
                  ArtifactCache* cache, const PlanOptions& options = {});
 

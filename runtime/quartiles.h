@@ -12,7 +12,7 @@ struct Quartiles {
   double high = 0;
 };
 
-// Linear between the values; requires one at least.
+// Interpolates linearly between the values; requires at least one.
 inline Quartiles quartiles(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto quantile = [&](double at) {

@@ -5,20 +5,20 @@
 namespace vqgen {
 namespace {
 
-// A graph of one short call would time its launch.
+// A graph of one short call would mostly time its launch.
 constexpr int kLeastCalls = 16;
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t step) {
   return ceil_div(value, step) * step;
 }
 
-// Places of so many bytes each, of which all but one exceed the cache three times, up to `most`.
+// How many places of so many bytes make all but one exceed three L2 caches; at most `most`.
 std::int64_t places(std::int64_t bytes, std::int64_t l2_bytes, std::int64_t most) {
   const std::int64_t each = std::max<std::int64_t>(bytes, 1);
   return std::min(ceil_div(3 * l2_bytes, each) + 1, most);
 }
 
-// Of layers that are read in one turn.
+// The rotation of layers that are read in one turn.
 Rotation of_one_turn(const LayerBytes& layer, std::int64_t l2_bytes, std::int64_t most) {
   const auto places = [&](std::int64_t bytes) { return vqgen::places(bytes, l2_bytes, most); };
   const std::int64_t together = places(layer.codes + layer.codebooks);
@@ -29,7 +29,7 @@ Rotation of_one_turn(const LayerBytes& layer, std::int64_t l2_bytes, std::int64_
   const std::int64_t wanted = rounded_up(least, codebooks);
   const std::int64_t stored = std::max<std::int64_t>(layer.stored, 1);
   std::int64_t codes = std::clamp<std::int64_t>(kMostStored / stored, 1, wanted);
-  if (codes < wanted) {  // so that both repeat together
+  if (codes < wanted) {  // both must repeat together
     if (codes < codebooks) {
       codebooks = rounded_up(codebooks, codes);
     } else {

@@ -12,9 +12,9 @@
 
 namespace vqgen {
 
-// Runs the prepared kernel of `config` on `backend`. With a bundle every item is run, each as
-// stored_data() has it; with null, hard input drawn from `seed`. A wrong result is no error but a
-// report that is not ok.
+// Runs the prepared kernel of `config` on `backend`: on every item of the bundle, each as
+// stored_data() has it, or on hard input drawn from `seed` if the bundle is null. A wrong result
+// throws nothing; its report is not ok.
 std::vector<ItemReport> run_verified(const Config& config, const Prepared& prepared,
                                      Backend& backend, const NamedBundle* bundle,
                                      const HardInput& input);

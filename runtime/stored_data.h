@@ -1,4 +1,4 @@
-// What a bundle holds as data of a config's problem, each item judged against it.
+// The contents of a bundle as data of a config's problem, each item judged against it.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ struct NamedBundle {
 };
 
 // The data of one call of the problem. Error(bad_input) names `where` and what differs: formats,
-// element type, heads, head_dim, tokens, and of attention the number of queries; that of an op for
-// which a bundle holds nothing, always.
+// element type, heads, head_dim, tokens, and for attention the number of queries. Always throws for
+// an op that no bundle stores.
 template <class Op>
 typename OpTraits<Op>::Data stored_data(const Op& op, const BundleItem& item,
                                         const std::string& where, const HardInput& input) {
@@ -31,12 +31,13 @@ typename OpTraits<Op>::Data stored_data(const Op& op, const BundleItem& item,
   }
 }
 
-// Of an item without its data, as of one that is to be made: Error(bad_input) where formats,
-// element type or sizes are not the config's, or its op reads no bundle.
+// Checks an item without reading its data, also one that is still to be made. Throws
+// Error(bad_input) if formats, element type or sizes are not the config's, or if its op reads no
+// bundle.
 void require_same_sizes(const Config& config, const BundleItem& item, const std::string& where);
 
-// stored_data() of all items, before a kernel is compiled for them. Error(bad_input) where there
-// are none.
+// Calls stored_data() for all items before a kernel is compiled for them. Throws Error(bad_input)
+// if there are no items.
 void require_fit(const Config& config, const NamedBundle& bundle);
 
 }  // namespace vqgen

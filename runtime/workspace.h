@@ -1,4 +1,4 @@
-// Where a call finds its counters, what a kernel hands to the next, and partials
+// Where a call's workspace has its counters, the data that a kernel hands to the next, and partials
 // (vq/layout/launch.h).
 #pragma once
 

@@ -1,4 +1,4 @@
-// A backend that hands each call to another one, whose calls a test can change one by one.
+// A backend that forwards each call to another backend; a test can override calls one by one.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Tests with a folder that goes away.
+// Tests with a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>

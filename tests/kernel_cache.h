@@ -1,5 +1,5 @@
-// Kernels that tests compile are kept between tests and runs, in the folder `kernels` of the build
-// tree. VQGEN_TEST_CACHE names another folder; empty, nothing is kept.
+// Keeps the kernels that tests compile, between tests and runs, in the folder `kernels` of the
+// build tree. VQGEN_TEST_CACHE names another folder; if it is empty, nothing is kept.
 #pragma once
 
 #include <cstdlib>
@@ -12,10 +12,10 @@
 
 namespace vqgen::test {
 
-// The oldest kernels go above this; a whole run of all tests makes half as much.
+// Above this bound the oldest kernels are removed; a whole run of all tests makes half as much.
 inline constexpr std::uint64_t kKernelCacheBytes = std::uint64_t{1} << 30;
 
-// The folder of this process's kernels: beside the folder of its program.
+// The folder of this process's kernels: next to the folder of its program.
 inline std::optional<std::filesystem::path> kernel_folder() {
   if (const char* const given = std::getenv("VQGEN_TEST_CACHE")) {
     if (*given == '\0') return std::nullopt;

@@ -11,7 +11,7 @@
 namespace vqgen {
 
 // The message of the Error that `call` throws, which must be of `kind` and one line; "" and a test
-// failure where it throws none.
+// failure if it throws none.
 template <class Call>
 std::string message_of(Call&& call, ErrorKind kind = ErrorKind::bad_input) {
   try {
@@ -25,7 +25,7 @@ std::string message_of(Call&& call, ErrorKind kind = ErrorKind::bad_input) {
   return "";
 }
 
-// That of an Error(device).
+// The message of an Error(device).
 template <class Call>
 std::string device_error(Call&& call) {
   return message_of(std::forward<Call>(call), ErrorKind::device);

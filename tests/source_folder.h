@@ -1,5 +1,5 @@
-// Where the sources stand that tests read: the folder of the build, or VQGEN_SOURCE_DIR for
-// binaries built on another machine.
+// The folder of the sources that tests read: the build's, or VQGEN_SOURCE_DIR for binaries built on
+// another machine.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A run with VQGEN_SWEEP_THIRD takes a third of the cases of what takes long (scripts/test.sh).
+// With VQGEN_SWEEP_THIRD set, a run takes a third of the cases of slow tests (scripts/test.sh).
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace vqgen::test {
 
-// The number that a variable has, `otherwise` without it. Error(bad_input) unless it is at most
-// `most`.
+// The number in a variable, or `otherwise` if it is not set. Throws Error(bad_input) unless it is
+// at most `most`.
 inline std::uint64_t number_of(const char* variable, std::uint64_t otherwise, std::uint64_t most) {
   const char* const given = std::getenv(variable);
   if (given == nullptr) return otherwise;
@@ -37,7 +37,7 @@ inline std::uint64_t sweep_third() {
   return third;
 }
 
-// Each third of the cases, one of them at least; all of them for 0.
+// This run's third of the cases, at least one of them; all for 0.
 template <class T>
 std::vector<T> a_third(std::span<const T> cases, std::uint64_t third) {
   const std::size_t parts = third == 0 ? 1 : std::min<std::size_t>(3, cases.size());

@@ -1,4 +1,4 @@
-// A safetensors file of a test.
+// Writes a safetensors file for a test.
 #pragma once
 
 #include <filesystem>

@@ -62,7 +62,7 @@ std::string difference(const ArtifactKey& stored, const ArtifactKey& wanted,
 
 }  // namespace
 
-// flock has no time limit, so it is asked again and again, ever more slowly.
+// flock has no timeout, so the lock is polled with growing pauses.
 KeyLock::KeyLock(const std::filesystem::path& file, std::chrono::milliseconds longest)
     : path_(file) {
   make_closed_folders(path_.parent_path());
@@ -81,7 +81,7 @@ KeyLock::KeyLock(const std::filesystem::path& file, std::chrono::milliseconds lo
   file_ = -1;
 }
 
-// Makes and locks the file in one step, since nobody would remove one that nobody holds.
+// Makes and locks the file in one step, because nobody would remove a file that nobody holds.
 int KeyLock::attempt() {
   Leftovers leftovers;
   if (file_ < 0) file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
@@ -91,7 +91,7 @@ int KeyLock::attempt() {
   return 0;
 }
 
-// Who waited for this file gets it still, finds the artifact, and leaves another's file alone.
+// A process that waited for this file still gets it and finds the artifact; a newer file stays.
 KeyLock::~KeyLock() {
   if (file_ < 0) return;
   Leftovers leftovers;
@@ -182,8 +182,8 @@ bool ArtifactCache::counts_as_due(std::size_t bytes) {
   return true;
 }
 
-// Without a bound a server that cannot write would grow with each kernel; past it they are compiled
-// again.
+// The bound keeps a server that cannot write from growing with each kernel; kernels past the bound
+// are compiled again.
 void ArtifactCache::keep_in_memory(const std::string& digest, const Artifact& artifact) {
   if (artifact.binary.size() > kMemoryBytes - memory_bytes_) return;
   if (memory_.emplace(digest, artifact).second) memory_bytes_ += artifact.binary.size();
@@ -232,7 +232,8 @@ CompileResult compile_cached(const Backend& backend, const KernelSource& source,
   if (found.artifact) return hit(found);
   found.damaged |= damaged;
   std::string why = cache->why_missed(key, found);
-  // Who held it kept nothing, and nor may this one: the others need not wait for each in turn.
+  // The previous holder stored nothing, and neither may this process, so the others need not wait
+  // in turn.
   if (lock != nullptr && lock->waited()) lock.reset();
   CompileResult result{backend.compile(source), false, "", std::move(why)};
   cache->store(artifact_key(source, backend.compiler(source)), result.artifact);
@@ -279,7 +280,7 @@ std::string miss_reason(const std::optional<Nearest>& nearest, const ArtifactKey
   if (!nearest) return "no entry";
   std::vector<std::string> names = differing_fields(nearest->key, wanted);
   if (names.empty()) return "no entry";  // stored by another process since
-  // That the text is another says less than why it is.
+  // The other differing fields say why the text differs, so the text's digest comes last.
   if (names.front() == "text_sha256") std::rotate(names.begin(), names.begin() + 1, names.end());
   std::string reason = difference(nearest->key, wanted, names.front());
   names.erase(names.begin());

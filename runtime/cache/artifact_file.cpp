@@ -31,13 +31,13 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-// As a manifest has it: it must read back as it was.
+// The text as it reads back from a manifest.
 std::string legible(const std::string& text) {
   return parse_json(json_text(text), "key").get<std::string>();
 }
 
-// The text without the lines that are comments, which say for whom and why: no rewording of a
-// comment, and no GPU's name, makes another kernel.
+// The text without comment lines, which say for whom and why: rewording a comment or renaming a GPU
+// must not change the key.
 std::string code_of(std::string_view text) {
   std::string code;
   while (!text.empty()) {
@@ -61,7 +61,7 @@ std::optional<Manifest> read_manifest(std::string_view text) {
   }
 }
 
-// The manifest's text, off the front of a file with the right magic and schema.
+// The manifest's text, if the front of the file has the right magic and schema.
 std::optional<std::string_view> take_manifest(ByteReader& reader) {
   std::span<const std::byte> magic, text;
   std::uint32_t schema = 0;

@@ -18,12 +18,11 @@
 
 namespace vqgen {
 
-// Part of the key: a change of this format, or of what the key means, never meets old files.
+// Part of the key: after a change of this format, or of the key's meaning, no old file is found.
 inline constexpr std::uint32_t kArtifactSchema = 1;
 
-// Everything that decides the bytes of a compiled kernel, and nothing else. The fields in clear, as
-// the manifest of a stored artifact repeats them. Driver version, paths, time and device number are
-// not among them: they change nothing in the artifact.
+// Everything that decides the bytes of a compiled kernel, and nothing else. Driver version, paths,
+// time and device number change nothing in the artifact, so they are left out.
 struct ArtifactKey {
   std::string text_sha256;
   std::string arch;
@@ -55,18 +54,18 @@ struct StoredArtifact {
   Artifact artifact;
 };
 
-// nullopt unless the bytes are whole and undamaged. They say themselves of what key they are.
+// Returns nullopt unless the bytes are whole and undamaged. The bytes themselves name their key.
 std::optional<StoredArtifact> dequantize_artifact(std::span<const std::byte> bytes);
 
-// nullopt unless the bytes are whole, undamaged, and say themselves that they are of `key`.
+// Returns nullopt unless the bytes are whole, undamaged, and name `key` as theirs.
 std::optional<Artifact> dequantize_artifact(std::span<const std::byte> bytes,
                                             const ArtifactKey& key);
 
-// Whether the bytes are whole, undamaged, and of the key with that digest.
+// Whether the bytes are whole, undamaged, and name a key with that digest.
 bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest);
 
-// The key in the first bytes of a file, which is not verified: for lists. A manifest is far shorter
-// than kPeekBytes.
+// The key in the first bytes of a file, not verified: for lists. A manifest is far shorter than
+// kPeekBytes.
 inline constexpr std::uint64_t kPeekBytes = 1 << 14;
 std::optional<ArtifactKey> peek_key(std::span<const std::byte> front);
 

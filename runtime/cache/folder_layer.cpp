@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 constexpr std::int64_t kStampSeconds = 3600;
-constexpr std::int64_t kLeftoverSeconds = 3600;  // a writer that lives takes no hour
+constexpr std::int64_t kLeftoverSeconds = 3600;  // a live writer takes less than an hour
 
-// A file that a cache makes, by its name.
+// A file that a cache makes, told by its name.
 enum class CacheFileKind { entry, damaged, temporary, lock };
 struct CacheFile {
   std::filesystem::path path;
@@ -31,16 +31,15 @@ struct CacheFile {
   std::uint64_t bytes = 0;
   std::int64_t changed_s = 0;
 };
-// Those in the folders xx/ and locks/, by path, and what keeps others from being seen: folders that
-// cannot be read, and what stands in the place of a folder or file and is none. A folder that is
-// not there is an empty one.
+// The cache's files in the folders xx/ and locks/, by path, and the faults that hide others:
+// unreadable folders, and entries of the wrong type. A missing folder counts as an empty one.
 struct CacheFiles {
   std::vector<CacheFile> files = {};
   std::vector<CacheFault> faults = {};
 };
 
-// Reads from the start until `bytes` is full or the file ends; how many were read, or nullopt where
-// the system refuses.
+// Reads from the start until `bytes` is full or the file ends. Returns how many bytes were read, or
+// nullopt if the system refuses.
 std::optional<std::size_t> read_fully(int file, std::span<std::byte> bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -64,7 +63,7 @@ bool is_own_folder(const std::filesystem::path& path) {
   return name == "locks" || (name.size() == 2 && is_hex(name[0]) && is_hex(name[1]));
 }
 
-// What a cache calls a file of that name, in a folder of its own; nullopt for a stranger.
+// The kind of file that a cache gives that name, in a folder of its own; nullopt for other names.
 std::optional<CacheFileKind> kind_of(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
   const std::string folder = path.parent_path().filename().string();
@@ -81,9 +80,9 @@ std::optional<CacheFileKind> kind_of(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// Calls visit(path, status) for what stands in a folder under a name that is `ours`, and is of type
-// `wanted`, S_IFDIR or S_IFREG. No link is followed: the folder may be one that somebody named by
-// mistake. What is gone since is left out; all else is a fault.
+// Calls visit(path, status) for each entry of a folder that is of type `wanted` (S_IFDIR or
+// S_IFREG) and whose name is `ours`. Follows no link: a user may have named the folder by mistake.
+// Skips entries that are gone since; all others are faults.
 template <class Ours, class Visit>
 void each_in(const std::filesystem::path& folder, mode_t wanted, const Ours& ours,
              std::vector<CacheFault>& faults, const Visit& visit) {
@@ -140,12 +139,12 @@ bool is_held(const std::filesystem::path& lock) {
   return held;
 }
 
-// Whether nobody can be using the temporary file or the lock any more.
+// Whether no process can still use the temporary file or the lock.
 bool is_left(const CacheFile& file, std::int64_t age) {
   return file.kind == CacheFileKind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
 }
 
-// Removes those of the files, oldest first, that `goes` names.
+// Removes the files that `goes` selects, in the order of `found`.
 template <class Goes>
 Collected remove_where(CacheFiles found, Goes&& goes) {
   Collected collected;
@@ -179,8 +178,8 @@ std::filesystem::path FolderLayer::path_of(std::string_view digest) const {
   return folder_ / digest.substr(0, 2) / (std::string(digest) + ".vqk");
 }
 
-// Of whoever the folder belongs to, or this user: the folder was judged when the layer was opened,
-// but files in it may be from a time when others could write there.
+// Trusts files of this user or of the folder's owner. The folder was judged when the layer was
+// opened, but a file in it may be from a time when others could write there.
 bool FolderLayer::is_trusted(const struct stat& entry) const {
   struct stat folder {};
   if (open_to_others(entry)) return false;
@@ -193,7 +192,7 @@ std::filesystem::path FolderLayer::lock_of(std::string_view digest) const {
 
 std::optional<EntryBytes> FolderLayer::read(std::string_view digest,
                                             std::uint64_t max_bytes) const {
-  // A pipe of that name must not be waited for.
+  // O_NONBLOCK: a pipe of that name must not block the reader.
   const int file = ::open(path_of(digest).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 && (errno == ENOENT || errno == ENOTDIR)) return std::nullopt;
   EntryBytes entry{.unreadable = true};

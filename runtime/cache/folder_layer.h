@@ -1,6 +1,5 @@
-// A folder of artifacts, and what keeps it bounded. One file each: xx/DIGEST.vqk. Files are
-// published by rename, so that a reader sees a whole file or none, and a reader that has one open
-// keeps it whatever happens to the name.
+// A bounded folder of artifacts, one file each: xx/DIGEST.vqk. Files are published by rename, so
+// that a reader sees a whole file or none, and keeps an open file whatever happens to its name.
 #pragma once
 
 #include <sys/stat.h>
@@ -17,7 +16,7 @@ namespace vqgen {
 
 class FolderLayer final : public ArtifactLayer {
  public:
-  // Touches nothing; the folder is made by the first store.
+  // Touches nothing; the first store makes the folder.
   explicit FolderLayer(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   const std::filesystem::path& path() const override { return folder_; }
@@ -28,11 +27,11 @@ class FolderLayer final : public ArtifactLayer {
   std::filesystem::path path_of(std::string_view digest) const;
   std::filesystem::path lock_of(std::string_view digest) const;
 
-  // FileError, or another Error(bad_input), where it cannot be written. Folders that others remove
-  // meanwhile are made again, once.
+  // Throws FileError, or another Error(bad_input), if it cannot be written. Folders that others
+  // remove meanwhile are made again, once.
   void store(std::string_view digest, std::span<const std::byte> bytes) const;
-  // Renames a damaged file to NAME.damaged, where that can be done and it is the one that was read:
-  // another may have been published since.
+  // Renames a damaged file to NAME.damaged if it still is the file that was read: another process
+  // may have published a new one since.
   void set_aside(std::string_view digest, const FileStamp& read) const;
   // Stamps the entry as used now, unless its stamp is younger than an hour or cannot be changed.
   void touch(std::string_view digest) const;
@@ -43,8 +42,8 @@ class FolderLayer final : public ArtifactLayer {
   std::filesystem::path folder_;
 };
 
-// What keeps a folder bounded: the least recently used entries go, and what was left behind. Only
-// files that a cache makes are touched. Removal is unlink: who reads a file goes on reading.
+// Bounds a folder: removes the least recently used entries and leftovers. Touches only files that a
+// cache makes. Removal is unlink, so a process that reads a file goes on reading.
 struct CollectLimits {
   std::optional<std::uint64_t> max_bytes = {};       // of all entries together
   std::optional<std::chrono::seconds> max_age = {};  // since an entry was made or last used
@@ -53,19 +52,19 @@ struct CollectLimits {
 struct Collected {
   std::int64_t entries = 0;    // removed
   std::int64_t leftovers = 0;  // removed: temporary files, damaged ones, locks
-  std::uint64_t bytes = 0;     // of all that were removed
+  std::uint64_t bytes = 0;     // of all removed files
   std::int64_t kept_entries = 0;
   std::uint64_t kept_bytes = 0;
   std::vector<CacheFault> faults = {};  // what could not be read or removed
 };
 
-// Removes entries over the limits, oldest use first, and with them damaged files, and temporary
-// files and locks, unless held, that are older than an hour. Never throws for the state of the
-// disk; what cannot be removed is kept, and named.
+// Removes entries over the limits, oldest use first, damaged files, and temporary files and free
+// locks older than an hour. Never throws for the state of the disk; what it cannot remove stays and
+// is named.
 Collected collect(const std::filesystem::path& folder, const CollectLimits& limits);
 
-// Removes every file of the cache, but temporary files of the last hour and locks that are held:
-// somebody is at work there.
+// Removes every file of the cache except temporary files of the last hour and held locks: a process
+// may be using those.
 Collected clear_cache(const std::filesystem::path& folder);
 
 }  // namespace vqgen

@@ -1,4 +1,4 @@
-// A place where artifacts are looked for: a folder of files, or a pack of many in one file.
+// A place to look for artifacts: a folder of files, or a pack of many in one file.
 #pragma once
 
 #include <array>
@@ -13,25 +13,25 @@
 
 namespace vqgen {
 
-// One stored artifact, as a list tells of it.
+// One stored artifact, as lists show it.
 struct StoredEntry {
   std::string digest;  // of its key, 64 hex digits
   std::uint64_t bytes = 0;
-  std::int64_t used_s = 0;  // when it was made or last used, seconds since 1970; of a pack, its own
+  std::int64_t used_s = 0;  // last made or used, seconds since 1970; the pack's own in a pack
 };
 
-// Which file was read, and in what state: device, inode, bytes, and when it was changed, in seconds
-// and nanoseconds.
+// Identifies the file that was read, and its state: device, inode, bytes, and the time of its last
+// change in seconds and nanoseconds.
 using FileStamp = std::array<std::int64_t, 5>;
 
 struct EntryBytes {
   std::vector<std::byte> bytes = {};
-  // Refused by the system, or others can change it: no bytes, and no damage that is known.
+  // The system refuses the entry, or others can change it: no bytes, and no known damage.
   bool unreadable = false;
   FileStamp stamp = {};  // of a folder's file
 };
 
-// A place of a layer that cannot be read or removed, or where something else stands.
+// A place of a layer that cannot be read or removed, or that holds an entry of the wrong type.
 struct CacheFault {
   std::filesystem::path path;
   std::string why;  // with the remedy
@@ -48,8 +48,8 @@ class ArtifactLayer {
   virtual ~ArtifactLayer() = default;
   virtual const std::filesystem::path& path() const = 0;
 
-  // The bytes of an entry, no more than the first `max_bytes` of them, unverified; nullopt where
-  // there is none, and no bytes where there are fewer than it is said to have.
+  // The bytes of an entry, at most the first `max_bytes`, unverified. Returns nullopt if there is
+  // no entry, and no bytes if the file is shorter than stated.
   static constexpr std::uint64_t kWhole = std::numeric_limits<std::uint64_t>::max();
   virtual std::optional<EntryBytes> read(std::string_view digest,
                                          std::uint64_t max_bytes = kWhole) const = 0;

@@ -99,7 +99,7 @@ std::optional<EntryBytes> PackLayer::read(std::string_view digest, std::uint64_t
   try {
     file_.read(record.offset, entry.bytes);
   } catch (const FileError& error) {
-    entry.unreadable = error.code() != EIO;  // as of a file that has become too short
+    entry.unreadable = error.code() != EIO;  // as for a file that has become too short
     entry.bytes.clear();
   }
   return entry;

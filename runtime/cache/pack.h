@@ -19,7 +19,7 @@ namespace vqgen {
 
 class PackLayer final : public ArtifactLayer {
  public:
-  // Opens the pack and keeps it open. Error(bad_input) where it cannot be read or its index is
+  // Opens the pack and keeps it open. Throws Error(bad_input) if it cannot be read or its index is
   // damaged.
   explicit PackLayer(std::filesystem::path path);
 
@@ -41,7 +41,7 @@ class PackLayer final : public ArtifactLayer {
   std::map<std::string, Record, std::less<>> index_;  // by digest
 };
 
-// The bytes of a pack of these files, by digest. Equal entries give equal bytes.
+// The bytes of a pack of these files, ordered by digest. Equal entries give equal bytes.
 std::vector<std::byte> encode_pack(const std::map<std::string, std::vector<std::byte>>& entries);
 
 }  // namespace vqgen

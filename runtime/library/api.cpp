@@ -1,4 +1,4 @@
-// The C functions but for launches: handles, and exceptions made statuses.
+// The C functions except launches: handles, and exceptions turned into statuses.
 #include <cstring>
 
 #include "core/json/json.h"
@@ -105,7 +105,7 @@ vqgen_status vqgen_prefetch(vqgen_runtime* runtime, const char* const* configs, 
     if (threads < 1 || threads > 256) {
       return fail(VQGEN_BAD_INPUT, "threads of vqgen_prefetch() is not within 1..256");
     }
-    // A status and a line belong to a thread: the lines of the others are taken along.
+    // A status and its line belong to a thread, so the other threads' lines are copied.
     std::vector<vqgen_status> statuses(count, VQGEN_OK);
     std::vector<std::string> lines(count);
     vqgen::in_parallel(count, threads, [&](std::size_t i) {

@@ -8,7 +8,7 @@ namespace {
 
 vqgen::CodeLayout of(vqgen_layout layout) { return {layout.rows, layout.words}; }
 
-// A negative number of words is none that any codes have, as a span could not tell.
+// A negative number of words fits no codes; a span could not represent it.
 std::size_t count(std::int64_t words) { return static_cast<std::size_t>(words < 0 ? 0 : words); }
 
 }  // namespace

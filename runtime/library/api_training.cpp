@@ -16,7 +16,7 @@ namespace {
 using vqgen::Error;
 using vqgen::ErrorKind;
 
-// Sub-vectors of each unit. Error for what no memory has.
+// Sub-vectors per unit. Throws Error for sizes that no memory holds.
 vqgen::BookShape shape_of(const vqgen_training_args& args, const vqgen::VqFormat& format) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   const auto within = [](std::int64_t size) { return size >= 1 && size <= kMost; };
@@ -35,8 +35,7 @@ vqgen::BookShape shape_of(const vqgen_training_args& args, const vqgen::VqFormat
   return shape;
 }
 
-// Vectors that were not transformed would be trained on without a word, and lose half as much
-// again.
+// Training on vectors that were not transformed would succeed silently and lose half as much again.
 void require_no_transforms(const vqgen::VqFormat& format) {
   std::string names, off;
   for (const auto& [name, on] :

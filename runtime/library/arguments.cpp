@@ -35,9 +35,9 @@ void describe(Json& list, const Array<Op, H, D, S>& each, const Op& op,
   add(list, each.name + behind, type_of(each.about.content(op), op), each.about.shape(op));
 }
 
-// Codes, codebooks and scales; the elements of codebooks are told of keys in parts, which have
-// those of all parts in a row. Codes that are not stored row after row are an array of their groups
-// and runs.
+// Describes codes, codebooks and scales. Keys in parts have the codebooks of all parts in one
+// array, which has a count of elements alone. Codes in a grouped layout are an array of groups and
+// runs.
 template <class Op, class H, class D, class F, class P>
 void describe(Json& list, const Tensor<Op, H, D, F, P>& each, const Op& op) {
   const VqFormat& format = op.*each.format;
@@ -109,7 +109,7 @@ void add_slots(Json& list, const Tensor<Op, H, D, F, P>& each, const Args& args)
   add_one(".scales", &tensor.scales, {.shape = nullptr, .taken = [](const Op&) { return false; }});
 }
 
-// Their pointers stand in arrays of the caller's: without an offset.
+// The parts' pointers are in arrays of the caller, so they have no offset in the struct.
 template <class Op, class G, class... Arrays, class Args>
 void add_slots(Json& list, const Parts<Op, G, Arrays...>& parts, const Args&) {
   for (int i = 0; i < vq::kMostParts; ++i) {

@@ -6,7 +6,7 @@
 
 namespace vqgen::library {
 
-// Those that this problem takes: name, type, and shape of the largest call.
+// The arguments that this problem takes: name, type, and shape of the largest call.
 Json described_arguments(const Problem& problem);
 
 }  // namespace vqgen::library

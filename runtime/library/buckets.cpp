@@ -6,7 +6,7 @@
 namespace vqgen::library {
 namespace {
 
-// Descending, the problem's own first.
+// The sizes in descending order, the problem's own first.
 std::vector<std::int64_t> sizes_of(const Problem& problem) {
   const std::int64_t own = size_of(problem);
   const SizeSteps steps =

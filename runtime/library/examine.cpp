@@ -14,9 +14,9 @@ struct PagedRows {
   int in_group;        // rows
 };
 
-// Of keys or of values. Kernels count bytes of a page, and from page to page, in 32 bits. Groups of
-// contiguous rows follow each other without a gap, so that no access needs more than they keep of
-// the alignment; rows of a group stand within it.
+// Judges the page strides of keys or values. Kernels count bytes within and between pages in 32
+// bits. Groups of contiguous rows have no gap between them, so no access needs more alignment than
+// a group's size keeps; the rows of a group are within it.
 void examine_strides(FirstFault& fault, const char* const (&names)[3],
                      const vqgen_page_strides& strides, std::int64_t kv_heads, int page_tokens,
                      const Demands& demands, const PagedRows& rows, const vqgen_pages& pages) {
@@ -94,7 +94,7 @@ struct Stride {
   std::int64_t stride, count;
 };
 
-// What is written at two strides, `span` of their units each time, has each place once.
+// Two strides that are written, `span` of their units each time, must reach no place twice.
 void examine_written(FirstFault& fault, Stride a, Stride b, std::int64_t span, const char* line) {
   if (a.count > 1 && (b.count <= 1 || a.stride > b.stride)) std::swap(a, b);
   if (a.count > 1) {
@@ -105,7 +105,7 @@ void examine_written(FirstFault& fault, Stride a, Stride b, std::int64_t span, c
   }
 }
 
-// An append's cache, where sequences and heads that overlap would overwrite each other.
+// Sequences and heads of an append's cache must not overlap: they would overwrite each other.
 void examine_written_cache(FirstFault& fault, const KvAppend& op, const vqgen_append_args& args) {
   const AppendShape& shape = op.shape;
   const auto span = [&](const PagedRows& rows) {
@@ -137,7 +137,7 @@ void examine_written_cache(FirstFault& fault, const KvAppend& op, const vqgen_ap
 void examine_together(FirstFault& fault, const AttentionDecode& op, const Demands& demands,
                       const vqgen_attention_args& args) {
   examine_cache(fault, op, demands, args);
-  // Both or none.
+  // The caller gives both or neither.
   fault.present("new_keys", args.new_keys, 0, args.new_values != nullptr);
   fault.present("new_values", args.new_values, 0, args.new_keys != nullptr);
   // Written so that NaN fails.

@@ -1,4 +1,4 @@
-// What a launch asks of its arguments, judged without touching what they point to: presence,
+// What a launch requires of its arguments, judged without touching what they point to: presence,
 // alignment, strides. No allocation, no lock, no string.
 #pragma once
 
@@ -16,7 +16,7 @@ struct Workspace {
   std::size_t bytes = 0;
 };
 
-// Looks at arguments one after the other and keeps the first fault.
+// Judges arguments one after the other and keeps the first fault.
 class FirstFault {
  public:
   void present(const char* name, const void* pointer, std::uintptr_t mask, bool wanted = true) {
@@ -41,7 +41,7 @@ class FirstFault {
                               "is not a multiple of the alignment; pad what it spans");
     }
   }
-  // Of `count` things that are told apart by it alone: 0 would be the first one for all.
+  // A stride that alone separates `count` things must not be 0, which would make them one.
   void apart(const char* name, std::int64_t stride, std::int64_t count, bool wanted = true) {
     if (status_ != VQGEN_OK || !wanted || stride != 0 || count <= 1) return;
     status_ = fail_argument(VQGEN_BAD_INPUT, name,
@@ -71,7 +71,7 @@ class FirstFault {
   vqgen_status status_ = VQGEN_OK;
 };
 
-// Bytes that an address is a multiple of, as a mask.
+// The bytes that an address must be a multiple of, as a mask.
 template <class Op>
 std::uintptr_t mask_of(const About<Op>& about, const Op& op, const Demands& demands) {
   switch (about.aligned) {
@@ -124,7 +124,7 @@ void examine(FirstFault& fault, const Parts<Op, G, Arrays...>& parts, const Op& 
   std::apply([&](const auto&... each) { (list(each), ...); }, parts.arrays);
 }
 
-// What an op asks of its arguments together.
+// What an op requires of its arguments together.
 void examine_together(FirstFault& fault, const AttentionDecode& op, const Demands& demands,
                       const vqgen_attention_args& args);
 void examine_together(FirstFault& fault, const KvAppend& op, const Demands& demands,

@@ -16,7 +16,7 @@ vqgen_status refuse(fmt::format_string<Values...> text, Values&&... values) {
   return fail(VQGEN_BAD_INPUT, fmt::format(text, std::forward<Values>(values)...).c_str());
 }
 
-// `count` integers from number `first` of an array on, which may be read then.
+// Whether `count` integers of an array, from number `first` on, are in memory that may be read.
 vqgen_status judge_array(const Backend& backend, const char* name, const std::int32_t* array,
                          std::int64_t first, std::int64_t count) {
   const std::uintptr_t begin =
@@ -30,7 +30,7 @@ vqgen_status judge_array(const Backend& backend, const char* name, const std::in
       name, first, first + count - 1, *why);
 }
 
-// Those of a cache that is read.
+// The arrays of counts of a cache that is read.
 template <class Shape, class Args>
 vqgen_status judge_counts(const Backend& backend, const Shape& shape, const Args& args) {
   auto status = judge_array(backend, "lengths", args.lengths, 0, shape.batch);
@@ -75,8 +75,8 @@ vqgen_status judge_pages(const Backend& backend, const Shape& shape, const Args&
                    [](std::int64_t, std::int32_t) { return VQGEN_OK; });
 }
 
-// The raw slots of sequence b that a call reads; the first of `queries` tokens that are in the
-// cache reads the window's further back than the last.
+// The raw slots of sequence b that a call reads. The first of `queries` tokens in the cache reads
+// further back in the window than the last.
 template <class Shape, class Args>
 vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int queries) {
   if (args.lengths[b] < 0) {
@@ -194,7 +194,7 @@ vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
           "each {} tokens a page of their own",
           page, b, column, b, before - table, shape.page_tokens);
     };
-    // Of batches those that the call fills.
+    // The call writes the codes of the flush blocks that it fills.
     const std::int64_t end = std::min(position + count, args.tokens);
     const auto status =
         each_page(backend, args.pages, shape.page_tokens, b,

@@ -1,5 +1,5 @@
-// What the host backend finds in the integers of a launch, whose memory it can read, before a
-// kernel goes by them: lengths, windows, sinks, block tables, and rows of experts.
+// The host backend checks the integers of a launch, whose memory it can read, before a kernel uses
+// them: lengths, windows, sinks, block tables, and rows of experts.
 #pragma once
 
 #include <vqgen/vqgen.h>
@@ -9,18 +9,15 @@
 
 namespace vqgen::library {
 
-// VQGEN_OK, or VQGEN_BAD_INPUT with a line that names the integer, or the array:
-//   - arrays that are not, or not whole, in the backend's memory; of a block table only the rows of
-//     sequences that have tokens, as far as these go;
-//   - an entry of a block table that is no page's where a sequence has tokens;
-//   - of an append a page that two sequences write to, or one that holds other tokens of the
-//     sequence that writes to it;
-//   - a length that is negative, or of an attention more than `tokens` with the query tokens that
-//     come with their keys;
-//   - windows and sinks that are negative, or reach slots which other tokens have;
+// Returns VQGEN_OK, or VQGEN_BAD_INPUT with a line that names the integer or the array:
+//
+//   - arrays that are not wholly in the backend's memory (of a block table, the used rows);
+//   - an entry of a block table that is not a page although the sequence has tokens there;
+//   - an append's page that two sequences write, or that holds other tokens of its sequence;
+//   - a negative length, or one above `tokens`, counting query tokens that bring their keys;
+//   - windows and sinks that are negative, or reach slots that other tokens have;
 //   - rows of query tokens that descend, or begin before the first;
-//   - of grouped products offsets that descend or leave the rows of the call, and an expert with
-//     more rows than the config's.
+//   - expert offsets that descend or leave the call's rows, and experts with too many rows.
 vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
                             const vqgen_attention_args& args);
 vqgen_status judge_integers(const Backend& backend, const DequantizeShape& shape,

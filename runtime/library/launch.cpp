@@ -1,6 +1,6 @@
-// The C functions of an op: what it says of itself, and its launches: the bucket by a scan,
-// arguments judged without touching what they point to, and the kernels in order on the caller's
-// stream. No allocation, no lock, no string.
+// The C functions of an op: its description and its launches. A launch finds its bucket by a scan,
+// judges arguments without touching what they point to, and enqueues the kernels in order on the
+// caller's stream. No allocation, no lock, no string.
 #include "runtime/library/examine.h"
 #include "runtime/library/host_integers.h"
 #include "runtime/library/last_error.h"
@@ -10,7 +10,7 @@
 namespace vqgen::library {
 namespace {
 
-// vq::QuantizedArgs, or vq::EncodedArgs, whose codes are written.
+// Fills vq::QuantizedArgs, or vq::EncodedArgs, whose codes are written.
 template <class Args>
 Args tensor_args(const vqgen_quantized& given) {
   return {static_cast<vq::u32*>(const_cast<void*>(given.codes)),
@@ -23,7 +23,7 @@ Args tensor_args(const vqgen_quantized& given) {
           0};
 }
 
-// One argument of the C struct in the device struct.
+// Copies one argument of the C struct into the device struct.
 template <class Op, class H, class D, class S, class Call, class Args>
 void set(const Array<Op, H, D, S>& each, Call& call, const Args& args, const Op&) {
   if constexpr (!std::is_same_v<D, None>) {
@@ -82,7 +82,7 @@ void set_workspace(Args& call, const Op& op, const Record& record, const Bucket&
       {counters, workspace.pointer, bucket.own_bytes, bucket.basis_bytes, bucket.handed_bytes});
 }
 
-// The op of a record, null where it is another's; of Linear either product.
+// The op of a record; null if the record is for another op. Linear matches gemv and gemm.
 template <class Op>
 const Op* own(const Problem& problem) {
   return std::visit(
@@ -98,7 +98,7 @@ vqgen_status wrong_op(const Problem& problem) {
       []<class Op>(const Op&) { return fail(VQGEN_BAD_INPUT, OpTraits<Op>::kLaunch); }, problem);
 }
 
-// A status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
+// Returns a status with its line kept (last_error.h). Throws what LoadedKernel::enqueue() throws.
 template <class Op>
 vqgen_status launch(const Record& record, const typename OpTraits<Op>::HostArgs& args,
                     Workspace workspace, void* stream) {
@@ -152,7 +152,7 @@ vqgen_status guarded_launch(const vqgen_op* op, const typename OpTraits<Op>::Hos
   });
 }
 
-// The bucket that `count` takes; null where none does.
+// The bucket that serves `count`; null if none does.
 const Bucket* bucket_of(const vqgen_op* op, int64_t count) {
   if (op == nullptr || count < 0) return nullptr;
   const auto& buckets = op->record->current().buckets;
@@ -178,7 +178,7 @@ size_t vqgen_op_workspace_bytes(const vqgen_op* op) {
 size_t vqgen_op_workspace_bytes_for(const vqgen_op* op, int64_t count) {
   const Bucket* bucket = bucket_of(op, count);
   if (bucket == nullptr) return 0;
-  // What takes over from a baseline may need more at any moment.
+  // The record that replaces a baseline may need more, and may replace it at any moment.
   return op->record->baseline ? op->record->workspace_bytes : bucket->workspace_bytes;
 }
 

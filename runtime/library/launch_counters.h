@@ -1,8 +1,7 @@
-// Counters of launches whose last block merges: memory of the library's, since what a caller's
-// workspace holds is never trusted.
-//
-// Launches that share a workspace do not overlap, and each leaves its counters at zero. So an
-// address of a workspace has counters of its own, which are zeroed once.
+// Counters of launches whose last block merges. They are in the library's memory, since the
+// contents of a caller's workspace are never trusted. Launches that share a workspace do not
+// overlap, and each leaves its counters at zero, so each workspace address has counters that are
+// zeroed once.
 #pragma once
 
 #include <array>
@@ -16,18 +15,18 @@
 
 namespace vqgen::library {
 
-// Thread-safe. Launches that were given counters are done before it goes.
+// Thread-safe. Launches that were given counters must finish before this is destroyed.
 class LaunchCounters {
  public:
   explicit LaunchCounters(std::shared_ptr<Backend> backend) : backend_(std::move(backend)) {}
   LaunchCounters(const LaunchCounters&) = delete;
   LaunchCounters& operator=(const LaunchCounters&) = delete;
 
-  // Makes room for the counters of a new workspace, of any plan. Error(device).
+  // Makes room for the counters of a new workspace, of any plan. Throws Error(device).
   void reserve();
 
   // `bytes` of counters for launches with this workspace, at most vq::kCounterBytes. Only the first
-  // call with a workspace takes a lock; it allocates where no room is left. Error(device).
+  // call with a workspace takes a lock; it allocates if no room is left. Throws Error(device).
   void* of(const void* workspace, std::size_t bytes);
 
  private:

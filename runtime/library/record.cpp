@@ -10,7 +10,7 @@
 namespace vqgen::library {
 namespace {
 
-// Of addresses that are multiples of a power of two of bytes.
+// The mask that addresses aligned to `bytes`, a power of two, leave zero.
 std::uintptr_t mask_of(int bytes) { return static_cast<std::uintptr_t>(bytes - 1); }
 
 Demands demands_of(const vq::CallShape& shape) {
@@ -26,7 +26,7 @@ bool merges_by_last_block(const Plan& plan) {
       plan);
 }
 
-// As prepare() makes it, but that a plan which no access_counts can change is not looked for again.
+// Does what prepare() does, but keeps the bucket's plan if no access_counts can change it.
 Prepared prepared(const Maker& maker, const Backend& compiler, const BucketPlan& wanted) {
   if (wanted.config.access_counts) {
     return prepare(wanted.config, maker.gpu, compiler, maker.cache, maker.plan);
@@ -77,7 +77,7 @@ Json bucket_json(const Bucket& bucket) {
           {"provenance", bucket.from_disk ? "disk" : "compiled"}};
 }
 
-// Record::description: as JSON, for people and for what they build on it.
+// Makes Record::description: JSON, for people and for the code that they build on it.
 std::string describe(const Record& record, const Maker& maker) {
   const Problem& problem = record.buckets.back().config.problem;
   Json json;
@@ -106,7 +106,7 @@ std::string describe(const Record& record, const Maker& maker) {
 
 }  // namespace
 
-// Paths and messages may hold bytes that are no UTF-8.
+// Paths and messages may hold bytes that are not UTF-8.
 std::string dump_description(const Json& json) { return json_text(json, 2); }
 
 const char* Record::told() const {
@@ -127,7 +127,7 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
   record->counters = maker.counters;
   record->key = std::move(key);
   record->buckets.resize(plans.size());
-  // The largest first: where nothing can be compiled, it says so before anything is.
+  // The largest first: if nothing can be compiled, it says so before anything is.
   in_parallel(plans.size(), maker.threads, [&](std::size_t turn) {
     if (maker.stop.stop_requested()) {
       throw Error(ErrorKind::device,
@@ -137,8 +137,8 @@ std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler,
     record->buckets[index] = make_bucket(maker, compiler, plans[index]);
   });
   record->baseline = !wanted.empty();
-  // The sizes of a baseline are among the wanted ones, so all that a wanted kernel will take over
-  // is one bucket's.
+  // A wanted kernel takes over sizes of one bucket of the baseline, which must require what it
+  // will.
   for (const BucketPlan& later : wanted) {
     const vq::CallShape shape = call_shape(later.plan, later.config.problem);
     const Demands demands = demands_of(shape);

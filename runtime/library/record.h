@@ -1,5 +1,5 @@
-// Record: a prepared op, immutable once it is shared. All that a launch needs was worked out when
-// it was made: which kernel serves which size, its workspace, and what its pointers must be.
+// Record: a prepared op, immutable once it is shared. It holds all that a launch needs: which
+// kernel serves which size, its workspace, and what its pointers must be.
 #pragma once
 
 #include <atomic>
@@ -15,36 +15,33 @@
 
 namespace vqgen::library {
 
-// Rows or tokens that change within an op: the few sizes that kernels are made for, so that a
-// launch finds its own by a scan. Tokens only change the plan, never what it does: sizes grow
-// fourfold, and of an attention those with one plan are one; the grid of a kv_dequantize grows with
-// them. Rows are part of the text: powers of two. How many an expert has is the device's to know,
-// so that grouped products have one size.
+// An op whose rows or tokens vary gets kernels for a few sizes, which a launch finds by a scan.
+// Tokens change only the plan: sizes grow fourfold, and attention sizes with one plan are one. Rows
+// are part of the text: powers of two. Only the device knows an expert's rows: one size.
 
-// Tokens of an attention or a kv_dequantize, rows of a product, of all experts together, tokens
-// that the cache of a kv_append has room for: which change neither its plan nor its text, so that
-// it has one bucket; rows of an attention_merge, which has one likewise.
+// The tokens of an attention or kv_dequantize, the rows of a GEMM over all experts or of an
+// attention_merge, or the tokens that a kv_append's cache has room for. The last two change neither
+// plan nor text, so those ops have one bucket.
 std::int64_t size_of(const Problem& problem);
 
-// The problem with another size, 1 or more and no more than its own. A gemm of one row is a gemv.
+// The problem with another size, from 1 to its own. A gemm of one row is a gemv.
 Problem resized(Problem problem, std::int64_t size);
 
 struct BucketPlan {
-  std::int64_t most = 0;  // tokens, of kv_append those that the cache has room for, or rows
-  Config config;          // of that size
+  std::int64_t most = 0;  // tokens (for kv_append, the cache's room), or rows
+  Config config;          // for that size
   Plan plan;
   PlanSource from = {};
 };
 
-// The `max_buckets` largest sizes with their plans, ascending; the last is the config's own. Sizes
-// that the GPU cannot do with the fields that the config fixes are left to the next larger one.
-// Error(infeasible) where the config's own cannot be done. With buckets of another config of the
-// same problem, `like`, those sizes are taken by the same rules.
+// Plans for the `max_buckets` largest sizes, ascending; the last is the config's own. A size that
+// the GPU cannot do with the config's fixed fields is left to the next larger one. `like` (buckets
+// of the same problem) gives the sizes. Throws Error(infeasible) if the config's own size fails.
 std::vector<BucketPlan> plan_buckets(const Config& config, const GpuSpec& gpu, int max_buckets,
                                      const PlanOptions& options = {},
                                      std::span<const BucketPlan> like = {});
 
-// The index of the least bucket for `size` in ascending buckets; their number where none is.
+// The index of the smallest bucket for `size` in ascending buckets; their count if none serves it.
 template <class Buckets>
 std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
   std::size_t index = 0;
@@ -52,12 +49,11 @@ std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
   return index;
 }
 
-// What the launch of one kernel asks of its arguments; alignments in bytes, as masks.
+// What the launch of one kernel requires of its arguments; alignments in bytes, as masks.
 struct Demands {
   bool readable = false;          // device memory is the host's
-  std::uintptr_t codes_mask = 3;  // of codes, and of their strides in bytes
-  // Of raw tokens, of x, of what kv_dequantize writes, and of what attention_merge reads and
-  // writes.
+  std::uintptr_t codes_mask = 3;  // codes, and their strides in bytes
+  // Raw tokens, x, the outputs of kv_dequantize, and all tensors of attention_merge.
   std::uintptr_t elements_mask = 1;
 };
 
@@ -79,18 +75,19 @@ struct Record {
   std::shared_ptr<LaunchCounters> counters;
   std::string key;
   std::vector<Bucket> buckets;      // ascending
-  std::size_t workspace_bytes = 0;  // the most of any, of a later record too
+  std::size_t workspace_bytes = 0;  // the largest of any bucket, of a later record too
   std::string description;          // JSON
 
-  // Of a baseline: the wanted plan once it is there, owned by `better`, which one thread sets once.
+  // For a baseline: the record of the wanted plan once it is made. `better` owns it; one thread
+  // sets it.
   bool baseline = false;
   mutable std::atomic<const Record*> now{nullptr};
   mutable std::shared_ptr<const Record> better;
-  // The description with why there will be none, set once and likewise.
+  // The description that says why there will be none; one thread sets it once.
   mutable std::atomic<const std::string*> failed{nullptr};
   mutable std::string without_better;
 
-  // What a launch takes.
+  // The record that a launch uses.
   const Record& current() const {
     const Record* const other = now.load(std::memory_order_acquire);
     return other != nullptr ? *other : *this;
@@ -105,21 +102,20 @@ struct Maker {
   std::shared_ptr<LaunchCounters> counters;
   ArtifactCache* cache = nullptr;  // may be null
   GpuSpec gpu;
-  int threads = 1;        // that compile buckets at once
+  int threads = 1;        // compile buckets at once
   PlanOptions plan = {};  // its tables may be null, and outlive it
   std::mutex* load = nullptr;
-  std::stop_token stop = {};  // after which no further bucket is begun
+  std::stop_token stop = {};  // once requested, no further bucket is begun
 };
 
-// Compiles with `compiler`, which is the maker's backend or stands for it, and loads. With plans
-// that are `wanted` in its stead the record is their baseline: it asks for the workspace and
-// alignment that they will. Error(device) once it is to stop. Throws what prepare() and load()
-// throw.
+// Compiles with `compiler`, the maker's backend or a stand-in, and loads. With `wanted` plans the
+// record is their baseline: it requires the workspace and alignment that they will. Throws
+// Error(device) if `stop` is requested, and what prepare() and load() throw.
 std::shared_ptr<Record> make_record(const Maker& maker, const Backend& compiler, std::string key,
                                     std::span<const BucketPlan> plans,
                                     std::span<const BucketPlan> wanted = {});
 
-// A description that was changed, as text.
+// A changed description, as text.
 std::string dump_description(const Json& json);
 
 }  // namespace vqgen::library

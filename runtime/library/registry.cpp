@@ -11,12 +11,12 @@
 namespace vqgen::library {
 namespace {
 
-// Texts that are remembered; beyond that, ops are found by their key alone.
+// The most texts that are remembered; beyond that, ops are found by their key alone.
 constexpr std::size_t kMostTexts = 4096;
 
-// A compiler that refuses, for prepare() to find out whether the cache holds all that an op takes.
-// Of the backend's identity, so that keys agree; must not outlive it. Its compile() throws and is
-// remembered.
+// A compiler that refuses, by which prepare() finds out whether the cache holds all that an op
+// takes. It has the identity of `backend`, which must outlive it, so that keys agree. Its compile()
+// throws, and missed() remembers that.
 class CacheOnly final : public NoDevice {
  public:
   explicit CacheOnly(const Backend& backend) : backend_(backend) {}
@@ -111,7 +111,7 @@ Outcome Registry::find_or_make(std::string_view seen, std::string_view text,
     }
   }
   if (!mine) {
-    // Another thread may have to load before this one can go on.
+    // Releases the lock: another thread may have to load before this one can go on.
     if (capturing && making.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       return {nullptr, {}, Refusal::capturing};
     }

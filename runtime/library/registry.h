@@ -1,6 +1,6 @@
-// Registry: the ops of one runtime. A config that was seen before is found by its text, under a
-// shared lock, with no parsing, disk or driver; another text of the same problem and plan by the
-// spec key. A new one is made once, however many threads ask: the first makes it, the others wait.
+// Registry: the ops of one runtime. A known config is found by its text, under a shared lock,
+// without parsing, disk or driver; another text of the same problem and plan by the spec key. If
+// several threads ask for a new one, the first makes it and the others wait.
 #pragma once
 
 #include <vqgen/vqgen.h>
@@ -31,12 +31,12 @@ struct Outcome {
 struct RegistryOptions {
   MissPolicy miss = MissPolicy::compile;
   int max_buckets = 16;                            // one for each size of a gemm of 256 rows
-  int threads = 1;                                 // that compile the buckets of one op
+  int threads = 1;                                 // compile the buckets of one op
   std::optional<GpuSpec> gpu = {};                 // nullopt: the config's, else default_gpu()
-  std::shared_ptr<const TunedTables> tables = {};  // null: none are asked
+  std::shared_ptr<const TunedTables> tables = {};  // null: no tables are asked
 };
 
-// Canonical problem, fixed fields of the plan, access_counts file, GPU and backend.
+// Canonical problem, the plan's fixed fields, access_counts file, GPU and backend.
 std::string spec_key(const Config& config, const GpuSpec& gpu, std::string_view backend);
 
 // Thread-safe.
@@ -48,25 +48,26 @@ class Registry {
   Registry& operator=(const Registry&) = delete;
   ~Registry();  // waits for the kernel that is compiled in the background, and starts no other
 
-  // `source` names the text in messages. A stream that is not null must not be capturing where the
-  // op is new. `threads` compile its buckets; 0: as the options say. Throws Error.
+  // `source` names the text in messages. A stream that is not null must not be capturing if the op
+  // is new. `threads` compile its buckets; 0: as the options say. Throws Error.
   Outcome prepare(std::string_view text, const std::string& source, void* stream = nullptr,
                   int threads = 0) {
     return find_or_make(text, text, source, stream, threads);
   }
-  // The same of a file, which is read.
+  // Reads a file and prepares its text.
   Outcome prepare_file(const std::string& path, void* stream);
 
   void freeze() { frozen_ = true; }
 
-  // The plans that sizes from `least` to `most` reach. Error(bad_input) for a range that is none.
+  // The plans that sizes from `least` to `most` reach. Throws Error(bad_input) for an invalid
+  // range.
   std::vector<BucketPlan> enumerate(std::string_view text, std::int64_t least,
                                     std::int64_t most) const;
 
   Backend& backend() { return *backend_; }
   ArtifactCache* cache() { return cache_.get(); }
 
-  // Held over a training: launches of Backend::launch() are of one thread.
+  // Held during a training, since Backend::launch() must be called by one thread at a time.
   std::mutex one_training;
 
  private:
@@ -104,13 +105,13 @@ class Registry {
   std::jthread worker_;  // started with the first task
 };
 
-// What a runtime is made of. From the options that a program gave and the environment.
-// Error(bad_input) where options are none; Error(device) where there is no such device.
+// What a runtime is made of, from the program's options and the environment. Throws
+// Error(bad_input) for invalid options and Error(device) if there is no such device.
 std::unique_ptr<Registry> make_registry(const vqgen_options& options);
 
 }  // namespace vqgen::library
 
-// What the opaque handles of vqgen.h hold.
+// The contents of the opaque handles of vqgen.h.
 struct vqgen_runtime {
   std::unique_ptr<vqgen::library::Registry> registry;
 };

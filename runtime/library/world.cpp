@@ -1,5 +1,5 @@
-// What a runtime is made of: the library's edge to the world, as cli/ is the tool's, and the one
-// place of it that reads the environment.
+// What a runtime is made of. This is the library's edge to the world, as cli/ is the tool's, and
+// its only place that reads the environment.
 #include <fmt/format.h>
 
 #include "runtime/backend/cuda/cuda_backend.h"
@@ -20,7 +20,7 @@ void require_range(const char* name, std::int32_t value, int least, int most) {
               fmt::format("vqgen_options: {} is {}, not within {}..{}", name, value, least, most));
 }
 
-// A folder that is given takes the place of the one that the environment names, and of no more.
+// A given folder replaces the one that the environment names, and nothing else.
 std::unique_ptr<ArtifactCache> make_cache(const char* given) {
   CacheEnvironment environment = read_cache_environment();
   const bool unwritten = given != nullptr && *given == '\0';

@@ -1,4 +1,4 @@
-// An argument of an op, declared once: the check of the C struct, the device struct, the op's
+// Declares an argument of an op once: the check of the C struct, the device struct, the op's
 // description, bindings and uploads of test data follow from it.
 #pragma once
 
@@ -21,20 +21,20 @@ using Extents = std::vector<std::int64_t>;
 // own: the op's dtype.
 enum class Content { own, f32, i32, i8 };
 
-// What all arguments have, by name where they are declared.
+// The properties of all arguments, named where they are declared.
 template <class Op>
 struct About {
-  Extents (*shape)(const Op&);  // of the largest call; 0 where the caller chooses
+  Extents (*shape)(const Op&);  // in the largest call; 0 if the caller chooses
   Content (*content)(const Op&) = [](const Op&) { return Content::own; };
   Aligned aligned = Aligned::word;
   bool (*taken)(const Op&) = nullptr;  // null: by every config
-  const char* refused = nullptr;  // what is said where it is given and not taken; null: nothing
-  bool optional = false;          // null means something
+  const char* refused = nullptr;       // message if it is given but not taken; null: none
+  bool optional = false;               // null is valid
   bool written = false;
-  int free = -1;                    // the dimension whose size is the call's,
-  int least = 1;                    // from this on; with 0 it may be null there
-  const char* free_with = nullptr;  // only where the op takes this other argument
-  int strided = 0;                  // leading dimensions that may lie apart
+  int free = -1;                    // the dimension whose size is the call's, or -1
+  int least = 1;                    // its least size; with 0 the pointer may be null then
+  const char* free_with = nullptr;  // only if the op takes this other argument
+  int strided = 0;                  // leading dimensions that may have strides
 };
 
 template <class Op>
@@ -44,8 +44,8 @@ constexpr auto f32 = [](const Op&) { return Content::f32; };
 
 struct None {};
 
-// An array. `host`, `device` and `data` name its member in the C struct, in the device struct, and
-// in the op's data where an upload is all that it needs; None where there is none.
+// An array. `host` and `device` name its member in the C struct and in the device struct; `data`
+// names its member in the op's data if uploading is all that it needs. None means no member.
 template <class Op, class Host, class Device, class Data>
 struct Array {
   const char* name;
@@ -55,12 +55,12 @@ struct Array {
   About<Op> about;
 };
 
-// Rows of codes and what they are decoded by.
+// Rows of codes and the codebooks that decode them.
 struct StoredTensor {
-  Extents rows;               // all but the words of a row
-  std::int64_t columns;       // numbers of a row
-  std::int64_t units;         // of codebooks
-  std::int64_t elements = 0;  // of the codebooks of keys in parts
+  Extents rows;               // all dimensions but the words of a row
+  std::int64_t columns;       // numbers per row
+  std::int64_t units;         // codebook sets
+  std::int64_t elements = 0;  // in the codebooks of keys in parts
 };
 
 // A quantized tensor: `format` is its member in the op, `pages` that in vqgen_pages, or None.
@@ -72,11 +72,11 @@ struct Tensor {
   Format format;
   Pages pages;
   StoredTensor (*stored)(const Op&);
-  bool written = false;  // its codes
+  bool written = false;  // the op writes its codes
 };
 
-// As many of each array as an op has parts, whose members are arrays of pointers, in the C struct
-// in host memory. `given` is its count there.
+// Arrays of which an op has one per part: arrays of pointers, in host memory, in the C struct.
+// `given` is the struct's count of parts.
 template <class Op, class Given, class... Arrays>
 struct Parts {
   Given given;

@@ -1,4 +1,4 @@
-// What the ops on a KV cache share: its arguments, and its data on a device.
+// What the ops on a KV cache share: arguments, and data on a device.
 #pragma once
 
 #include <vq/args/quantized.h>
@@ -23,7 +23,7 @@ Extents one_a_sequence(const Op& op) {
   return {op.shape.batch};
 }
 
-// Keys, values and raw tokens; `written` by kv_append.
+// Keys, values and raw tokens; kv_append has them `written`.
 template <class Op, class C, class D>
 constexpr auto cache_arguments(bool written) {
   const About<Op> raw{
@@ -79,7 +79,7 @@ constexpr auto cache_arguments(bool written) {
                     Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw}};
 }
 
-// Lengths, windows and sinks of a cache that is read.
+// Lengths, windows and sinks, for ops that read a cache.
 template <class Op, class C, class D>
 constexpr auto count_arguments() {
   return std::tuple{
@@ -95,7 +95,7 @@ constexpr auto count_arguments() {
                       }}}};
 }
 
-// A tensor with all its places.
+// A tensor in all its places.
 template <class Args>
 struct Places {
   using Code = std::remove_pointer_t<decltype(Args::codes)>;
@@ -121,7 +121,7 @@ struct Places {
   }
 };
 
-// All but its codes.
+// Uploads all but its codes.
 template <class Args>
 Places<Args> places_of(const QuantizedTensor& tensor, const Upload& to) {
   return {{},
@@ -131,7 +131,7 @@ Places<Args> places_of(const QuantizedTensor& tensor, const Upload& to) {
           tensor.heads * tensor.head_words()};
 }
 
-// Keys and values of a cache with all their places, raw rows too.
+// Keys, values and raw rows of a cache in all their places.
 template <class Args>
 struct CachePlaces {
   using Raw = std::remove_pointer_t<decltype(Args::raw_keys)>;
@@ -154,8 +154,8 @@ struct CachePlaces {
   }
 };
 
-// A cache, contiguous or in the upload's pool of pages, and the strides of its raw rows. Where its
-// codes are written it is a state (device_data.h), in the order of keys, values and raw ones.
+// Uploads a cache, contiguous or in the upload's pool of pages, with the strides of its raw rows.
+// If its codes are written it is a state (device_data.h), in the order keys, values, raw rows.
 template <class Args, class Op, class Data>
 CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const Upload& to) {
   args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
@@ -201,7 +201,7 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
   return cache;
 }
 
-// The pool of a cache that is read, empty without pages.
+// The pool of a cache that is read; empty without pages.
 template <class Op>
 PagePool pool_of(const Op& op, const AttentionData& data) {
   if (op.shape.page_tokens == 0) return {};
@@ -212,7 +212,7 @@ PagePool pool_of(const Op& op, const AttentionData& data) {
 // A call reads the rows of the sequences' lengths.
 LayerBytes layer_bytes_of(const AttentionData& data);
 
-// Steps of an op whose size is tokens that it reads.
-inline constexpr SizeSteps kTokenSteps{1024, 4};  // below, a plan is not worth a kernel of its own
+// The size steps of an op whose size is the tokens that it reads.
+inline constexpr SizeSteps kTokenSteps{1024, 4};  // below it, a kernel per size gains nothing
 
 }  // namespace vqgen

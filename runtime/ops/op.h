@@ -1,4 +1,4 @@
-// An op is a slice: all that the runtime knows of one stands in its folder here.
+// An op is a slice: everything that the runtime knows about it is in its folder here.
 #pragma once
 
 #include <functional>
@@ -17,18 +17,18 @@
 
 namespace vqgen {
 
-// The judgement of one item: a bundle's, or generated data.
+// The judgement of one item of a bundle, or of generated data.
 struct ItemReport {
   std::string name;
   bool ok = false;
-  double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes; of what
-                           // makes codes, AppendVerdict::excess
-  double max_abs_err = 0;  // of one element
-  double tolerance = 0;    // rel_err allowed
-  std::string why;         // what is wrong, empty where ok
-  std::optional<double> lse_max_abs_err;      // attention: of the log-sum-exp
+  double rel_err = 0;      // ||kernel - reference|| / ||reference||, from the same codes; for
+                           // ops that write codes, AppendVerdict::excess
+  double max_abs_err = 0;  // of one element, absolute
+  double tolerance = 0;    // rel_err that is allowed
+  std::string why;         // what is wrong; empty if ok
+  std::optional<double> lse_max_abs_err;      // attention: error of the log-sum-exp
   std::optional<ScalarErrors> scalar_errors;  // int8_quantize and int8_dequantize
-  std::int64_t clamped = 0;                   // elements likewise, by scales that are too small
+  std::int64_t clamped = 0;                   // elements clamped by scales that are too small
   std::optional<double> rel_err_unquantized;  // against the tensors before quantization
 };
 // `tolerances`: as of compare().
@@ -36,7 +36,7 @@ ItemReport report_of(const Comparison& comparison, DType dtype, double tolerance
 ItemReport report_of(const AttentionResult& reference, const AttentionOutput& output, DType dtype,
                      double tolerances = 1);
 
-// Where the data of a call go: `pool` is empty, the upload's to fill, and lives as long as
+// Where the data of a call go. The upload fills `pool`, which is empty and lives as long as
 // `device`.
 struct Upload {
   DeviceData& device;
@@ -45,31 +45,32 @@ struct Upload {
   const Rotation& rotation;
 };
 
-// Sizes of an op that kernels are made for: from `least` on `factor` times as many, and the
-// config's own; that alone where the factor is 0.
+// Sizes of an op that kernels are made for: `least`, then each `factor` times the previous one, and
+// the config's own. With factor 0, only the config's own.
 struct SizeSteps {
   std::int64_t least = 0;
   int factor = 0;
 };
 
-// Specialised in each op's folder (all of them: ops.h):
+// Each op's folder specialises this (all of them: ops.h):
 //
 //   Data, Output, HostArgs (vqgen/launch.h), DeviceArgs (vq/args/)
-//   kLaunch                 says which C function launches it
-//   arguments()             a tuple of what argument.h has, in the order of calls
+//   kLaunch                 names the C function that launches it
+//   arguments()             a tuple of argument.h's types, in the order of the calls
 //   kSize, kSizeName        the member of HostArgs that picks the kernel
-//   size(op), resized(op, size), size_steps(op), runs_empty(op): whether a call of size 0 launches
-//   set_numbers(call, args, op, most): what is no array, of a launch in a bucket of `most`
+//   size(op), resized(op, size), size_steps(op)
+//   runs_empty(op)          whether a call of size 0 launches
+//   set_numbers(call, args, op, most): scalar arguments of a launch in a bucket of `most`
 //   hard_data(op, input), stored_data(op, item, where, input)
 //   reference(op, data), judge(op, data, reference, output) -> ItemReport
-//   add_losses(report, op, data, output): what is told of a run alone, where there is such
-//   upload(op, data, Upload) -> a function (call, codebooks) of DeviceArgs: those of call number
-//       `call` with the codebooks of number `codebooks`, but for the workspace
+//   add_losses(report, op, data, output): what only a run reports, if the op has such
+//   upload(op, data, Upload) -> function (call, codebooks) -> DeviceArgs of call number `call`
+//       with codebooks number `codebooks`, without the workspace
 //   output(device, pool, data), layer_bytes(data)
 template <class Op>
 struct OpTraits;
 
-// Uploads the arguments that are an array of the data and no more.
+// Uploads the arguments that are exactly one array of the data.
 template <class Op, class Args, class Data>
 void upload_inputs(Args& args, const Data& data, const Upload& to) {
   for_each_argument<OpTraits<Op>>([&](const auto& each) {
@@ -80,7 +81,7 @@ void upload_inputs(Args& args, const Data& data, const Upload& to) {
   });
 }
 
-// The places of one array.
+// The place of an array that a call uses.
 template <class T>
 T* at(const std::vector<T*>& places, int call) {
   return places[static_cast<std::size_t>(call) % places.size()];

@@ -1,4 +1,4 @@
-// All ops: OpTraits of each alternative of Problem, and of Linear and ScalarMatrix.
+// All ops: OpTraits for each alternative of Problem, for Linear and for ScalarMatrix.
 #pragma once
 
 #include "runtime/ops/attention_decode/op.h"

@@ -28,7 +28,7 @@ class Matcher {
   std::string where_;
 };
 
-// The raw rows of all caches in the order of the args: sinks by token, then the window's ring.
+// The raw rows of all caches in the order of the args: sinks by token, then the recent-token ring.
 // Slots without a token stay zero.
 std::vector<std::uint16_t> raw_rows(const AttentionData& data,
                                     const std::vector<std::uint16_t>& originals);
@@ -50,7 +50,7 @@ const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const Bu
   return *stored;
 }
 
-// Raw tokens, where the problem keeps some, from the originals: the first and the newest of each
+// Fills raw tokens, if the problem keeps some, from the originals: the first and the newest of each
 // sequence.
 template <class Op>
 void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {

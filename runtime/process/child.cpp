@@ -19,7 +19,7 @@
 namespace vqgen {
 namespace {
 
-// A candidate for SIGKILL that takes this long to tidy up gets it.
+// The time that a candidate for SIGKILL has to clean up.
 constexpr std::chrono::milliseconds kTidying{500};
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -28,7 +28,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return out;
 }
 
-// This process's environment, but for what `changes` say.
+// This process's environment with the given changes.
 std::vector<char*> environment_with(const std::vector<std::string>& changes) {
   std::vector<char*> out = pointers(changes);
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -41,9 +41,9 @@ std::vector<char*> environment_with(const std::vector<std::string>& changes) {
   return out;
 }
 
-// What posix_spawnp() returns: 0, or an errno. What was ignored before this process began, as nohup
-// does it, stays ignored; handlers go with the program anyway. So only those count that a program
-// ignores for itself, or for all that it starts.
+// Returns what posix_spawnp() returns: 0, or an errno. Signals that were ignored when this process
+// began (nohup) stay ignored. Handlers do not survive exec, so only signals that this program
+// ignores itself need a reset.
 int spawn(const ChildSetup& setup, const ChildFiles& files, pid_t& pid) {
   std::vector<char*> arguments = pointers(setup.command);
   std::vector<char*> environment = environment_with(setup.environment);
@@ -87,7 +87,7 @@ std::string program_of(const ChildSetup& setup) {
 
 constexpr std::size_t kErrorTailBytes = 2048;
 
-// Bytes that are there now; 0 at the end, -1 where there are none yet.
+// Reads the bytes that are there now; 0 at the end, -1 if there are none yet.
 ssize_t read_some(int file, std::span<char> to) {
   ssize_t got = 0;
   do {
@@ -118,7 +118,7 @@ Child::Child(const ChildSetup& setup, const ChildFiles& files) : farewell_(setup
 
 Child::~Child() { end(); }
 
-// Reaped by end() alone: until then its number, and its group's, are no other's.
+// Only end() reaps it: until then no other process gets its number or its group's.
 bool Child::ended(Time deadline) const {
   std::chrono::milliseconds pause{1};
   for (;;) {
@@ -176,7 +176,7 @@ ChildTalk::ChildTalk(const ChildSetup& setup) {
   child_.emplace(setup, ChildFiles{child_talk.get(), child_talk.get(), child_errors.get()});
 }
 
-// Until one of `events` is ready on the socket; errors are taken meanwhile.
+// Waits until one of `events` is ready on the socket; collects errors meanwhile.
 bool ChildTalk::wait(int events, Time deadline) {
   for (;;) {
     const auto left =
@@ -221,7 +221,7 @@ bool ChildTalk::send(std::string_view bytes, Time deadline) {
 ChildTalk::Got ChildTalk::receive(std::string& bytes, Time deadline) {
   for (;;) {
     if (!wait(POLLIN, deadline)) return Got::nothing;
-    std::vector<char> some(65536);  // threads may have as little of a stack
+    std::vector<char> some(65536);  // threads may have a stack this small
     const ssize_t got = read_some(talk_.get(), some);
     if (got == 0) return Got::end;
     if (got < 0) continue;

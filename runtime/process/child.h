@@ -1,6 +1,6 @@
-// A child process: the one place that starts, awaits, ends and reaps one. It leads a group of its
-// own, so that what it starts ends with it; it has an empty signal mask, the default dispositions
-// and none of this process's files; and it is named as a leftover of an interruption.
+// A child process; only this code starts, awaits, ends and reaps children. A child leads its own
+// group, so that what it starts ends with it. It has an empty signal mask, default dispositions and
+// none of this process's files, and is registered as a leftover of an interruption.
 #pragma once
 
 #include <sys/types.h>
@@ -35,24 +35,24 @@ class OwnedFile {
   int file_ = -1;
 };
 
-// The same file under a number that is in the way of no child's standard files.
+// Moves a file to a number that does not collide with a child's standard files.
 OwnedFile above_standard(OwnedFile file);
 
 struct ChildSetup {
   std::vector<std::string> command;           // program, found along PATH, and arguments
   std::filesystem::path folder = {};          // where it runs; empty: here
-  std::vector<std::string> environment = {};  // "NAME=value" in place of this process's
+  std::vector<std::string> environment = {};  // "NAME=value", over this process's environment
   Farewell farewell = Farewell::kill;
 };
 
-// Standard input, output and errors of a child, each above_standard().
+// Standard input, output and error of a child, each made by above_standard().
 struct ChildFiles {
   int in = -1;
   int out = -1;
   int errors = -1;
 };
 
-// A program that does not start, and errno.
+// A program that did not start, and errno.
 class StartError : public Error {
  public:
   StartError(int code, const std::string& message)
@@ -63,14 +63,14 @@ class StartError : public Error {
   int code_;
 };
 
-// Not thread-safe, but for several objects.
+// Not thread-safe; separate objects are independent.
 class Child {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // StartError.
+  // Throws StartError.
   Child(const ChildSetup& setup, const ChildFiles& files);
-  // Ends it.
+  // Ends the child.
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -78,9 +78,9 @@ class Child {
   // Whether it has ended by itself; waits for that until `deadline` at most.
   bool ended(Time deadline) const;
 
-  // Ends it and its group, and reaps it; nothing the second time. What waitpid() says of one that
-  // had ended by itself; nullopt of others, and where this process gets no status since it ignores
-  // SIGCHLD or reaps all children itself.
+  // Ends it and its group, and reaps it; a second call does nothing. Returns waitpid()'s status if
+  // it had ended by itself; nullopt if not, or if this process ignores SIGCHLD or reaps all
+  // children itself.
   std::optional<int> end();
 
  private:
@@ -91,34 +91,34 @@ class Child {
 // "ended with status 1", "ended by signal 11 (Segmentation fault)".
 std::string describe_status(int status);
 
-// A child process that is spoken to: a socket for its standard input and output, a pipe for its
-// errors, of which the end is kept. Nothing that the child does blocks this process for longer than
-// it asks to wait, or raises a signal in it. Not thread-safe, but for several objects.
+// A child process with a socket for its standard input and output and a pipe for its errors, whose
+// end is kept. The child cannot block this process for longer than it asks to wait, or raise a
+// signal in it. Not thread-safe; separate objects are independent.
 class ChildTalk {
  public:
   using Time = Child::Time;
 
-  // StartError.
+  // Throws StartError.
   explicit ChildTalk(const ChildSetup& setup);
 
-  // False where the child did not take all of it in time, or has closed.
+  // Returns false if the child did not take all of it in time, or has closed.
   bool send(std::string_view bytes, Time deadline);
 
   enum class Got {
     bytes,
-    nothing,  // until the deadline; what arrived before it is always found first
+    nothing,  // nothing until the deadline; earlier bytes are always found first
     end,      // the child has closed its output
   };
-  // Appends what has arrived, one byte at least, 64 KiB at most.
+  // Appends what has arrived: at least one byte, at most 64 KiB.
   Got receive(std::string& bytes, Time deadline);
 
-  // After Got::end: how it ended, "ended by signal 11 (Segmentation fault)", with the last line
-  // that it wrote as an error. Waits a little for the end, and then makes it.
+  // How the child ended, after Got::end: "ended by signal 11 (Segmentation fault)", with the last
+  // line of its errors. Waits briefly for the end, then forces it.
   std::string last_words();
 
  private:
   bool wait(int events, Time deadline);
-  bool take_errors();  // false where there are none, now or any more
+  bool take_errors();  // false if there are no further bytes
 
   OwnedFile talk_;
   OwnedFile errors_;

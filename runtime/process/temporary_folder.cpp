@@ -37,7 +37,7 @@ std::string unsafe_parent(const std::filesystem::path& folder) {
     return fmt::format("is no folder; {}", kRemedy);
   }
   if (!is_ours(status)) return of_another(at, status);
-  // In the folder itself not even this user's group may write: it may be one of many.
+  // Not even this user's group may write to the folder itself: the group may have many members.
   bool open = (status.st_mode & 0022) != 0;
   for (;;) {
     if (open && (status.st_mode & S_ISVTX) == 0) {

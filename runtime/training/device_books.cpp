@@ -16,7 +16,7 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span(&value, 1));
 }
 
-// Device memory of as many T as were asked for at most so far.
+// Device memory of the most T that were asked for so far.
 template <class T>
 class Array {
  public:

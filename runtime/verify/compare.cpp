@@ -16,8 +16,8 @@ namespace {
 constexpr double kLocalTolerances = 16;
 constexpr double kLseTolerances = 2;
 
-// All but `ok`. `floor` is added to |reference| in max_local_err; by default the root mean square
-// of the finite reference.
+// Compares, but leaves `ok` unset. `floor` is added to |reference| in max_local_err; it defaults to
+// the root mean square of the finite reference.
 Comparison measure(std::span<const double> reference, std::span<const float> actual,
                    std::optional<double> floor = {}) {
   if (reference.size() != actual.size()) {

@@ -1,5 +1,5 @@
 // Inputs that find bugs: outlier channels, skewed and constant codes, ragged lengths, windows and
-// sinks of every size, garbage wherever nothing may be read. One seed gives the same bytes on every
+// sinks of every size, garbage wherever nothing may be read. A seed gives the same bytes on every
 // machine.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace vqgen {
 
-// full: problem.shape.tokens each. ragged: 0, 1 and full among them as far as the batch allows
-// (one sequence: anything from 1 up), else random, half of it next to a multiple of 64.
+// full: problem.shape.tokens each. ragged: 0, 1 and full as the batch allows (one sequence:
+// anything from 1 up), the others random, half of them next to a multiple of 64.
 enum class LengthPattern { full, ragged };
 template <>
 inline constexpr auto enum_names<LengthPattern> = std::array{"full", "ragged"};
@@ -23,21 +23,20 @@ struct HardInput {
   std::uint64_t seed = 1;
   CodePattern codes = CodePattern::uniform;
   LengthPattern lengths = LengthPattern::full;
-  std::vector<std::int32_t> given_lengths = {};  // of each sequence, in place of a pattern's
-  double skew = 1;                               // of CodePattern::zipf
-  std::vector<AccessCounts> captured =
-      {};  // of CodePattern::captured, as match_access_counts() has it
-  // Query tokens of a sequence: query_tokens each, or 0, query_tokens and numbers between.
+  std::vector<std::int32_t> given_lengths = {};  // per sequence; overrides `lengths`
+  double skew = 1;                               // exponent of CodePattern::zipf
+  std::vector<AccessCounts> captured = {};  // for CodePattern::captured, from match_access_counts()
+  // Query tokens per sequence: query_tokens each, or 0, query_tokens and numbers between.
   LengthPattern counts = LengthPattern::full;
   bool fresh = false;  // their keys and values come with them, not in the cache
-  std::optional<PageOrder> page_order = {};  // drawn where it is not given
-  // Keys whose channels have scales get dead, biased and outlying ones (uneven_channels.h). Queries
-  // are then as without them, so that scores may spread by hundreds.
+  std::optional<PageOrder> page_order = {};  // drawn if it is not given
+  // Gives keys whose channels have scales dead, biased and outlying channels (uneven_channels.h).
+  // Queries do not change, so scores may spread by hundreds.
   bool uneven = false;
-  int active_experts = 0;  // that have rows, of lengths full; 0: as many as can have
+  int active_experts = 0;  // experts with rows, for full lengths; 0: as many as can have rows
 };
 
-// Of operand number `operand` of the problem.
+// The code law of operand number `operand` of the problem.
 CodeLaw law_of(const HardInput& input, std::size_t operand);
 
 }  // namespace vqgen

@@ -27,15 +27,15 @@ std::vector<float> factors(std::int64_t count, Random& random) {
 
 double stage_share(int stage) { return std::ldexp(1, -std::min(stage, kSmallestStage)); }
 
-// An integer of about int8_unit() where the number is about 1; outliers reach both ends.
+// An integer near int8_unit() for a number near 1; outliers reach both ends.
 double int8_unit(const VqFormat& format) { return 16.0 * format.entry_peak() / kInt8Peak; }
 double int8_entry(const VqFormat& format, double value) {
   const double peak = format.entry_peak();
   return std::clamp(std::round(int8_unit(format) * value), -peak, peak);
 }
 
-// Neither the lattice nor integers have a say in their magnitude: their stage scales carry it,
-// where the format has them.
+// Neither the lattice nor integers can carry the magnitude, so their stage scales do, if the format
+// has them.
 std::vector<float> carrying_scales(const QuantizedTensor& t, double magnitude, Random& random) {
   const double unit = t.format.entry_type == EntryType::int8 ? int8_unit(t.format) : 1;
   std::vector<float> scales = factors(t.units * t.format.num_codebooks, random);
@@ -92,7 +92,7 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
   return result;
 }
 
-// Scales by which numbers of about a third of the largest are of this magnitude.
+// Scales that bring numbers of about a third of the largest to this magnitude.
 std::vector<std::uint16_t> make_scales(const QuantizedTensor& t, double magnitude, Random& random) {
   std::vector<std::uint16_t> result;
   for (std::int64_t i = 0; i < t.units * t.format.vector_size; ++i) {
@@ -102,7 +102,7 @@ std::vector<std::uint16_t> make_scales(const QuantizedTensor& t, double magnitud
   return result;
 }
 
-// Without libm where it can be: what it returns may differ from machine to machine.
+// Avoids libm if possible, since its results may differ between machines.
 double zipf_weight(int rank, double skew) { return skew == 1 ? 1.0 / rank : std::pow(rank, -skew); }
 
 // 2^16 equal slices of probability, each with its code.
@@ -127,8 +127,7 @@ std::vector<std::uint32_t> zipf_slices(int count, double skew, Random& random) {
   return codes;
 }
 
-// Sums of the counts of each codebook: codes are drawn by them exactly, and however many accesses
-// there are.
+// Cumulative counts per codebook, so that codes are drawn exactly, however many accesses there are.
 std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& law) {
   const std::int64_t entries = tensor.format.entries();
   const std::int64_t unit_counts = tensor.format.num_codebooks * entries;
@@ -146,7 +145,8 @@ std::vector<std::int64_t> sums_of(const QuantizedTensor& tensor, const CodeLaw& 
   return sums;
 }
 
-// A stream of codes of one pattern: that of a histogram for each codebook, others for all alike.
+// A stream of codes of one pattern. CodePattern::captured has a histogram per codebook; the others
+// treat all codebooks alike.
 class CodeSource {
  public:
   CodeSource(const QuantizedTensor& tensor, const CodeLaw& law, Random& random)
@@ -160,7 +160,7 @@ class CodeSource {
     if (pattern_ == CodePattern::one_hot) common_ = any();
   }
 
-  // For number `number` of a row's codes.
+  // The code number `number` of a row.
   std::uint32_t next(std::int64_t head, std::int64_t row, std::int64_t number) {
     switch (pattern_) {
       case CodePattern::zipf:
@@ -226,7 +226,7 @@ std::vector<std::uint32_t> random_words(std::size_t count, Random& random) {
   return words;
 }
 
-// The scale of some numbers of a token; with a zero by which they lie on both sides of 0.
+// The scale of some of a token's numbers, with a zero that puts them on both sides of 0.
 std::uint32_t hard_scale(const QuantizedTensor& tensor, Random& random) {
   const double scale = random.uniform(0.5, 2);
   if (!tensor.format.has_zeros()) return std::bit_cast<std::uint32_t>(static_cast<float>(scale));
@@ -237,13 +237,13 @@ std::uint32_t hard_scale(const QuantizedTensor& tensor, Random& random) {
          element_from_float(tensor.dtype, static_cast<float>(scale));
 }
 
-// Codes of a plain layout, row after row, by the law.
+// Fills codes of a plain layout, row after row, by the law.
 void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                const RowFilter& patterned) {
   tensor.codes = random_words(
       static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.rows * tensor.row_words),
       random);
-  if (law.pattern == CodePattern::uniform) return;  // random bits are that already
+  if (law.pattern == CodePattern::uniform) return;  // random bits are uniform already
   const VqFormat& format = tensor.format;
   const std::int64_t row_codes = tensor.columns / format.vector_size * format.num_codebooks;
   CodeSource source(tensor, law, random);

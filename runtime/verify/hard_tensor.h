@@ -1,5 +1,5 @@
-// A quantized tensor with codebooks made hard, and codes drawn by pattern straight into packed
-// rows, as templates/vq/layout/codes.h orders them.
+// A quantized tensor with hard codebooks, and codes drawn by pattern straight into packed rows, in
+// the order of templates/vq/layout/codes.h.
 #pragma once
 
 #include <functional>
@@ -12,11 +12,11 @@ namespace vqgen {
 
 inline constexpr double kOutlier = 8;  // an outlier's magnitude over its neighbours'
 
-// 1 a channel, with one in 64 (one at least) at kOutlier.
+// 1 per channel; one in 64, at least one, has kOutlier.
 std::vector<double> channel_magnitudes(std::int64_t channels, Random& random);
 
-// [rows][channels] of normal elements, each channel at its magnitude. Some rows, of this share, are
-// all zeros.
+// [rows][channels] of normal elements, each channel at its magnitude. A share `zero_rows` of the
+// rows is all zeros.
 std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int64_t channels,
                                         double zero_rows, Random& random);
 
@@ -34,7 +34,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
                                  double magnitude, Random& random);
 
 enum class CodePattern {
-  uniform,    // all codes alike
+  uniform,    // each code equally likely
   zipf,       // the r-th most frequent code has weight r^-skew; which code that is, is random
   one_hot,    // each row mostly (15/16) one code of its own
   all_equal,  // one random code throughout
@@ -45,18 +45,17 @@ template <>
 inline constexpr auto enum_names<CodePattern> =
     std::array{"uniform", "zipf", "one_hot", "all_equal", "max_code", "captured"};
 
-// A pattern, and what the two that take numbers go by.
+// A pattern, and the parameters of zipf and captured.
 struct CodeLaw {
   CodePattern pattern = CodePattern::uniform;
-  double skew = 1;                        // of zipf
-  std::vector<std::int64_t> counts = {};  // of captured: [item][unit][stage][entry], one item at
-                                          // least; unit u has that of item u modulo their number
+  double skew = 1;                        // exponent of zipf
+  std::vector<std::int64_t> counts = {};  // of captured: [item][unit][stage][entry], at least one
+                                          // item; unit u uses item u modulo their number
 };
 
-// Fills tensor.codes, whose sizes and format are set: with random bits throughout, padding too,
-// then by pattern in those rows, of every head, for which patterned(sequence, row) holds, in all
-// where it is empty. Codebooks that were never read as captured get codes that are uniform, and a
-// lattice's signs are so always.
+// Fills tensor.codes, whose sizes and format are set, with random bits, then by pattern in the rows
+// for which patterned(sequence, row) holds (empty: all). Codebooks without captured accesses get
+// uniform codes; a lattice's signs are always uniform.
 using RowFilter = std::function<bool(std::int64_t sequence, std::int64_t row)>;
 void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                 const RowFilter& patterned = {});

@@ -1,5 +1,5 @@
-// Random numbers whose bits are the same on every machine and standard library: splitmix64, and no
-// function of libm behind it.
+// Random numbers whose bits are the same on every machine and standard library: splitmix64, without
+// libm.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Random {
   // [0, 1), a multiple of 2^-53.
   double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  // 0..bound-1, off uniform by at most bound / 2^64. Requires bound > 0.
+  // 0..bound-1, with a bias of at most bound / 2^64. Requires bound > 0.
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(bound));
   }

@@ -84,8 +84,8 @@ double scalar_number(const VqFormat& f, std::uint32_t code, std::size_t i) {
   return number;
 }
 
-// The square of the distance of x, one element, to the nearest number that may be written, by a
-// look at all of them.
+// The squared distance of one element x to the nearest number that may be written, found by trying
+// all.
 double scalar_squares(const VqFormat& f, double x, double scale) {
   const auto peak = static_cast<double>(scalar_peak(f));
   double least = std::numeric_limits<double>::infinity();
@@ -97,7 +97,7 @@ double scalar_squares(const VqFormat& f, double x, double scale) {
   return least;
 }
 
-// The square of the distance of x to `scale` times a point.
+// The squared distance of x to `scale` times a point.
 double squares(std::span<const double> x, std::span<const double> point, double scale) {
   double sum = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -107,10 +107,9 @@ double squares(std::span<const double> x, std::span<const double> point, double 
   return sum;
 }
 
-// Lowers `least` to the square of the distance to the nearest of the lattice's points with one
-// entry and shift, where that is nearer: of those with the signs of what is left without the shift,
-// and with each one of the first seven turned besides; the eighth follows from the sum. None is
-// nearer than one with all signs free.
+// Lowers `least` to the squared distance of the nearest lattice point with one entry and shift. It
+// tries the signs of x less the shift, and each of the first seven flipped; the eighth follows from
+// the parity. Free signs bound the distance from below.
 void look_at_lattice(std::span<const double> x, std::span<const double> entry, double scale,
                      std::uint32_t down, double& least) {
   constexpr double kRounding = 1 - 1e-9;

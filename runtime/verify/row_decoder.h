@@ -1,7 +1,6 @@
-// What a quantized tensor says, in double precision, read in the plainest way: a code bit by bit, a
-// row as a sum of entries over its stages, the nearest code by looking at all entries. The judge of
-// kernels and packers, so it shares no code with either; the orders that it reads are those of
-// templates/vq/layout/.
+// The value of a quantized tensor in double precision, read in the plainest way: codes bit by bit,
+// rows as sums of entries over stages, the nearest code by trying all entries. It judges kernels
+// and packers, so it shares no code with them; it reads the orders of templates/vq/layout/.
 #pragma once
 
 #include <array>
@@ -14,25 +13,25 @@
 
 namespace vqgen {
 
-// The code that stands in bits [bit, bit + index_bits) of a packed row.
+// The code in bits [bit, bit + index_bits) of a packed row.
 std::uint32_t read_code(std::span<const std::uint32_t> row, std::int64_t bit, int index_bits);
 
-// The 8 elements of an E8P code and its entry, as templates/vq/layout/format.h defines them: signs
-// one by one, the last of them by the sum.
+// The 8 elements of an E8P code and its entry, as templates/vq/layout/format.h defines them: seven
+// signs one by one, the last by the parity of the sum.
 std::array<double, 8> e8p_point(std::span<const double> entry, std::uint32_t code);
 
-// The number of a word of a row among the words of a tensor, format.layout being what it is: codes
-// are [batch][heads][groups of rows][runs of words][rows of a group][words of a run].
+// The index of a row's word among the words of a tensor in its format.layout: codes are
+// [batch][heads][groups of rows][runs of words][rows of a group][words of a run].
 std::size_t word_number(const QuantizedTensor& tensor, std::int64_t sequence, std::int64_t head,
                         std::int64_t row, std::int64_t word);
 
-// The words of a row, out of the codes of such a tensor.
+// The words of a row, out of the tensor's codes.
 std::vector<std::uint32_t> row_words(const QuantizedTensor& tensor,
                                      std::span<const std::uint32_t> codes, std::int64_t sequence,
                                      std::int64_t head, std::int64_t row);
 
-// By what the number of an element is told where rows have scales behind their codes: x = zero +
-// scale * number, out of the codes of such a tensor.
+// The scale and zero by which an element's number counts if rows have scales behind their codes: x
+// = zero + scale * number. `codes` are a tensor's codes.
 struct ScaleOfToken {
   double scale, zero;
 };
@@ -45,12 +44,11 @@ ScaleOfToken scale_of_token(const QuantizedTensor& tensor, std::span<const std::
 std::int64_t unit_of(const QuantizedTensor& tensor, std::int64_t head, std::int64_t row,
                      std::int64_t column);
 
-// Throws Error(bad_input, message) where data of a reference contradict each other.
+// Throws Error(bad_input, message) if data of a reference contradict each other.
 void require(bool consistent, const char* message);
 
-// How many threads a double-precision reference of so many multiply-adds is worth: small ones are
-// done before a thread has started. Its sums are each of one thread, so that their number changes
-// no bit.
+// The number of threads for a double-precision reference of so many multiply-adds: small ones
+// finish before a thread starts. One thread computes each sum, so the number changes no bit.
 int reference_threads(std::int64_t multiply_adds);
 
 // The element that packed bits stand for.
@@ -62,8 +60,8 @@ inline double element_value(DType dtype, std::uint16_t bits) {
 class RowDecoder {
  public:
   // Keeps a reference to `tensor`, which must outlive it, and expands the codebooks to doubles.
-  // Throws Error(bad_input) where sizes contradict each other or the table of a lattice is none,
-  // and Error(infeasible) for entries that are not 16-bit elements.
+  // Throws Error(bad_input) if sizes contradict each other or a lattice's table is invalid, and
+  // Error(infeasible) for entries that are not 16-bit elements.
   explicit RowDecoder(const QuantizedTensor& tensor);
 
   // out[column] = sum over stages of scale * entry, in the basis of the rows (verify/basis.h).
@@ -75,11 +73,11 @@ class RowDecoder {
   // next not of rows in parts.
   std::vector<double> point(std::int64_t book, std::uint32_t code) const;
 
-  // Of `x`, [vector_size], to the nearest point of any code. Thread-safe.
+  // The distance of `x`, [vector_size], to the nearest point of any code. Thread-safe.
   double least_distance(std::int64_t book, std::span<const double> x) const;
 
  private:
-  // out[] += what `code` stands for.
+  // Adds the value of `code` to out[].
   void add_entry(std::int64_t book, std::uint32_t code, std::span<double> out) const;
   std::span<const double> entry(std::int64_t book, std::int64_t number) const;
   double scale_of(std::int64_t book) const;

@@ -30,8 +30,8 @@ class Uneven {
  public:
   Uneven(QuantizedTensor& keys, Random& random) : t_(keys), f_(keys.format), random_(random) {}
 
-  // Of a unit's channels from `first` on. The largest numbers are about 3 times their neighbours',
-  // the largest int8 entries 8 times (make_hard_tensor()).
+  // Changes a unit's channels from `first` on. The largest numbers are about 3 times their
+  // neighbours', the largest int8 entries 8 times (make_hard_tensor()).
   void change_unit(std::int64_t head, std::int64_t first, std::int64_t channels, Kind kind) {
     const std::int64_t unit = unit_of(t_, head, 0, first);
     if (f_.is_scalar()) {
@@ -55,7 +55,7 @@ class Uneven {
     }
   }
 
-  // Of affine or scalar numbers with scales for groups of tokens: of one channel.
+  // Changes one channel of affine or scalar numbers whose scales serve groups of tokens.
   void change_words(std::int64_t head, std::int64_t channel, Kind kind) {
     const std::int64_t words = f_.scale_words(t_.columns);
     const std::int64_t row_of_group = channel / words;
@@ -96,7 +96,7 @@ class Uneven {
         static_cast<float>(static_cast<double>(std::bit_cast<float>(bits)) * kUneven));
   }
 
-  // The numbers of all tokens of a channel.
+  // Writes the numbers of all tokens of a channel.
   void put_numbers(std::int64_t head, std::int64_t channel, Kind kind) {
     if (kind == Kind::outlying) return;
     const int bits = f_.index_bits / f_.vector_size;
@@ -146,7 +146,7 @@ std::vector<bool> make_uneven(QuantizedTensor& keys, Random& random) {
         change.change_unit(head, first, channels, kind);
       } else if (scales_numbers(keys.format, keys.columns)) {
         change.change_words(head, first, kind);
-      } else {  // of one smooth factor an outlying channel's keys are as the others'
+      } else {  // keys of an outlying channel with one smooth factor are as the others'
         keys.smooth[static_cast<std::size_t>(head * keys.columns + first)] *=
             static_cast<float>(std::sqrt(kUneven));
       }

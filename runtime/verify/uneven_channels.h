@@ -1,5 +1,5 @@
-// Channels of keys whose scales are far from the others': what eats the resolution of a kernel that
-// gives all channels of a query one scale.
+// Key channels whose scales are far from the others', which costs resolution in a kernel that gives
+// all channels of a query one scale.
 #pragma once
 
 #include <vector>
@@ -14,11 +14,9 @@ inline constexpr double kUneven = 300;  // an uneven channel's magnitude over it
 // Whether scales or smooth factors of these keys differ from channel to channel.
 bool has_channel_scales(const VqFormat& keys, std::int64_t head_dim);
 
-// Of each head three channels of keys, or channel groups where these have the scales, get scales of
-// up to kUneven times theirs: a dead one, whose numbers are 0, as where another program chose the
-// scale; a biased one, whose numbers are the largest or near it throughout; an outlying one, whose
-// numbers stay. Codes must have been filled. Returns [heads][columns]: whether it is one of these.
-// Keys without scales of channels, and heads of fewer than four, are left as they are.
+// Gives three channels (or channel groups) of keys per head scales of up to kUneven times theirs: a
+// dead one (all 0), a biased one (all near the largest number) and an outlying one. Needs filled
+// codes. Returns [heads][columns]: whether a channel is one. Other keys and small heads stay.
 std::vector<bool> make_uneven(QuantizedTensor& keys, Random& random);
 
 }  // namespace vqgen

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The report of the flagship benchmark: figures and verdicts by hand, what is missing, and what is refused.
+"""The report of the flagship benchmark: figures and verdicts by hand, missing data, and refusals.
 Its charts are drawn in tests/python/test_plots.py.  flagship_report_test.py VQGEN"""
 import copy
 import json
@@ -24,7 +24,7 @@ TOOL = sys.argv.pop()
 
 
 def cells_of(text, *first):
-    """The line of a table that begins with these cells."""
+    """Return the line of a table that begins with these cells."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     found = [line for line in lines if line[:len(first)] == list(first)]
     assert len(found) == 1, (first, found)
@@ -73,7 +73,7 @@ class Figures(unittest.TestCase):
         self.assertEqual((merged[ROW]["ratio"], merged[ROW]["share"]), (8, 0.5))
         self.assertEqual(merged[PRODUCT]["ratio"], 5)
         self.assertEqual(left_out, {})
-        # The problem that it varies was measured in another run: no figure.
+        # The problem that it varies was measured in another run, so there is no figure.
         self.assertIsNone(merged[VARIANT]["over_base"])
 
     def test_variants(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The rounds of the flagship benchmark: the tool on the host backend, baselines made up; and what goes
-wrong on either side.  flagship_run_test.py VQGEN"""
+"""The rounds of the flagship benchmark: the tool on the host backend, made-up baselines, and faults on either
+side.  flagship_run_test.py VQGEN"""
 import argparse
 import json
 import pathlib
@@ -31,7 +31,7 @@ def tiny(name, codes="uniform", config=None, **more):
 
 
 class MadeUp:
-    """In place of baselines: figures of no device, and what was asked for in its order."""
+    """Made-up baselines: figures of no device, and the requests in their order."""
 
     def __init__(self, test):
         self.asked, self.made = [], 0
@@ -92,7 +92,7 @@ class Run(unittest.TestCase):
         return str(path)
 
     def told(self, outcome):
-        """What a tool says of one config."""
+        """Return the report of a tool on one config."""
         return json.dumps({"gpu": "", "gpu_spec": {}, "backend": "", "configs": [
             {"measurement": {"outcome": outcome, "why": "rel_err 1", "plan": {}}, "plan_from": {},
              "code_bytes": 8}]})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The suite under Google Benchmark, each of its benchmarks once on the host backend.
+"""Runs each benchmark of the Google Benchmark suite once on the host backend.
 kernels_bench_test.py KERNELS_BENCH"""
 import json
 import pathlib

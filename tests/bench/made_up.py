@@ -1,4 +1,4 @@
-"""Documents of bench/flagship run as no GPU gave them, for its tests."""
+"""Made-up documents of bench/flagship run, for its tests."""
 import pathlib
 import sys
 
@@ -35,6 +35,6 @@ def document(measured_problems, tb_s=4.0, left_out=()):
 
 
 def whole(ratio=4.0):
-    """All problems, ours in 10 us, baselines so many times that."""
+    """Return all problems: ours take 10 us, baselines `ratio` times that."""
     return document(measured(each["name"], [a_round(10, 10 * ratio if each["baseline"] else None)])
                     for each in EVERYTHING)

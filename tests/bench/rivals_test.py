@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The rivals beside FP16: what is missing is said, what is wrong is refused, and figures by hand. Everything
-here is made up; no GPU, no PyTorch and no package of others is needed.  rivals_test.py VQGEN"""
+"""The rivals beside FP16: missing ones are reported, wrong results refused, and figures computed by hand.
+Everything here is made up; no GPU, no PyTorch and no rival package is needed.  rivals_test.py VQGEN"""
 import contextlib
 import importlib.util
 import io
@@ -34,7 +34,7 @@ PRODUCT = "products/4096x4096-1"
 
 
 def loaded_main():
-    """The program as a module; its name is that of every package's."""
+    """Load the program as a module; every package's program has its name."""
     spec = importlib.util.spec_from_file_location("rivals_main", ROOT / "bench" / "rivals" / "__main__.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -45,7 +45,7 @@ MAIN = loaded_main()
 
 
 class Number:
-    """A tensor of one number, as far as checks look at it."""
+    """A tensor of one number, with what the checks read."""
 
     def __init__(self, value):
         self.value = value
@@ -61,7 +61,7 @@ class Number:
 
 
 class Rival:
-    """A rival of one variant, whose calls give what they are told to and take so many us."""
+    """A rival of one variant, whose calls return the given outputs and take so many us."""
     VARIANTS = ("v",)
 
     def __init__(self, log, outputs, us=10.0, choices=("",), why=None):
@@ -108,7 +108,7 @@ class MadeUp(unittest.TestCase):
         self.addCleanup(setattr, owner, name, kept)
 
     def world(self, **rivals):
-        """A device and baselines that are made up, and these rivals."""
+        """Return a made-up device, made-up baselines and these rivals."""
         log = self.log
 
         class Calls:
@@ -146,7 +146,7 @@ class MadeUp(unittest.TestCase):
         return json.loads((self.path / "run.json").read_text())
 
     def tool(self, outcome="timed", us=20):
-        """A vqgen that says so of each config."""
+        """Return a vqgen that reports this for each config."""
         path = self.path / "tool"
         each = {"measurement": {"outcome": outcome, "why": "rel_err 1", "plan": {}, "rel_err": 1e-4}}
         path.write_text(f"""#!{sys.executable}
@@ -301,7 +301,7 @@ class Missing(MadeUp):
         self.assertEqual(list(document["figures"][0]["sides"]), ["one v"])
 
     def command(self, *words):
-        """The program, where no package can be found."""
+        """Run the program where no package can be found."""
         environment = {**os.environ, "PYTHONPATH": "", "PYTHONNOUSERSITE": "1"}
         return subprocess.run([*COMMAND, *words], capture_output=True, text=True, env=environment)
 

@@ -1,4 +1,4 @@
-// Hits, misses, and everything that can befall a file.
+// Hits, misses, and everything that can happen to a file.
 #include "runtime/cache/artifact_cache.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ class Cache : public test::WithKernel {
   std::filesystem::path path_of(const ArtifactKey& key) const {
     return FolderLayer(folder_).path_of(key.hex());
   }
-  // Writes `bytes` where the artifact stands, and expects a miss that moves them aside.
+  // Writes `bytes` in place of the artifact, and expects a miss that moves them aside.
   void expect_miss_on(std::span<const std::byte> bytes, const std::string& what) {
     ArtifactCache cache({.folder = folder_});
     const auto path = path_of(key_);
@@ -60,7 +60,7 @@ TEST_F(Cache, NoneCompilesAlways) {
   EXPECT_EQ(backend_.compilations, 2);
 }
 
-// The compiler's file said 1.0, and what was opened says 2.0: its kernels are no others'.
+// The compiler's file said 1.0, but the opened compiler says 2.0: its kernels have another key.
 TEST_F(Cache, WhatCompiledNamesTheArtifact) {
   ArtifactCache cache({.folder = folder_});
   backend_.describe = [this](const KernelSource&, KernelResources&) {
@@ -72,7 +72,7 @@ TEST_F(Cache, WhatCompiledNamesTheArtifact) {
       cache.look_up(artifact_key(source_, backend_.compiler(source_))).artifact.has_value());
 }
 
-// Each process starts with what the file says, and would else compile for ever.
+// Each process starts with what the file says, and would otherwise compile forever.
 TEST_F(Cache, WhatTheOpenedCompilerMadeIsFoundByTheNextProcess) {
   backend_.opened_name = "counting 2.0";
   backend_.describe = [this](const KernelSource&, KernelResources&) {
@@ -157,7 +157,7 @@ TEST_F(Cache, FlippedBitsAreMisses) {
   expect_miss_on(flipped, "in the binary");
 }
 
-// Re-signs a file after `change`, so that only its content tells the lie.
+// Re-signs a file after `change`, so that only its content is wrong.
 template <class Change>
 std::vector<std::byte> forged(std::vector<std::byte> bytes, Change&& change) {
   bytes.resize(bytes.size() - 64);
@@ -289,7 +289,7 @@ TEST_F(Cache, ThreadsOnOneKey) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Every file of the folder, but for the artifact itself.
+// Every file of the folder except the artifact itself.
 std::vector<std::string> strays(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

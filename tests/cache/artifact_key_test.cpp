@@ -1,4 +1,4 @@
-// Every field of the key changes it, and nothing else does; where the cache stands.
+// Every field of the key changes it, and nothing else does; the places of the cache.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -49,7 +49,7 @@ TEST(ArtifactKeys, ListsDoNotRunIntoEachOther) {
   EXPECT_NE(c.hex(), d.hex());
 }
 
-// Who a kernel is for, and why its plan was taken, stands in lines of comments.
+// The lines of comments say for whom a kernel is, and why its plan was taken.
 TEST(ArtifactKeys, LinesOfCommentsAreNeutralAndCodeIsNot) {
   const CompilerIdentity compiler{"nvrtc 1", {}};
   const auto key = [&](const std::string& text) {

@@ -1,4 +1,4 @@
-// What goes when the cache is bounded, what stays, and that nobody who reads is hurt.
+// What a bounded cache removes, what it keeps, and that no reader is hurt.
 #include "runtime/cache/folder_layer.h"
 
 #include <fcntl.h>
@@ -211,7 +211,7 @@ TEST_F(CacheBounds, TheFirstStoreKeepsTheBound) {
   EXPECT_TRUE(there(young) && there(key_));
 }
 
-// Another process removes everything without pause while this one stores and reads.
+// Another process removes everything in a loop while this one stores and reads.
 TEST_F(CacheBounds, AnEvictionHurtsNoReader) {
   artifact_.binary.resize(1 << 18, std::byte{7});
   const pid_t child = ::fork();
@@ -232,8 +232,8 @@ TEST_F(CacheBounds, AnEvictionHurtsNoReader) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
-// What kill -9 leaves of a writer does not stay for ever. It is killed once its file is seen, which
-// may come too late.
+// The leftovers of a writer that kill -9 ended must go. The writer is killed once its file is seen,
+// which may come too late.
 TEST_F(CacheBounds, LeftoversOfAKilledWriterAreFound) {
   artifact_.binary.resize(8 << 20, std::byte{7});
   const auto temporaries = [this] {

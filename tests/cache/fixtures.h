@@ -1,4 +1,4 @@
-// A compiler that only counts, and a folder that goes away.
+// A compiler that only counts, and a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,8 +56,8 @@ class CountingBackend final : public NoDevice {
   mutable std::atomic<int> compilations{0};
   bool may = true;
   std::string compiler_name = "counting 1.0";
-  std::string opened_name = {};  // where the compiler, once opened, says another
-  // What the compiler says of an entry, where that is not to be the same for all.
+  std::string opened_name = {};  // set if the opened compiler says another
+  // The compiler's identity for an entry, if it must not be the same for all.
   std::function<void(const KernelSource&, KernelResources&)> describe;
 };
 
@@ -65,7 +65,7 @@ inline bool same(const Artifact& a, const Artifact& b) {
   return a.binary == b.binary && a.kernels == b.kernels && a.compile_ms == b.compile_ms;
 }
 
-// One kernel: its text, its key, and what its compilation gives.
+// One kernel: its text, its key, and the artifact of its compilation.
 class WithKernel : public InFolder {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// Layers in their order, where the cache stands, and what happens where nothing can be written.
+// The order of layers, the places of the cache, and a cache that cannot be written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -127,7 +127,7 @@ bool goes_on_in_memory(const Backend& backend, const KernelSource& source, Artif
          cache.warning() == warning && test::same(first.artifact, second.artifact);
 }
 
-// A limit on the size of files fails writes half-way, as a full disk does.
+// A limit on the size of files makes writes fail half-way, as on a full disk.
 TEST_F(CacheLayers, AFullDiskDemotesToMemory) {
   const auto user = folder_ / "user";
   expect_in_child([&] {

@@ -1,4 +1,4 @@
-// The lock on a key: many processes compile once, and nobody depends on it.
+// The lock on a key: many processes compile once, and none depends on the lock.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 class CacheLock : public test::WithKernel {
  protected:
-  // A compilation takes `time` and leaves a byte in `compiled`, whichever process it is of.
+  // A compilation takes `time` and adds a byte to `compiled`, in whichever process it runs.
   void slow_down(std::chrono::milliseconds time) {
     source_.entries.resize(1);
     key_ = artifact_key(source_, backend_.compiler(source_));
@@ -51,7 +51,7 @@ TEST_F(CacheLock, SixteenProcessesOnOneColdKeyCompileAtMostTwice) {
     if (child == 0) {
       ::close(start[1]);
       char unused = 0;
-      [[maybe_unused]] const ssize_t got = ::read(start[0], &unused, 1);  // until all are there
+      [[maybe_unused]] const ssize_t got = ::read(start[0], &unused, 1);  // all have arrived
       ArtifactCache cache({.folder = user()});
       const Artifact mine = compile_cached(backend_, source_, &cache).artifact;
       ::_exit(mine.kernels.size() == 1 && cache.warning().empty() && cache.look_up(key_).artifact
@@ -118,7 +118,8 @@ TEST_F(CacheLock, IsNotTakenWhereNothingIsKept) {
   EXPECT_FALSE(std::filesystem::exists(user()));
 }
 
-// The holder kept nothing: who waited for it does not make the next wait for his own compilation.
+// The holder kept nothing, so a process that waited must not make the next wait for its
+// compilation.
 TEST_F(CacheLock, WhoWaitedForNothingCompilesUnlocked) {
   auto other = std::make_unique<KeyLock>(lock_file(), 0ms);
   ASSERT_TRUE(other->held());
@@ -134,7 +135,7 @@ TEST_F(CacheLock, WhoWaitedForNothingCompilesUnlocked) {
   EXPECT_TRUE(free);
 }
 
-// As where another thread starts a process while this one compiles.
+// A child that another thread starts inherits the open lock file while this process compiles.
 TEST_F(CacheLock, IsFreeOnceReleasedThoughAChildHasItOpen) {
   auto held = std::make_unique<KeyLock>(lock_file(), 0ms);
   ASSERT_TRUE(held->held());

@@ -1,5 +1,5 @@
-// Every field of a key, through for_each_field so that a new one is among them: changed, it is
-// another key, the stored kernel is not found, and the reason names it.
+// Changes every field of a key, through for_each_field so that new fields are included: the stored
+// kernel is then not found, and the reason names the field.
 #include "runtime/cache/artifact_cache.h"
 
 #include <gmock/gmock.h>

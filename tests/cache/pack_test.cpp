@@ -1,4 +1,4 @@
-// Packs: the same bytes whatever the order, and nothing wrong out of a damaged one.
+// Packs: the same bytes whatever the order, and nothing wrong out of a damaged pack.
 #include "runtime/cache/pack.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ class Pack : public test::WithKernel {
     whole_ = encode_pack(entries_);
   }
 
-  // How many kernels a cache finds in a pack of these bytes; all that it finds must be right.
+  // The number of kernels that a cache finds in a pack of these bytes; all of them must be right.
   int found_in(std::span<const std::byte> bytes) {
     // No fsync, unlike publish_file: these tests write thousands.
     std::ofstream(folder_ / "p.vqpack", std::ios::binary) << as_text(bytes);
@@ -49,7 +49,7 @@ class Pack : public test::WithKernel {
     return found;
   }
 
-  // The index changed and signed again, so that only its content tells the lie.
+  // Changes the index and signs it again, so that only its content is wrong.
   template <class Change>
   std::vector<std::byte> forged(Change&& change) const {
     std::vector<std::byte> bytes = whole_;
@@ -139,7 +139,7 @@ TEST_F(Pack, LiesOfTheIndexAreMissesOrRefused) {
     put(lie, 12, count);
     EXPECT_EQ(found_in(lie), 0) << count;
   }
-  // Two records in each other's place, one twice, and a digest that is none.
+  // Two records swapped, one record twice, and an invalid digest.
   EXPECT_EQ(found_in(forged([](auto& pack) {
               std::swap_ranges(pack.begin() + kHead, pack.begin() + kHead + kRecord,
                                pack.begin() + kHead + kRecord);
@@ -152,7 +152,7 @@ TEST_F(Pack, LiesOfTheIndexAreMissesOrRefused) {
   EXPECT_EQ(found_in(forged([](auto& pack) { pack[kHead] = std::byte{'G'}; })), 0);
 }
 
-// Its length lends such a count some truth.
+// The file is long enough for the count to look plausible.
 TEST_F(Pack, AHugeIndexIsNotAskedMemoryFor) {
   auto lie = whole_;
   put(lie, 12, std::uint64_t{1} << 34);

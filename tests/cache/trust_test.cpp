@@ -1,5 +1,5 @@
-// Code is loaded from folders, packs and files that nobody but their owner can change, and from no
-// others. Owners and groups are changed where the tests are root's.
+// Code is loaded only from folders, packs and files that nobody but their owner can change. Owners
+// and groups are changed if the tests run as root.
 #include "runtime/cache/places.h"
 
 #include <gmock/gmock.h>

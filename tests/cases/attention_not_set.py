@@ -1,5 +1,5 @@
-"""A VQCache is passed, but set_attn_implementation("vqgen") was forgotten or undone: an error, or logits
-near sdpa's. Without either each step attends to its own token alone."""
+"""A VQCache is passed, but set_attn_implementation("vqgen") was forgotten or undone: an error, or logits near
+sdpa's. Without the error, each step would attend to its own token alone."""
 
 import vqgen
 from hfkit import cache, end, relative, steps, tiny, with_attention

@@ -1,6 +1,6 @@
 """Models with as many KV heads as heads, whose config has no num_key_value_heads: GPT-NeoX, OPT, GPT-2 and
-GPT-J. Logits are near those of transformers' own attention; GPT-J of versions where it has an attention of
-its own is refused by name."""
+GPT-J. Logits are near those of transformers' attention. GPT-J is refused by name in versions that give it an
+attention of its own."""
 
 import transformers as T
 

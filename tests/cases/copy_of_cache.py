@@ -1,5 +1,6 @@
 """A common prompt is read once and its cache copied for each request by copy.deepcopy, as the documentation
-of transformers has it: each copy goes on as a cache of its own."""
+of
+transformers does: each copy continues independently."""
 
 import copy
 

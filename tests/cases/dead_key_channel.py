@@ -1,6 +1,5 @@
-"""int8 keys by channel, of which one channel, or a whole head, is zero, with |k| 0.02 and |q| 50: the
-kernel has to be as near its reference as without it (2.4e-4). The judge is `vqgen run`, whose reference
-is of doubles on the same codes."""
+"""int8 keys by channel, one channel or head of which is zero, with |k| 0.02 and |q| 50: the kernel must be as
+near its reference as without it (2.4e-4). `vqgen run` judges, whose reference is in doubles on the codes."""
 
 import json
 

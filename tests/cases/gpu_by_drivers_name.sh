@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --gpu by the name that nvidia-smi, tuned tables, `vqgen list gpus` and the tool's own output print is
-# taken as the short name is.
+# --gpu accepts the name that nvidia-smi, tuned tables, `vqgen list gpus` and the tool's own output
+# print, as it accepts the short name.
 tool="${VQGEN:-vqgen}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

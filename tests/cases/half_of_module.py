@@ -1,5 +1,5 @@
-"""model.half() or .to(dtype) of a model whose VQLinear layers have that dtype changes nothing, output_scales
-of fp32 among it."""
+"""model.half() or .to(dtype) changes nothing in VQLinear layers that have this dtype, including fp32
+output_scales."""
 
 import torch
 

@@ -1,5 +1,6 @@
-"""Tiny models of random weights, their logits by a prompt and single steps, and bundles and caches for
-them. Needs PyTorch and transformers; runs on the CPU by the host backend."""
+"""Tiny models with random weights, their logits for a prompt and single steps, and bundles and caches for
+them.
+Needs PyTorch and transformers; runs on the CPU by the host backend."""
 
 import warnings
 
@@ -19,7 +20,7 @@ SIZES = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "
 
 
 def filled(model, dtype=torch.float16, seed=0):
-    """The model in evaluation mode, with random weights; norms stay as they are."""
+    """Return the model in evaluation mode, with random weights; norms do not change."""
     torch.manual_seed(seed)
     model = model.to(dtype).eval()
     with torch.no_grad():
@@ -31,7 +32,7 @@ def filled(model, dtype=torch.float16, seed=0):
 
 
 def tiny(config=transformers.Qwen2Config, model=transformers.Qwen2ForCausalLM, **fields):
-    """A model of two layers with 4 query heads and 2 KV heads of 64."""
+    """Return a model of two layers with 4 query heads and 2 KV heads of 64."""
     return filled(model(config(**{**BASE, **SIZES, **fields})))
 
 
@@ -41,7 +42,7 @@ def with_attention(model, implementation):
 
 
 def bundle(model=None, keys="int8-token", values="int8-token"):
-    """The path of calibrated codebooks, by default of tiny(); int8 by token trains nothing."""
+    """Return the path of calibrated codebooks, by default of tiny(); int8 by token trains nothing."""
     vqgen.hf.calibrate(model or tiny(), [torch.randint(1, 64, (2, 64))], path("codebooks"), keys=keys,
                        values=values)
     return path("codebooks")
@@ -52,7 +53,7 @@ def cache(model, codebooks=None, batch=2, tokens=64):
 
 
 def steps(model, past=None, prompt=5):
-    """Logits of a prompt's last token and of each later token of IDS, [batch, steps, vocabulary]."""
+    """Return logits of a prompt's last token and of each later token of IDS, [batch, steps, vocabulary]."""
     logits = []
     with torch.no_grad():
         for begin, end_ in [(0, prompt)] + [(k, k + 1) for k in range(prompt, IDS.shape[1])]:
@@ -67,7 +68,7 @@ def relative(got, want):
 
 
 def refused(call):
-    """The message of the vqgen.Error that call() raises; None if it raises none or another."""
+    """Return the message of the vqgen.Error that call() raises; None if it raises none or another."""
     try:
         print("no error:", call())
     except vqgen.Error as error:

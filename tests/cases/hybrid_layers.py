@@ -1,4 +1,4 @@
-"""A model with linear-attention layers beside attention, as Qwen3-Next has: calibrate() and VQCache take the
+"""A model with linear-attention layers beside attention, such as Qwen3-Next: calibrate() and VQCache take the
 attention layers, or refuse by one of vqgen's errors."""
 
 import transformers

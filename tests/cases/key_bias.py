@@ -1,6 +1,7 @@
-"""Keys with a bias of norm 600 in eight slow channels of each head, as k_proj of some Qwen2.5 layers has,
-and |k| 11 otherwise. Softmax does not see what all tokens' keys share: the loss of attention has to be
-near that without the bias, or the tool has to say that keys have a common part."""
+"""Keys with a bias of norm 600 in eight slow channels of each head, as in k_proj of some Qwen2.5 layers, and
+|k|
+11 otherwise. Softmax ignores what all tokens' keys share: the loss of attention must be near that without the
+bias, or the tool must say that keys have a common part."""
 
 import re
 
@@ -19,7 +20,7 @@ def data(name, seed, bias):
 
 
 def loss(form, bias):
-    """The error of keys, the loss of attention, and whether the common part is named."""
+    """Return the error of keys, the loss of attention, and whether the common part is named."""
     data("cal.safetensors", 1, bias)
     data("in.safetensors", 2, bias)
     made = vqgen("quantize", "--input", "in.safetensors", "--calibration", "cal.safetensors", "--out", "o.vq",

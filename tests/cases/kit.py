@@ -1,4 +1,4 @@
-"""What the cases share: the tool, a folder of its own for each, safetensors from NumPy, and the verdict."""
+"""Shared by the cases: the tool, a folder for each case, safetensors from NumPy, and the verdict."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def path(name):
 
 
 def vqgen(*arguments, check=False):
-    """The finished process of the tool, in the case's folder; with `check`, it has to end with 0."""
+    """Return the finished process of the tool, in the case's folder; with `check`, it must exit with 0."""
     done = subprocess.run([TOOL, *arguments], cwd=FOLDER, capture_output=True, text=True)
     if check and done.returncode != 0:
         raise RuntimeError(f"vqgen {' '.join(arguments)}: {done.returncode}: {done.stderr}")
@@ -28,13 +28,13 @@ def vqgen(*arguments, check=False):
 
 
 def bf16(array):
-    """An array's numbers as bf16, in the uint16 that save() writes as BF16."""
+    """Return an array's numbers as bf16, in the uint16 that save() writes as BF16."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def save(name, tensors):
-    """Writes {name: array} as safetensors into the case's folder."""
+    """Write {name: array} as safetensors into the case's folder."""
     header, data = {}, b""
     for each, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()
@@ -45,7 +45,7 @@ def save(name, tensors):
 
 
 def write(name, header, data):
-    """Writes a safetensors file of a header and the bytes behind it."""
+    """Write a safetensors file of a header and the bytes behind it."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path(name), "wb") as file:
@@ -53,7 +53,7 @@ def write(name, header, data):
 
 
 def config(**fields):
-    """Writes the config c.json."""
+    """Write the config c.json."""
     with open(path("c.json"), "w", encoding="utf-8") as file:
         json.dump(fields, file)
 

@@ -1,5 +1,5 @@
-"""`vqgen quantize --weights '*.weight'` of a file whose last matrix cannot be quantized is refused before
-anything is trained, since the header says it all. The tool's CPU time tells."""
+"""`vqgen quantize --weights '*.weight'` refuses a file whose last matrix cannot be quantized before it trains
+anything, since the header says it all. The tool's CPU time shows this."""
 
 import os
 import resource

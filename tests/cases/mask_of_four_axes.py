@@ -1,5 +1,6 @@
-"""A mask of the caller's own, [batch, 1, tokens, tokens], as trees and documents packed in one row have, is
-refused by one of vqgen's errors."""
+"""A caller's mask [batch, 1, tokens, tokens], as for trees and documents packed in one row, is refused by one
+of
+vqgen's errors."""
 
 import torch
 

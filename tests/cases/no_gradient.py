@@ -1,4 +1,4 @@
-"""LoRA beside quantized layers: the gradient passes through VQLinear to what is below it, or there is an
+"""LoRA beside quantized layers: the gradient passes through VQLinear to the layers below, or there is an
 error."""
 
 import torch

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# TMPDIR on a file system that is mounted noexec, as on hardened hosts: the host backend loads its kernel
-# from elsewhere, or says that TMPDIR is mounted noexec and to set another. Needs root, for a mount
-# namespace of its own; 77 without it.
+# TMPDIR is on a file system that is mounted noexec, as on hardened hosts. The host backend loads
+# its kernel from elsewhere, or says that TMPDIR is mounted noexec and to set another. Needs root
+# for a mount namespace; exits with 77 without it.
 tool="${VQGEN:-vqgen}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT

@@ -1,5 +1,6 @@
-"""A shard whose other tensors are of safetensors' newer types (F8_E8M0 scales, F4): the tensor that is asked
-for is F16, and is quantized."""
+"""A shard whose other tensors have safetensors' newer types (F8_E8M0 scales, F4): the requested tensor is
+F16,
+and is quantized."""
 
 import numpy as np
 

@@ -1,5 +1,6 @@
 """torch.compile of a model over a VQCache compiles a bounded number of graphs, as for a static cache, or
-leaves attention out of the graph: after four single tokens none is compiled."""
+leaves
+attention out of the graph: after four single tokens nothing is compiled."""
 
 import torch
 import torch._dynamo

@@ -1,5 +1,7 @@
 """Checkpoints above a few GB come as model.safetensors.index.json and shards: the index and the folder are
-read, or the refusal says what they are. So do a pointer of Git LFS and a file of PyTorch's."""
+read,
+or the refusal says what they are. A pointer of Git LFS and a file of PyTorch's are refused by what they
+are."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""A model with learned attention sinks, one logit per head in the softmax's denominator, which transformers
-hands to the attention function as `s_aux`: logits near eager's, or a refusal that names it."""
+"""A model with learned attention sinks (one logit per head in the softmax's denominator), which transformers
+passes to the attention function as `s_aux`: logits near eager's, or a refusal that names it."""
 
 import torch
 import transformers

@@ -1,4 +1,4 @@
-"""An expert to which no token was routed gets 0 rows: 0 rows come out, as of torch.nn.Linear."""
+"""An expert to which no token was routed gets 0 rows and returns 0 rows, like torch.nn.Linear."""
 
 import torch
 

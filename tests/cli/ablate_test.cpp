@@ -1,5 +1,5 @@
-// ablate: its table, its JSON, and what it refuses. The search itself is tested without processes
-// (tests/runtime/ablate_test.cpp); kernels of the host backend take seconds to compile, so few.
+// ablate: its table, its JSON, and what it refuses. tests/runtime/ablate_test.cpp tests the search
+// itself without processes; host kernels take seconds to compile, so these tests have few.
 #include <cmath>
 
 #include "tests/cli/tool.h"

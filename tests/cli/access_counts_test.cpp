@@ -1,4 +1,4 @@
-// AccessCounts at the command line: profiles of bundles, reordering, and the skew of the sample
+// Access counts at the command line: profiles of bundles, reordering, and the skew of the sample
 // data.
 #include "quantizer/access_counts.h"
 #include "core/access/access_counts_summary.h"
@@ -27,7 +27,7 @@ class CountAccesses : public TinyBundle {
     return document_of(outcome);
   }
 
-  // Refused with exit code 2 and the words, and nothing is written.
+  // Expects exit code 2, the words, and that nothing is written.
   void refuse(const Arguments& arguments, const std::vector<std::string>& words) const {
     const std::vector<std::string> before = folder.names();
     expect_failure(arguments, 2, words);
@@ -59,7 +59,8 @@ TEST_F(CountAccesses, ProfilePrintsALineATensor) {
   expect_success(outcome);
   EXPECT_EQ(occurrences(outcome.out, "\nlayer0."), 2u) << outcome.out;
   EXPECT_NE(outcome.out.find("wrote " + folder.path("p.json")), std::string::npos);
-  // 16 entries: half of them are followed, and no figure is made up for the top 16, 32 and 64.
+  // With 16 entries, half of them are followed, and no figure is invented for the top 16, 32 and
+  // 64.
   const std::size_t values = outcome.out.find("\nlayer0.values");
   const std::string line =
       outcome.out.substr(values + 1, outcome.out.find('\n', values + 1) - values);
@@ -94,7 +95,8 @@ TEST_F(CountAccesses, ReorderedBundlesRunToTheSameBits) {
   }
 }
 
-// Of either operand: its codes are numbers, and nothing is written of the other.
+// Codes of either operand's scalar format are numbers without entries; the other operand is not
+// written either.
 TEST_F(CountAccesses, ScalarFormatsAreRefused) {
   const std::string out = folder.path("scalar");
   const char* const table = R"({"vector_size": 8, "index_bits": 4, "scope": "head"})";
@@ -119,7 +121,7 @@ TEST_F(CountAccesses, QuantizeReordersToTheSameBundle) {
   expect_success(vqgen({"reorder", "--data", cache_bundle(), "--out", folder.path("two")}));
   EXPECT_EQ(read_text(folder.path("one")), read_text(folder.path("two")));
   EXPECT_NE(read_text(folder.path("one")), read_text(cache_bundle()));
-  // Again, and in place: nothing is left to change.
+  // A second reordering in place has nothing left to change.
   const std::string two = folder.path("two");
   expect_success(vqgen({"reorder", "--data", two, "--out", two}));
   EXPECT_EQ(read_text(folder.path("one")), read_text(two));
@@ -134,7 +136,7 @@ TEST_F(CountAccesses, ReorderTakesTheProfileOfOtherData) {
   expect_success(vqgen(arguments));
   EXPECT_EQ(read_text(by_own), read_text(by_profile));
 
-  // The same counts, but that the coldest entry of the first codebook is the hottest.
+  // These counts differ in that the coldest entry of the first codebook is the hottest.
   const auto keys_of = [](const std::string& path) {
     return std::get<AttentionData>(read_bundle(std::filesystem::path(path)).items[0].data).keys;
   };
@@ -183,8 +185,8 @@ TEST_F(CountAccesses, BadInputIsRefused) {
   EXPECT_EQ(read_text(own), read_text(matrix_bundle()));
 }
 
-// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide: k-means on a
-// GPU may fall out otherwise.
+// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide, since k-means
+// on a GPU may give other codebooks.
 TEST_F(CountAccesses, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
   const auto figures_of = [&](const std::string& key_format) {
     expect_success(

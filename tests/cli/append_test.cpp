@@ -1,5 +1,5 @@
-// kv_append through the tool: run, measured, explained and exported as other ops are, and what it
-// has no use for refused.
+// kv_append through the tool: run, measured, explained and exported as other ops are, and options
+// that it does not take refused.
 #include "tests/cli/op_tool.h"
 
 namespace vqgen {

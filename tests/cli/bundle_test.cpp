@@ -1,4 +1,4 @@
-// Bundles given to run: those that fit, those of another problem, and those that are damaged.
+// Bundles given to run: fitting ones, those of another problem, and damaged ones.
 #include <random>
 
 #include "core/files/files.h"
@@ -216,7 +216,7 @@ TEST_F(TinyBundle, ThatIsRepackedRunsToTheSameBits) {
   EXPECT_EQ(read_text(cache), read_text(cache_bundle()));
 }
 
-// What the tool says that it changed is what the run loses against the old reference.
+// The change that the tool reports is the loss of the run against the old reference.
 TEST_F(TinyBundle, OfElementsBecomesOneOfIntegers) {
   const std::string out = folder.path("integers");
   const Outcome outcome =
@@ -257,7 +257,7 @@ TEST_F(TinyBundle, IsNotRepackedWhereNothingWouldReadIt) {
   expect_failure({"repack", tensors(), "--layout", "4x1", "--out", out}, 2, {"not a bundle"});
 }
 
-// A number that is none, where the header says that a tensor's data begins.
+// The header gives an invalid number as the start of a tensor's data.
 TEST_F(TinyBundle, WithNanInACodebookIsRefused) {
   std::string text = read_text(matrix_bundle());
   const SafetensorsFile file{std::filesystem::path(matrix_bundle())};
@@ -270,7 +270,8 @@ TEST_F(TinyBundle, WithNanInACodebookIsRefused) {
                  {"tensor 'w.weights.codebooks'", "element 0 is nan"});
 }
 
-// Whatever byte of the header is hit: an answer in time, and no crash. (A name may be hit, too.)
+// Whatever byte of the header is hit, the tool answers in time and does not crash. (A name may be
+// hit, too.)
 TEST_F(TinyBundle, WithADamagedHeaderIsAnswered) {
   const std::string whole = read_text(matrix_bundle());
   std::uint64_t header = 0;

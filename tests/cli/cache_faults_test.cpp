@@ -1,5 +1,4 @@
-// Caches that cannot be read or brought in order: each command names the place and says so by its
-// exit code.
+// Caches that cannot be read or cleaned: each command names the place, and its exit code says so.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,19 +12,20 @@ constexpr const char* kUser = "VQGEN_CACHE_DIR";
 
 class CacheFaults : public testing::Test {
  protected:
-  void SetUp() override { set_mode("", 0755); }  // for others than this user to come in
+  void SetUp() override { set_mode("", 0755); }  // lets other users than this one in
   void TearDown() override {
     for (const char* name : {"cache", "cache/aa"}) ::chmod(folder_.path(name).c_str(), 0755);
   }
   void set_mode(const std::string& name, mode_t mode) const {
     ASSERT_EQ(::chmod(folder_.path(name).c_str(), mode), 0) << name;
   }
-  // What looks like an entry, and is removed as one.
+  // A file that looks like an entry, and is removed as one.
   std::string entry() const {
     std::filesystem::create_directories(folder_.path("cache/aa"));
     return folder_.file("cache/aa/" + std::string(64, 'a') + ".vqk", "a kernel");
   }
-  // `vqgen cache NAME` ends with the code, says so in one line with the words, and lists the place.
+  // Expects that `vqgen cache NAME` ends with the code, has one line with the words, and lists the
+  // place.
   void expect_named(const Outcome& outcome, int exit_code, const std::string& path,
                     const std::vector<std::string>& words) const {
     EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;

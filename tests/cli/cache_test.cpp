@@ -36,7 +36,7 @@ class CacheCommand : public testing::Test {
     EXPECT_EQ(outcome.err, "");
     return document_of(outcome);
   }
-  // The kernels below a folder of the test's own.
+  // The kernels in a folder that the test owns.
   std::vector<std::string> kernels(const std::string& below) const {
     std::vector<std::string> found;
     for (const std::string& name : folder_.names()) {
@@ -212,7 +212,7 @@ TEST_F(CacheExplain, SaysWhatIsLookedUpAndWhatIsNearest) {
   EXPECT_EQ(compiled("h200")["cache_miss"], "damaged");
 }
 
-// The plan of so small a product by fragments is the same for both, and with it the kernel's name.
+// The mma plan of so small a GEMM is the same for both, and so is the kernel's name.
 TEST_F(CacheExplain, AnotherArchitectureIsNamed) {
   Json gemv = tiny_gemv();
   gemv["plan"] = {{"dataflow", "mma"}};

@@ -1,5 +1,5 @@
-// Shell completion and the manual page: of all that the tool declares, and as their readers want
-// it.
+// Shell completion and the manual page cover all that the tool declares, in the form that their
+// readers need.
 #include <algorithm>
 
 #include "core/files/files.h"
@@ -82,7 +82,7 @@ TEST_F(BashCompletion, OfFiles) {
   EXPECT_EQ(offered({"tune", ""}), work);
 }
 
-// Whatever --help has is offered, of every subcommand and those below it.
+// Completion offers all that --help has, for every subcommand at every level.
 TEST_F(BashCompletion, OffersEveryOption) {
   std::vector<Words> paths{{}};
   for (std::size_t i = 0; i < paths.size(); ++i) {
@@ -159,7 +159,8 @@ TEST(ManualPage, HasEverySubcommandOptionAndVariable) {
   }
   EXPECT_EQ(page.find("tune\\-worker"), std::string::npos);
   int variables = 0;
-  for (const std::string& line : lines_of(read_text(VQGEN_SOURCE_DIR "/docs/reference/environment.md"))) {
+  for (const std::string& line :
+       lines_of(read_text(VQGEN_SOURCE_DIR "/docs/reference/environment.md"))) {
     if (!line.starts_with("| `VQGEN_")) continue;
     const std::string name = line.substr(3, line.find('`', 3) - 3);
     EXPECT_NE(page.find(".B " + name + "\n"), std::string::npos) << name;

@@ -6,7 +6,7 @@ namespace {
 
 struct Fault {
   const char* name;
-  const char* pointer;  // what is replaced in the config, and by what
+  const char* pointer;  // place in the config and its replacement
   const char* value;
   int exit_code;
   std::vector<std::string> words;
@@ -112,7 +112,7 @@ TEST(ConfigFile, MissingFoldersAndStrangeNames) {
   expect_failure({"compile", "/dev/null"}, 2, {"/dev/null: cannot read"});
 }
 
-// The document is JSON all the same: such bytes become replacement characters.
+// The document is still JSON: such bytes become replacement characters.
 TEST(ConfigFile, BytesThatAreNoUtf8) {
   const Folder folder;
   const std::string config = folder.file("config.json", "{\"op\": \"gemv\xff\"}");

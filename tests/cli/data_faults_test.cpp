@@ -1,4 +1,5 @@
-// Faulty tensors given to quantize: files that lie, numbers that are none, too little to train on.
+// Faulty tensors given to quantize: inconsistent files, invalid numbers, too little data to train
+// on.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +14,7 @@ namespace {
 
 class DataFault : public testing::Test {
  protected:
-  // Quantizing `input` fails with the words, and writes nothing.
+  // Expects that quantizing `input` fails with the words and writes nothing.
   void refuse(Arguments arguments, std::vector<std::string> words) const {
     const std::vector<std::string> before = folder.names();
     expect_failure(arguments, 2, words);
@@ -138,7 +139,7 @@ TEST_F(DataFault, CalibrationOfWeights) {
   }
 }
 
-// A bundle for other programs is written where that is asked for.
+// A bundle for other programs is written only on request.
 TEST_F(DataFault, FormatsThatNoKernelReads) {
   const std::string tensors = write_tiny_tensors(folder);
   const auto expect_only_asked = [&](Arguments arguments, const std::string& words) {

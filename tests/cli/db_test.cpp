@@ -85,7 +85,7 @@ TEST_F(Db, MergeKeepsTheBestAndItsBytesDoNotDependOnTheOrder) {
   expect_failure({"db"}, 2, {"subcommand is required"});
 }
 
-// Who tunes into a table, beside this or before, finds its rows there.
+// Earlier rows of the output table are kept, as are rows that others add meanwhile.
 TEST_F(Db, MergeKeepsTheRowsOfTheTableThatItWrites) {
   const std::string a = table("a.jsonl", row_line("uniform", plan_of(128), 5.0));
   const std::string out = table("out.jsonl", row_line("zipf:1", plan_of(64), 4.0));
@@ -138,7 +138,7 @@ TEST_F(Db, BrokenTablesAreErrorsThatNameTheirLine) {
   EXPECT_FALSE(std::filesystem::exists(folder.path("m.jsonl")));
   expect_failure({"db", "diff", cut, cut}, 2, {"cut.jsonl:2"});
   expect_failure({"db", "ls", folder.path("none.jsonl")}, 2, {"none.jsonl"});
-  // The same where plans are looked up, but not where the chooser is named.
+  // Commands that look up plans fail too, unless --planner names the chooser.
   expect_failure({"explain", config}, 2, {"cut.jsonl:2"}, using_table(cut));
   expect_failure({"db", "query", config}, 2, {"none.jsonl"},
                  using_table(folder.path("none.jsonl")));
@@ -161,7 +161,7 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   const Json other = run({"db", "query", config, "--gpu", "h200", "--code-distribution", "zipf:3"},
                          using_table(all));
   EXPECT_EQ(other["taken"]["rung"], "exact");
-  // As tune takes it, not as rows spell it.
+  // The name may be spelled as tune takes it, not only as rows spell it.
   EXPECT_EQ(run({"db", "query", config, "--gpu", "h200", "--code-distribution", "zipf:3.0"},
                 using_table(all))["taken"]["rung"],
             "exact");
@@ -173,7 +173,7 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   expect_words(text.out, {"no row serves"});
 }
 
-// As jq or an editor leaves them.
+// jq and editors write rows with spaces and in another order of keys.
 TEST_F(Db, RowsAreFoundHoweverTheyAreWritten) {
   std::string row = row_line("uniform", plan_of(128), 5.0);
   for (const char* mark : {",\"", ":{"}) {

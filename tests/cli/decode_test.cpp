@@ -1,5 +1,5 @@
 // kv_dequantize through the tool: run on drawn data, measured, explained and exported as other ops
-// are, and what it has no use for refused.
+// are, and options that it does not take refused.
 #include "tests/cli/op_tool.h"
 
 namespace vqgen {

@@ -44,7 +44,7 @@ TEST(Explain, SaysTheSameInTextAndJson) {
   }
 }
 
-// Numbers are no entries, and their scales take bits too.
+// Scalar codes have no entries, and their scales take bits too.
 TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
   const Folder folder;
   Json json = tiny_attention();
@@ -101,7 +101,7 @@ std::string scalar_report(const std::string& keys, const std::string& values, in
   return text_of(document_of(outcome));
 }
 
-// Codes of scalars name no entries, and their scales are stored bits too.
+// Scalar codes name no entries, and their scales are stored bits too.
 TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
   struct Case {
     const char *keys, *values, *bits, *code;
@@ -124,7 +124,7 @@ TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
   }
 }
 
-// What docs/formats.md recommends: none is without a time.
+// The formats that docs/formats.md recommends all have a time.
 TEST(Explain, HasATimeForWhatIsRecommended) {
   std::vector<Json> configs{parse_json_file(example("llama3-8b-attention-2bit"))};
   Json attention = configs.front();
@@ -150,13 +150,15 @@ TEST(Explain, HasATimeForWhatIsRecommended) {
     EXPECT_TRUE(document["expected_us"].is_number()) << config;
     EXPECT_EQ(text_of(document).find("not modelled"), std::string::npos) << config;
     const bool batch = config["shape"].value("batch", 1) > 1;
-    EXPECT_EQ(text_of(document).find("with schedule balanced") != std::string::npos, batch) << config;
+    EXPECT_EQ(text_of(document).find("with schedule balanced") != std::string::npos, batch)
+        << config;
   }
 }
 
 class ByAccessCounts : public TinyBundle {
  protected:
-  // The config beside its profile, in a folder of its own; what `edit` does to the profiles.
+  // Writes the config beside its profile, in a folder of its own, after `edit` has changed the
+  // profiles.
   std::string config_with(Json config, const std::string& bundle,
                           const std::function<void(std::vector<AccessCounts>&)>& edit = {}) {
     const std::string profile = folder.path("p.json");
@@ -243,7 +245,7 @@ TEST_F(ByAccessCounts, TheFlagGoesOverTheConfigAndThePlanOverBoth) {
                  {"none.json"});
   expect_failure({"compile", placed, "--access-counts", folder.path("none.json")}, 2,
                  {"none.json"});
-  // From where the tool runs, not from the config's folder.
+  // The path is relative to where the tool runs, not to the config's folder.
   const std::string plain = folder.file("plain.json", tiny_gemv().dump());
   expect_success(vqgen({"explain", plain, "--access-counts", folder.path("p.json")}));
 }

@@ -1,4 +1,4 @@
-// Formats as a user may give them: a preset, a preset with some fields changed, a file.
+// Formats as a user may give them: a preset, a preset with changed fields, a file.
 #include "core/profiles.h"
 #include "quantizer/bundle.h"
 #include "tests/cli/tiny_bundle.h"
@@ -44,7 +44,7 @@ TEST_F(TinyBundle, IsNotMadeOfAFormatThatNothingHas) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"mine.json"});
 }
 
-// The refusal says what the preset asks of the heads, and its remedy works.
+// The refusal says what the preset requires of the heads, and its remedy works.
 TEST(Formats, HadamardOfHeadsOf96ChannelsIsRefusedWithItsRemedy) {
   const Folder folder;
   Json config = tiny_attention();

@@ -1,4 +1,4 @@
-// Names from before 0.1.0 are refused by a line that has the present one.
+// Former names are refused by a line that gives the present name.
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {

@@ -1,5 +1,5 @@
-// Signals and full files: the tool ends as the caller expects, and nothing is left. At random
-// moments: signal_storm.py.
+// Signals and full files: the tool ends as the caller expects and leaves nothing. signal_storm.py
+// sends signals at random moments.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ namespace {
 
 const std::string kProjection = example("tinycode-projection");
 
-// Until it is true, for a minute at most.
+// Waits until the condition is true, for a minute at most.
 template <class Condition>
 bool comes_true(Condition&& condition) {
   for (int i = 0; i < 6000; ++i) {
@@ -26,7 +26,7 @@ bool comes_true(Condition&& condition) {
   return false;
 }
 
-// No such process, or nothing of it but its status.
+// Whether there is no such process, or only its exit status.
 bool is_gone(const std::string& pid) {
   try {
     return read_text("/proc/" + pid + "/stat").find(") Z ") != std::string::npos;
@@ -35,7 +35,7 @@ bool is_gone(const std::string& pid) {
   }
 }
 
-// `vqgen run` on the host with a compiler that hangs, and has children and files of its own.
+// `vqgen run` on the host with a compiler that hangs and has children and files.
 class Interrupted : public testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +48,7 @@ class Interrupted : public testing::Test {
     std::filesystem::create_directories(folder_.path("tmp"));
     config_ = folder_.file("config.json", tiny_gemv().dump());
   }
-  // By the shell, which can be told to ignore signals.
+  // Starts the tool through the shell, which can be told to ignore signals.
   pid_t start(const std::string& before = "") const {
     const std::string script =
         before + "exec env TMPDIR=" + folder_.path("tmp") + " VQGEN_CXX=" + compiler_ +
@@ -70,7 +70,7 @@ class Interrupted : public testing::Test {
   bool compiles() const {
     return comes_true([&] { return std::filesystem::exists(folder_.path("inner")); });
   }
-  // Ended by that signal, silently, with all that it made.
+  // The signal ended it silently, and all that it made is gone.
   void expect_end(pid_t child, int signal) const {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -103,7 +103,7 @@ TEST_F(Interrupted, EndsByEachSignalWithAllThatItMade) {
   }
 }
 
-// As nohup has it.
+// nohup ignores SIGHUP before it starts a program.
 TEST_F(Interrupted, WhatTheCallerIgnoresStaysIgnored) {
   const pid_t child = start("trap '' HUP; ");
   ASSERT_TRUE(compiles());
@@ -127,7 +127,7 @@ TEST(FullFiles, PastALimitAreNamedAndLeaveNothing) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{});
 }
 
-// Nobody reads what the tool says: it ends by SIGPIPE as others do, and without a word.
+// Nobody reads what the tool says: it ends silently by SIGPIPE, as other tools do.
 TEST(ClosedPipe, EndsTheTool) {
   const Folder folder;
   const Outcome outcome = run_program(

@@ -1,4 +1,4 @@
-// vqgen list: what ships by name.
+// vqgen list: what ships, by name.
 #include <algorithm>
 
 #include "core/profiles.h"
@@ -32,8 +32,8 @@ TEST(List, NamesAllThatShips) {
   }
 }
 
-// What a number takes with its scales, as a bundle of it says too; what it is for; and those that
-// are recommended first, then caches' before those of weights.
+// Each line has the bits per number with scales, as a bundle reports them, and the format's use.
+// Recommended formats come first, then those of caches, then those of weights.
 TEST(List, FormatsSayTheirUseAndTheirBits) {
   std::vector<std::string> names = formats_for({});
   const Json formats = document_of(vqgen({"list", "formats", "--json"}))["formats"];

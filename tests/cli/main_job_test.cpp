@@ -35,7 +35,7 @@ class MainJob : public testing::Test {
     return document;
   }
 
-  // The example config with more fields in its shape.
+  // The example config with additional fields in its shape.
   std::string config_with(const std::string& name, const Json& shape) const {
     Json json = parse_json_file(example(name));
     json["shape"].update(shape);
@@ -64,7 +64,8 @@ TEST_F(MainJob, AttentionOverARealCache) {
   EXPECT_GT(plain, 0.01);
   EXPECT_LT(plain, 0.5);
 
-  // The newest and the first tokens raw: closer to the tensors before quantization.
+  // With the newest and the first tokens raw, the result is closer to the tensors before
+  // quantization.
   const double windowed =
       run({config_with("tinycode-layer", {{"recent_tokens", 128}, {"sinks", 4}}), "--data", bundle})
           .value("rel_err_unquantized", -1.0);
@@ -135,7 +136,7 @@ TEST(HostRun, RacesAreCheckedOnRequest) {
   }
 }
 
-// A cache of [2, 256, 64] with 4 queries of 4 heads, its keys being of `magnitude` and changed.
+// A cache of [2, 256, 64] with 4 queries of 4 heads, whose keys have `magnitude` and are changed.
 template <class Change>
 std::string write_cache(const Folder& folder, double magnitude, Change change) {
   Random random(7);
@@ -185,7 +186,7 @@ TEST_F(MainJob, ADeadBiasedOrOutlyingKeyChannelLeavesTheOthersAlone) {
   }
 }
 
-// A bias that all tokens have lowers the error of keys and not that of the softmax.
+// A bias that all tokens have lowers the error of the keys but not that of the softmax.
 TEST_F(MainJob, KeysThatAreMostlyCommonToAllTokensAreWarnedOf) {
   for (const float bias : {0.0f, 60.0f}) {
     Arguments arguments = of_cache(write_cache(folder, 1,
@@ -207,8 +208,8 @@ TEST_F(MainJob, KeysThatAreMostlyCommonToAllTokensAreWarnedOf) {
   }
 }
 
-// A compiler that drops the barrier between the chunks of a gemv: the result may well be right, the
-// report is not of numbers.
+// A compiler drops the barrier between the chunks of a gemv: the result may be right, so the report
+// must come from the race checker and not from the numbers.
 TEST(HostRun, ADroppedBarrierIsARaceAndExitsWith5) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Folder folder;

@@ -1,5 +1,5 @@
 // attention_merge through the tool: run on drawn data, measured, explained and exported as other
-// ops are, and what it has no use for refused.
+// ops are, and options that it does not take refused.
 #include "tests/cli/op_tool.h"
 
 namespace vqgen {

@@ -1,4 +1,4 @@
-// An op through the tool: run, measured, explained and exported as all are.
+// An op through the tool: run, measured, explained and exported as all ops are.
 #pragma once
 
 #include "core/files/files.h"
@@ -6,12 +6,12 @@
 
 namespace vqgen {
 
-// Tests of one op, by a small config of it.
+// Tests of one op by a small config.
 class OpTool : public testing::Test {
  protected:
   explicit OpTool(Json config) : config_(std::move(config)) {}
 
-  // The config's path, with fields replaced. Fields of its shape alone: in_shape().
+  // The path of the config with replaced fields. in_shape() replaces fields of its shape.
   std::string config(const Json& more = Json::object()) const {
     Json json = config_;
     json.update(more);
@@ -23,7 +23,8 @@ class OpTool : public testing::Test {
     return {{"shape", shape}};
   }
 
-  // On drawn data, plain and under the race checker: right. The last run's document.
+  // Runs it on drawn data, plainly and under the race checker, and expects right results. Returns
+  // the last run's document.
   Json verified(const Json& more = Json::object()) const {
     Json document;
     for (const char* check : {"", "races"}) {
@@ -37,7 +38,7 @@ class OpTool : public testing::Test {
     }
     return document;
   }
-  // Timed with a field of its plan fixed: what is told of the config.
+  // Measures it with a fixed field of its plan; returns what is reported about the config.
   Json measured() const {
     const Outcome outcome =
         vqgen({"measure", config({{"plan", {{"threads", 64}}}}), "--backend", "host", "--json"});
@@ -47,7 +48,7 @@ class OpTool : public testing::Test {
     EXPECT_EQ(each["measurements"][0]["plan"]["threads"], 64);
     return each;
   }
-  // Words of what explain says.
+  // Expects words in the text of explain.
   void expect_explained(const std::vector<std::string>& words,
                         const Json& more = Json::object()) const {
     const Outcome explained = vqgen({"explain", config(more), "--gpu", "h200"});
@@ -56,7 +57,7 @@ class OpTool : public testing::Test {
       EXPECT_NE(explained.out.find(each), std::string::npos) << each << explained.out;
     }
   }
-  // How the kernel's name begins.
+  // The beginning of the kernel's name.
   void expect_exported(const std::string& name) const {
     const std::string text = folder.path("kernel.cu");
     expect_success(vqgen({"export", config(), "--gpu", "h200", "--out", text}));

@@ -1,5 +1,5 @@
-// Values of options that are none, options that do not go together, and commands that fail before
-// their first line.
+// Invalid values of options, options that exclude each other, and commands that fail before their
+// first line.
 #include "core/files/files.h"
 #include "tests/cli/tiny_bundle.h"
 
@@ -39,7 +39,7 @@ TEST(Options, CountsAreDigitsWithinBounds) {
   }
 }
 
-// As of a shell's unset variable.
+// A shell's unset variable gives an empty value.
 TEST(Options, AnEmptyValueIsNoDefault) {
   const std::vector<Arguments> commands{{"compile", kConfig, "--gpu", ""},
                                         {"compile", kConfig, "--access-counts", ""},
@@ -83,13 +83,13 @@ TEST(Options, LengthsAreOnePerSequenceAndFitTheCache) {
   timed.push_back("--json");
   const Outcome outcome = vqgen(timed);
   expect_success(outcome);
-  // 64 and 7 of 192 tokens are read, and no fault is found in what they make.
+  // 64 and 7 of 192 tokens are read, and what they make passes the checks.
   const Json measured = document_of(outcome)["configs"][0];
   EXPECT_EQ(measured["code_bytes"], (64 + 7) * 2 * 16);
   EXPECT_EQ(measured["measurements"][0]["outcome"], "timed");
 }
 
-// expect_failure() sees to it that stdout stays empty.
+// expect_failure() also requires an empty stdout.
 TEST(Options, NothingIsPrintedBeforeAFailure) {
   expect_failure({"dev", "regret", "nope"}, 2, {"nope: cannot read"});
   expect_failure({"cache", "explain", kConfig}, 5, {"NVRTC", "/nowhere"},
@@ -98,7 +98,7 @@ TEST(Options, NothingIsPrintedBeforeAFailure) {
   expect_failure({"dev", "space", kConfig, "--sample", "3"}, 5, {"no CUDA driver"});
 }
 
-// A folder that takes no new file lets a command come as far as its last step.
+// A folder that takes no new file lets a command fail at its last step.
 TEST_F(TinyBundle, NothingIsPrintedWhereTheResultCannotBeWritten) {
   const auto closed = [&](const std::string& name) {
     std::filesystem::create_directories(folder.path("closed/" + name));

@@ -1,12 +1,12 @@
-// What input brings to the terminal: no control of it, no other direction, no flood; and a tool
-// with a small stack.
+// Input that reaches the terminal brings no control characters, no other text direction and no
+// flood; the tool also runs with a small stack.
 #include "tests/cli/tiny_bundle.h"
 
 namespace vqgen {
 namespace {
 
-// ESC; CSI, NEL and OSC of C1; overrides, isolates and marks of direction; separators of lines; C1
-// as a byte that is no UTF-8.
+// ESC; CSI, NEL and OSC of C1; overrides, isolates and marks of direction; line separators; C1 as a
+// byte that is not UTF-8.
 const std::vector<std::string> kControls{"\x1b[31m",
                                          "\xc2\x9b"
                                          "31m",
@@ -39,7 +39,7 @@ TEST(Printable, NamesFromOutsideControlNoTerminal) {
       EXPECT_FALSE(holds_control(outcome.err)) << outcome.err;
       EXPECT_FALSE(holds_control(outcome.out)) << outcome.out;
     }
-    // And of results.
+    // Names in results are printable too.
     folder.file("c" + control + ".json", tiny_gemv().dump());
     const Outcome written = vqgen({"export", config, "--gpu", "h200", "--out", config + ".cu"});
     expect_success(written);

@@ -1,4 +1,4 @@
-// What is seen of long work: on a terminal its name and age, elsewhere nothing.
+// The display of long work: its name and age on a terminal, nothing elsewhere.
 #include <algorithm>
 
 #include "tests/cli/terminal.h"
@@ -9,7 +9,7 @@ namespace {
 
 const std::string kErase = "\r\033[K";
 
-// Its compiler takes longer than progress is silent, however fast the machine is.
+// Its compiler takes longer than progress stays silent, however fast the machine is.
 class Progress : public testing::Test {
  protected:
   void SetUp() override {
@@ -19,7 +19,7 @@ class Progress : public testing::Test {
 
   Arguments command(const std::string& name) const { return {name, config_, "--backend", "host"}; }
 
-  // Of a cache that is empty, so that there is something to compile.
+  // Sets a slow compiler and an empty cache, so that there is something to compile.
   Variables with_compiler(const std::string& then) {
     const std::string slow = folder_.file(
         "slow", "#!/bin/sh\n[ \"$1\" = --version ] && exec c++ --version\nsleep 3\n" + then + "\n");
@@ -35,7 +35,7 @@ class Progress : public testing::Test {
   int caches_ = 0;
 };
 
-// One line that is drawn over, and gone at the end.
+// One line is drawn over and gone at the end.
 TEST_F(Progress, IsALineOnATerminal) {
   struct Case {
     const char* name;
@@ -73,7 +73,7 @@ TEST_F(Progress, LeavesErrorsALineOfTheirOwn) {
   EXPECT_NE(outcome.err.find(kErase + "vqgen: "), std::string::npos) << outcome.err;
 }
 
-// Whose lines were one a step in logs.
+// A step per line would fill logs.
 TEST_F(TinyBundle, IsMadeWithoutAWordInAPipe) {
   EXPECT_EQ(vqgen(quantize_tiny_cache(tensors(), folder.path("bundle"))).err, "");
 }

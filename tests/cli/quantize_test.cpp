@@ -1,5 +1,5 @@
-// What quantize is given: layouts that are told, configs that must fit, tensors that are left out,
-// shards; and runs of bundles that do not fit, refused before anything is compiled.
+// The input of quantize: given layouts, configs that must fit, omitted tensors, shards; and runs of
+// bundles that do not fit, refused before anything is compiled.
 #include <algorithm>
 
 #include "core/files/files.h"
@@ -55,7 +55,7 @@ TEST_F(QuantizeTool, SaysHeadsTokensAndDimBeforeItTrains) {
   EXPECT_EQ(lines_of(matrix.out).front(), "w: 64 output features, 128 input features");
 }
 
-// [tokens, heads, head_dim] is [kv_heads, tokens, head_dim] to who does not know better.
+// [tokens, heads, head_dim] looks like [kv_heads, tokens, head_dim] without further knowledge.
 TEST_F(QuantizeTool, HeadsThatAreTokensAreToldAndRefusedWhereAConfigKnows) {
   const std::vector<std::uint16_t> ones(128 * 4 * 64, 0x3c00);
   write_safetensors(folder.path("turned"),
@@ -138,7 +138,7 @@ TEST_F(QuantizeTool, ReadsShardsByTheirIndexOrFolder) {
                  {folder.path("pointer"), "Git LFS", "git lfs pull"});
 }
 
-// No compiler is asked: the one that is named is not there.
+// No compiler is asked: the named one does not exist.
 TEST_F(TinyBundle, ThatDoesNotFitIsRefusedBeforeACompilation) {
   const Variables none{{"VQGEN_CXX", "/nowhere/g++"}, {"VQGEN_CACHE_DIR", folder.path("empty")}};
   Json other = tiny_gemv();
@@ -158,7 +158,7 @@ TEST(GpuName, OfTheDriverIsTaken) {
   EXPECT_EQ(by_driver.out, vqgen({"explain", example("tinycode-projection"), "--gpu", "h200"}).out);
 }
 
-// As hardened hosts have their temporary folder: what lies there cannot be mapped to run.
+// Hardened hosts mount their temporary folder noexec: files there cannot be mapped to run.
 TEST(NoexecTemporaryFolder, HostKernelsRunAllTheSame) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Folder folder;

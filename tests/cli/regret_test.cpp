@@ -4,7 +4,7 @@
 namespace vqgen {
 namespace {
 
-// Two plans of a small product: the second twice as fast.
+// Two plans of a small GEMM: the second is twice as fast.
 Json measured() {
   const auto plan = [](int threads, double us) {
     return Json{{"outcome", "timed"},
@@ -48,7 +48,7 @@ TEST_F(Regret, SetsEachPlanAgainstTheBest) {
     EXPECT_GT(each["expected_us"].get<double>(), 0);
     EXPECT_EQ(each["ideal_us"]["launch"], 1.0);
   }
-  // Which of the two is expected to be faster is the model's business, what that costs is not.
+  // The model decides which of the two it expects to be faster; the cost of that choice is fixed.
   const double first = config["timed"][0]["expected_us"].get<double>();
   const double second = config["timed"][1]["expected_us"].get<double>();
   EXPECT_EQ(config["regret"]["measured"], first <= second ? 2.0 : 1.0);

@@ -1,4 +1,4 @@
-// Refusals whose remedy works: what they say to do is done here, and nothing else is refused then.
+// Refusals whose remedy works: each test does what the refusal says, and then nothing is refused.
 #include <algorithm>
 
 #include "core/profiles.h"
@@ -11,7 +11,7 @@ namespace {
 class Remedy : public testing::Test {
  protected:
   std::string write(const Json& config) const { return folder.file("c.json", config.dump()); }
-  // What `vqgen explain` says against the config; empty where it explains.
+  // What `vqgen explain` says against the config; empty if it explains it.
   std::string refusal(const Json& config, const std::string& gpu = "h200") const {
     const Outcome outcome = vqgen({"explain", write(config), "--gpu", gpu});
     EXPECT_EQ(outcome.exit_code == 0, outcome.err.empty()) << outcome.err;
@@ -39,10 +39,10 @@ void expect_words(const std::string& text, const std::vector<std::string>& words
   }
 }
 
-// With each preset for caches: heads of a size that no kernel has are named before the format.
+// With each preset for caches, a head size that no kernel has is named before the format.
 TEST_F(Remedy, HeadsOfASizeThatNoKernelHas) {
   for (const std::string& preset : formats_for(FormatUse::values)) {
-    if (find_format(preset, "test").is_wide()) continue;  // the width of a head is their own
+    if (find_format(preset, "test").is_wide()) continue;  // these formats fix the width of a head
     SCOPED_TRACE(preset);
     const std::vector<std::string> of_keys = formats_for(FormatUse::keys);
     const bool keys = std::find(of_keys.begin(), of_keys.end(), preset) != of_keys.end();
@@ -69,7 +69,8 @@ TEST_F(Remedy, TheGpuIsJudgedBeforeTheFormat) {
   }
 }
 
-// A value that another dataflow takes chooses that one; one that none takes names its dataflow.
+// A value that another dataflow takes selects that dataflow; a value that none takes names its
+// dataflow.
 TEST_F(Remedy, AFieldThatTheUsualDataflowDoesNotTake) {
   Json config = cache("vecinfer-d4b8i8", "vecinfer-d4b8i8");
   config["shape"]["tokens"] = 16384;
@@ -95,7 +96,8 @@ TEST_F(Remedy, NamesOfFormatsAreSuggestedForTheOperand) {
   expect_words(refusal(product("nf4")), {"aqlm-2x8i8"});
 }
 
-// Those that fail at all, since some formats serve what they were not made for.
+// Only failing pairs are refused so, since some formats work for an operand that they were not made
+// for.
 TEST_F(Remedy, PresetsOfAnotherOperandAreCalledSo) {
   expect_words(
       refusal(cache("aqlm-2x8")),
@@ -121,7 +123,7 @@ TEST_F(Remedy, TablesOfFormatsThatHaveNone) {
   EXPECT_EQ(refusal(large), "");
 }
 
-// By every op that has none to place; of those that do the field is named with the file.
+// Every op without placement refuses them; an op with placement names the field with the file.
 TEST_F(Remedy, AccessCountsWhereNothingIsPlaced) {
   Json append = cache("vecinfer-d4b8");
   append["op"] = "kv_append";

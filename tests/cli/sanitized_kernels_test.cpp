@@ -1,4 +1,4 @@
-// The kernels that scripts/gpu_test.sh runs under compute-sanitizer: one of each dataflow at least.
+// The kernels that scripts/gpu_test.sh runs under compute-sanitizer: at least one per dataflow.
 
 #include <fstream>
 #include <set>
@@ -15,7 +15,7 @@ TEST(SanitizedKernels, AreOfEachDataflow) {
   std::set<std::string> kernels;
   for (std::string name, tools, config; list >> name >> tools && std::getline(list, config);) {
     SCOPED_TRACE(name);
-    // The script leaves out a tool that it does not find here, so a misspelt one would be silent.
+    // The script skips a tool that it does not find here, so a misspelt name would go unnoticed.
     EXPECT_TRUE(tools == "memcheck,racecheck" || tools == "memcheck") << tools;
     const Outcome outcome =
         vqgen({"explain", folder.file("config.json", config), "--gpu", "h200", "--json"});

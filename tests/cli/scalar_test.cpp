@@ -1,5 +1,5 @@
-// int8_quantize and int8_dequantize through the tool: run on drawn data, measured, explained
-// and exported as other ops are, with the study's measures; and what they have no use for refused.
+// int8_quantize and int8_dequantize through the tool: run on drawn data, measured, explained and
+// exported as other ops are, with the study's measures; options that they do not take are refused.
 #include "tests/cli/op_tool.h"
 
 namespace vqgen {
@@ -53,7 +53,7 @@ TEST_F(ScalarTool, RefuseWhatTheyHaveNoUseFor) {
                  {"/shape", "unknown field 'recent_tokens'"});
   expect_failure({"compile", config({{"op", "int8_dequantize"}}), "--gpu", "h200"}, 2,
                  {"/shape/scales", "use given"});
-  // Past the machine's memory.
+  // The matrix exceeds the machine's memory.
   expect_failure({"run", config(in_shape({{"tokens", 2147483647}, {"channels", 2048}})),
                   "--backend", "host", "--gpu", "h200"},
                  5, {"2147483647 tokens and 2048 channels", "memory", "lower tokens or channels"});

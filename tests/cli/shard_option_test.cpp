@@ -11,7 +11,7 @@ namespace {
 
 LauncherShard chosen(const std::string& flag) { return choose_shard(flag, environment_variable); }
 
-// Each variable by itself is one that find_shard() needs: a name that is misspelt fails.
+// find_shard() needs each of these variables, so a misspelt name fails.
 class ShardOption : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -52,7 +52,7 @@ def commands(folder):
 
 
 class Trial:
-    """One command in a folder of its own."""
+    """One command in its own folder."""
 
     def __init__(self, tool, folder, name):
         self.tool, self.folder, self.mark = tool, folder, f"{os.getpid()}-{folder.name}"
@@ -70,12 +70,12 @@ class Trial:
                                         stderr=open(folder / "err", "w"))
 
     def begun(self):
-        """Waits until the key is locked, which is when the compilation begins."""
+        """Wait until the key is locked, which is when the compilation begins."""
         while self.process.poll() is None and not any(self.folder.glob("cache/locks/*")):
             time.sleep(0.0005)
 
     def interrupt(self, number, within):
-        """Seconds until the end; None where it had ended before. A fault is raised."""
+        """Return the seconds until the end; None if it had ended before. Raises a fault."""
         if self.process.poll() is not None:
             return self.ended_well()
         start = time.monotonic()
@@ -163,7 +163,7 @@ def has_nvrtc(tool):
 
 
 def undisturbed_seconds(tool, work, kinds):
-    """How long each command takes when nobody interrupts it, up to ten seconds."""
+    """Return how long each command takes undisturbed, up to ten seconds."""
     seconds = {}
     for name in kinds:
         trial = Trial(tool, work / f"alone-{name}", name)

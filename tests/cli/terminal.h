@@ -5,7 +5,7 @@
 
 namespace vqgen {
 
-// As vqgen(), but stderr is a terminal of 80 columns; `err` is all that was written to it.
+// Runs vqgen() with a terminal of 80 columns as stderr; `err` is all that was written to it.
 Outcome vqgen_on_terminal(const Arguments& arguments, const Variables& variables);
 
 }  // namespace vqgen

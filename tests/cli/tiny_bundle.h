@@ -13,11 +13,11 @@ Json tiny_gemv();
 // w [64, 128] and x [2, 128], f32.
 std::string write_tiny_tensors(const Folder& folder);
 
-// vqgen quantize with the formats of the configs; exits 0 and writes `out`.
+// Runs vqgen quantize with the formats of the configs, which exits with 0 and writes `out`.
 Arguments quantize_tiny_cache(const std::string& input, const std::string& out);
 Arguments quantize_tiny_matrix(const std::string& input, const std::string& out);
 
-// Tests of this fixture need a vqgen that can train and a host compiler; they are skipped without.
+// Tests of this fixture are skipped without a vqgen that can train and a host compiler.
 class TinyBundle : public testing::Test {
  protected:
   static void SetUpTestSuite();

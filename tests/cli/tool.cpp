@@ -32,7 +32,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// No kernels and tables but the build tree's.
+// Only the build tree's kernels and tables.
 Variables with_own_places(const Variables& variables) {
   Variables all = variables;
   all.insert({{"VQGEN_CACHE_DIR", VQGEN_KERNELS}, {"XDG_DATA_HOME", VQGEN_KERNELS}});

@@ -14,7 +14,7 @@
 namespace vqgen {
 
 struct Outcome {
-  int exit_code = 0;  // 128 + signal where a signal ended it
+  int exit_code = 0;  // 128 + signal if a signal ended it
   std::string out;
   std::string err;
 };
@@ -23,26 +23,26 @@ using Arguments = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
 // Runs `vqgen ARGUMENTS` with `variables` over this process's environment. Compiled kernels are
-// kept in one folder of the build tree, and no tuned tables but those that ship are asked, unless a
+// kept in one folder of the build tree, and only shipped tuned tables are consulted, unless a
 // variable says otherwise.
 Outcome vqgen(const Arguments& arguments, const Variables& variables = {});
 
-// The same of any program of PATH.
+// Runs any program of PATH like vqgen().
 Outcome run_program(const std::string& program, const Arguments& arguments,
                     const Variables& variables = {});
 
-// vqgen() as a user whom permissions bind: this one, or nobody where this is root. nullopt where
-// nobody cannot run the tool.
+// vqgen() as a user without root's permissions: this user, or nobody if this is root. Returns
+// nullopt if nobody cannot run the tool.
 std::optional<Outcome> vqgen_unprivileged(const Arguments& arguments, const Variables& variables);
 
-// stdout is one JSON document and nothing else; a null value, and a failed test, otherwise.
+// Expects stdout to be exactly one JSON document; else returns null and fails the test.
 Json document_of(const Outcome& outcome);
 
-// The good end: exit code 0. Prints stderr where it is another.
+// Expects exit code 0; prints stderr otherwise.
 void expect_success(const Outcome& outcome);
 
-// The bad end, without and with --json: the exit code, exactly one line on stderr with all the
-// words, and nothing on stdout, but with --json exactly one document that repeats them.
+// Expects a failure without and with --json: the exit code, exactly one line on stderr with all the
+// words, and an empty stdout, which with --json is exactly one document that repeats them.
 void expect_failure(const Arguments& arguments, int exit_code,
                     const std::vector<std::string>& words, const Variables& variables = {});
 
@@ -51,7 +51,7 @@ std::vector<std::string> lines_of(const std::string& text);
 // Whether doctor finds it: "GPU", "NVRTC", "host compiler".
 bool has(const std::string& what);
 
-// An empty folder that goes away with the object.
+// An empty folder that the object removes.
 class Folder {
  public:
   Folder();
@@ -60,7 +60,7 @@ class Folder {
   Folder& operator=(const Folder&) = delete;
 
   std::string path(const std::string& name) const { return (path_ / name).string(); }
-  // Writes the file and gives its path.
+  // Writes the file and returns its path.
   std::string file(const std::string& name, std::string_view text) const;
   // All files below the folder, relative, sorted.
   std::vector<std::string> names() const;

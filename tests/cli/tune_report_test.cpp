@@ -1,4 +1,4 @@
-// The report of a tuned sweep: figures by hand-computed cases, the printed rows and the document.
+// The report of a tuned sweep: figures of hand-computed cases, the printed rows and the document.
 #include "cli/tune_report.h"
 
 #include <cmath>
@@ -40,7 +40,8 @@ Trial failed(const Plan& plan, Outcome outcome, const std::string& why) {
   return trial;
 }
 
-// Default of 20 us, winner of 10 us; one candidate twice as slow as expected, one a fourth.
+// A default of 20 us and a winner of 10 us; one candidate is twice as slow as expected, one takes a
+// fourth.
 TunedProblem sample() {
   TunedProblem problem;
   problem.item.label = "o_proj rows=1";
@@ -141,7 +142,7 @@ TEST(TuneFigures, FailuresAreCountedByReason) {
   EXPECT_EQ(timed_of(sample().result), 3u);
 }
 
-// What is printed, and the document.
+// The printed rows and the document.
 struct Reported {
   std::string text;
   Json document;

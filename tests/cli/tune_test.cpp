@@ -1,4 +1,4 @@
-// vqgen tune on recordings: rows in tables, journals that go on, and what it refuses, with nothing
+// vqgen tune on recordings: rows in tables, journals that resume, and what it refuses, with nothing
 // half-written.
 #include <algorithm>
 
@@ -23,7 +23,7 @@ Json product() {
 class Tune : public testing::Test {
  protected:
   Tune() {
-    // Names by a tuning that nothing answers: what it asked stands in its journal.
+    // Names from a tuning without answers: its journal holds what it asked.
     const Outcome outcome =
         vqgen({"tune", config, "--gpu", "h200", "--replay",
                recording("none", {{"linear_simt/threads=992", 1.0}}), "--journal",
@@ -110,7 +110,7 @@ TEST_F(Tune, KeepsOneRowAKeyInItsTable) {
 TEST_F(Tune, TheTablesRowIsTheIncumbent) {
   const std::string table = folder.path("table.jsonl");
   tuned({"--out", table});
-  // Another is faster now, by less than the noise: the table stays as it is.
+  // Another plan is faster now, by less than the noise: the table stays as it is.
   std::map<std::string, double> times;
   for (const std::string& name : names) times[name] = 9;
   times[names[36]] = 5.4;
@@ -178,7 +178,7 @@ TEST_F(Tune, TunesASweepByShards) {
   EXPECT_EQ(read_text(merged), read_text(whole));
 }
 
-// What was tuned is what is compiled from then on.
+// Later compilations take the tuned plan.
 TEST_F(Tune, TheRowIsTakenByCompile) {
   const std::string table = folder.path("tables/table.jsonl");
   std::filesystem::create_directories(folder.path("tables"));
@@ -192,7 +192,7 @@ TEST_F(Tune, TheRowIsTakenByCompile) {
   EXPECT_EQ(plan_from()["rung"], "exact");
 }
 
-// A tuned row of a config is one of the codes that the config is looked up with.
+// A config's lookup finds rows that were tuned with its codes.
 TEST_F(Tune, TheConfigsAccessCountsIsTheCodes) {
   std::vector<std::int64_t> counts(256, 1);
   counts[3] = 900;
@@ -231,7 +231,7 @@ TEST_F(Tune, ACpusTimesDoNotReplaceAGpus) {
   EXPECT_EQ(read_text(table), text);
 }
 
-// In sizes that a CPU can do: one call each, whatever a GPU's cache would want.
+// The host backend measures one call, whatever a GPU's cache would need.
 TEST_F(Tune, OnTheHostASmallBudgetGivesARow) {
   if (!has("host compiler")) GTEST_SKIP() << "no host compiler";
   const std::string table = folder.path("host.jsonl");
@@ -248,7 +248,8 @@ TEST_F(Tune, OnTheHostASmallBudgetGivesARow) {
   EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
 }
 
-// Shorter, and no better for it. The recording does not say how its codebooks were.
+// Times with warm codebooks are shorter but not comparable. The recording does not say how its
+// codebooks were cached.
 TEST_F(Tune, TimesWithCodebooksWarmDoNotReplaceThoseWithCodebooksCold) {
   const std::string table = folder.path("table.jsonl");
   EXPECT_EQ(tuned({"--out", table})["row"]["policy"]["l2"], "cold");
@@ -274,7 +275,7 @@ TEST_F(Tune, TimesWithCodebooksWarmDoNotReplaceThoseWithCodebooksCold) {
   EXPECT_EQ(tuned({"--out", table, "--restart"})["row"]["policy"]["l2"], "all_cold");
 }
 
-// Of a sweep what no kernel of the GPU does is told, and is no failure: the rest is tuned.
+// A sweep reports a problem that no kernel of the GPU serves, and tunes the others without failing.
 TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   Json gpu = parse_json_file(VQGEN_SOURCE_DIR "/profiles/gpus/h200.json");
   gpu["shared_bytes_per_block"] = 2048;
@@ -295,13 +296,13 @@ TEST_F(Tune, GoesOnWhereTheGpuCannotDoOne) {
   EXPECT_TRUE(problems[0].contains("why")) << problems[0].dump();
   EXPECT_FALSE(problems[1].contains("why"));
   EXPECT_EQ(lines_of(read_text(table)).size(), 2u);
-  // Alone it is an error, and a shard of a sweep that has it alone is none.
+  // Alone such a problem is an error; a shard of a sweep that has only it is not.
   Arguments shard = all;
   shard.insert(shard.end(), {"--shard", "0/2"});
   expect_success(vqgen(shard));
 }
 
-// Where there is no GPU, which no test wants to depend on.
+// Runs without a GPU, on which no test may depend.
 TEST_F(Tune, AStartThatFailsLeavesNothing) {
   const std::vector<std::string> before = folder.names();
   const Variables none{{"CUDA_VISIBLE_DEVICES", ""}, {"HOME", folder.path("")}};
@@ -313,7 +314,7 @@ TEST_F(Tune, AStartThatFailsLeavesNothing) {
     EXPECT_EQ(outcome.exit_code, 5) << outcome.err;
     EXPECT_EQ(folder.names(), before);
   }
-  // What was there stays, to the byte.
+  // The earlier contents stay, to the byte.
   const std::string table = folder.path("table.jsonl");
   tuned({"--out", table, "--journal", folder.path("own.journal")});
   const std::string rows = read_text(table), answers = read_text(folder.path("own.journal"));

@@ -77,7 +77,7 @@ TEST(Usage, WrongArgumentsExitWith2) {
   expect_failure({"doctor", "all"}, 2, {"all", "see vqgen doctor --help"});
 }
 
-// It is what was misspelt that is named, and not what is missing for that reason.
+// The message names the misspelt option, not what is missing as a result.
 TEST(Usage, AMisspeltNameIsAnsweredWithTheNearest) {
   const std::string config = example("tinycode-projection");
   expect_failure({"complie", config, "--gpu", "h200"}, 2,
@@ -102,7 +102,7 @@ TEST(Usage, AMisspeltNameIsAnsweredWithTheNearest) {
   EXPECT_EQ(document_of(outcome)["gpu"], "NVIDIA H200");
 }
 
-// The flag is honoured even where it stands behind the mistake.
+// The flag counts even if it follows the mistake.
 TEST(Usage, WrongValuesExitWith2) {
   const std::string config = example("tinycode-projection");
   expect_failure({"run", "--backend", "vulkan", config}, 2, {"--backend", "vulkan", "host,cuda"});
@@ -176,7 +176,7 @@ TEST(Doctor, NamesWhatIsMissing) {
   }
 }
 
-// The others make no command fail that needs no more than a compiler for GPUs.
+// The other missing parts fail no command that only needs a compiler for GPUs.
 TEST(Doctor, ExitsAsTheCommandsThatNeedWhatIsMissing) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
   const Folder folder;

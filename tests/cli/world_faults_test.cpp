@@ -1,4 +1,4 @@
-// What the machine lacks: GPUs and formats by name, NVRTC, a driver, a host compiler, a place to
+// What the machine may lack: GPUs and formats by name, NVRTC, a driver, a host compiler, a place to
 // write.
 #include <algorithm>
 
@@ -46,7 +46,7 @@ TEST(World, AGpuThatNvrtcCannotCompileFor) {
                  {"cannot compile for 'sm_76'", "choose another GPU"});
 }
 
-// Before anything is planned for it.
+// The refusal comes before any planning for it.
 TEST(World, AGpuThatNoKernelRunsOn) {
   const Folder folder;
   Json gpu = document_of(vqgen({"list", "gpus", "--json"}))["gpus"].back()["spec"];
@@ -59,7 +59,7 @@ TEST(World, AGpuThatNoKernelRunsOn) {
   }
 }
 
-// Where others can swap folders, a kernel of theirs could be run in the place of one's own.
+// If others can swap folders, their kernel could run in place of the user's.
 TEST(World, ATemporaryFolderThatIsNoneOrIsOpenToOthers) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Folder folder;
@@ -82,7 +82,7 @@ TEST(World, ATemporaryFolderThatIsNoneOrIsOpenToOthers) {
             {{"TMPDIR", folder.path("open/inner")}, {"VQGEN_CACHE_DIR", folder.path("cache")}}));
 }
 
-// Nothing was timed: whoever asked for times has to hear of it.
+// Nothing was timed, and a caller who asked for times must be told.
 TEST(World, PlansThatDoNotCompileAreNoSuccess) {
   if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
   const Folder folder;
@@ -170,7 +170,7 @@ TEST(World, TheHelperOfNvrtcMissing) {
                  {{"VQGEN_NVRTC_HELPER", none}, {"VQGEN_CACHE_DIR", folder.path("cache")}});
 }
 
-// Below a file, where not even root can write.
+// A place below a file, where not even root can write.
 TEST(World, UnwritableOutput) {
   const Folder folder;
   const std::string below = folder.file("file", "kept") + "/out";
@@ -183,7 +183,7 @@ TEST(World, UnwritableOutput) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"file"});
 }
 
-// Found before the training, which may take long.
+// The fault is found before the training, which may take long.
 TEST(World, UnwritableBundle) {
   const Folder folder;
   const std::string tensors = write_tiny_tensors(folder);

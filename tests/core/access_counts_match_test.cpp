@@ -1,4 +1,4 @@
-// Which profiles of a file are a config's, and how items become one.
+// Which profiles of a file belong to a config, and how items are merged into one.
 #include "core/access/access_counts.h"
 
 #include "core/access/access_counts_summary.h"
@@ -8,7 +8,7 @@
 namespace vqgen {
 namespace {
 
-// Of a cache of two heads: 4 entries a head, one stage.
+// A profile of a cache of two heads: 4 entries per head, one stage.
 AccessCounts sample(const std::string& item, Operand operand, std::int64_t first) {
   AccessCounts profile = profile_of({{{first, 2, 1, 0}}, {{1, 1, 1, 1}}});
   profile.item = item;
@@ -68,7 +68,7 @@ TEST(AccessCountsMatch, SaysWhatDoesNotFit) {
   heads.shape.kv_heads = 4;
   expect_words(refused({keys, values}, heads), {"a.keys has 2 units", "shape has 4"});
 
-  // Each within its bounds, both together not.
+  // Each number is within its bounds, but their sum is not.
   AccessCounts many = keys;
   many.counts[0] = kMostAccesses - 10;
   AccessCounts again = many;

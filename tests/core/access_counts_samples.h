@@ -1,4 +1,4 @@
-// A small profile whose parts are true parts of its counts, for tests of core/access_*.
+// A small profile whose parts sum to its counts, for tests of core/access_*.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace vqgen {
 
-// counts[unit * num_codebooks + stage][part][entry], all of a size; hot = 2 of 4 entries, 4 of 8,
+// counts[unit * num_codebooks + stage][part][entry], all of one size; hot = 2 of 4 entries, 4 of 8,
 // ...
 inline AccessCounts profile_of(const std::vector<std::vector<std::vector<std::int64_t>>>& counts,
                                int num_codebooks = 1) {

@@ -1,4 +1,4 @@
-// The figures of profiles: by hand on small ones, by laws on random ones.
+// The figures of profiles: small ones by hand, random ones by laws.
 #include "core/access/access_counts_summary.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(AccessCountsSummary, ByHand) {
   EXPECT_EQ(figures.top_share, (std::vector<double>{10 / 32.0, 16 / 32.0, 26 / 32.0, 1}));
 }
 
-// One entry of 32 with all accesses: mean + 3 sigma is 1 + 3 sqrt(31) = 17.7.
+// One of 32 entries has all accesses: mean + 3 sigma is 1 + 3 sqrt(31) = 17.7.
 TEST(AccessCountsSummary, OneEntryTakesAll) {
   std::vector<std::int64_t> counts(32, 0);
   counts[17] = 32;
@@ -64,7 +64,7 @@ TEST(AccessCountsSummary, WithoutAccessesAllIsZero) {
   EXPECT_EQ(steadiness(profile).overlap, std::vector<double>(3, 0.0));
 }
 
-// Each codebook has hottest entries of its own, and a codebook that is read more weighs more.
+// Each codebook has its own hottest entries, and a codebook that is read more weighs more.
 TEST(AccessCountsSummary, TotalIsOverAllCodebooks) {
   const AccessCountsFigures total = summarise(halves_of({{8, 0, 0, 0}, {0, 0, 12, 12}}));
   EXPECT_EQ(total.accesses, 32);
@@ -99,7 +99,7 @@ TEST(AccessCountsSummary, LawsOnRandomProfiles) {
     const AccessCountsFigures total = summarise(profile);
     for (std::size_t k = 0; k + 1 < total.top_share.size(); ++k) {
       EXPECT_LT(total.top_share[k], total.top_share[k + 1]);
-      // The hottest 2^k take no less than 2^k of the average.
+      // The hottest 2^k entries have at least 2^k times the average.
       const double even = static_cast<double>(1 << k) / static_cast<double>(entries);
       EXPECT_GE(total.top_share[k], even);
       const double share = share_below(profile, 1 << k, Numbering::hot_first);
@@ -118,8 +118,8 @@ TEST(AccessCountsSteadiness, EqualPartsOverlapInFull) {
 }
 
 TEST(AccessCountsSteadiness, ByHand) {
-  // The whole is {9, 8, 7, 6}; its hottest two are 0 and 1. Part 0 agrees, part 1 has 2 and 3 as
-  // its hottest, part 2 has 1 and 2. Part 3 was never read and counts for nothing.
+  // The whole is {9, 8, 7, 6}; its hottest two are 0 and 1. Part 0 agrees, part 1 has 2 and 3, part
+  // 2 has 1 and 2. Part 3 was never read and does not count.
   const AccessCountsSteadiness steady =
       steadiness(profile_of({{{8, 4, 0, 0}, {1, 1, 4, 6}, {0, 3, 3, 0}, {0, 0, 0, 0}}}));
   EXPECT_EQ(steady.share[0], (std::vector<double>{8 / 12.0, 1 / 12.0, 0, 0}));

@@ -1,4 +1,4 @@
-// Profile files: what is written is read back, and what lies is refused.
+// Profile files: what is written is read back, and inconsistent files are refused.
 #include "core/access/access_counts.h"
 
 #include <random>
@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"/profiles/1: 'layer1.keys' stands twice; remove one"}}),
     [](const auto& test) { return test.param.name; });
 
-// In memory nothing bounds the numbers but validate().
+// In memory only validate() bounds the numbers.
 TEST(AccessCountsValidate, JudgesWhatNoFileCanHold) {
   AccessCounts profile = sample_profile();
   EXPECT_NO_THROW(validate(profile, "here"));

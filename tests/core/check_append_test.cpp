@@ -32,7 +32,7 @@ TEST(CheckAppend, BatchesThatLeaveTheWindow) {
   const auto with = [](const std::vector<Edit>& edits) {
     return std::get<KvAppend>(read_config(edited(append_json(), edits), "c.json").problem);
   };
-  // One at a time is what was before there was the field.
+  // A flush block of 1 is the default, which is not written.
   EXPECT_EQ(to_json(Problem(with({{"/shape/flush_block", "1"}}))),
             to_json(Problem(sound_append())));
   const KvAppend op = with({{"/shape/recent_tokens", "8"}, {"/shape/flush_block", "8"}});
@@ -43,7 +43,7 @@ TEST(CheckAppend, BatchesThatLeaveTheWindow) {
                  }),
                  {"c.json: /shape/flush_block", "1 to 4096"});
   }
-  // 4 new tokens and up to 7 before them.
+  // The call visits 4 new tokens and up to 7 before them.
   expect_ok(judge_append_plan({.tokens_per_block = 11}, op));
   expect_refused(judge_append_plan({.tokens_per_block = 12}, op),
                  {"tokens_per_block 12", "the 11 tokens that a call visits"});
@@ -135,7 +135,7 @@ TEST(CheckAppend, WholeWarpsAndTokensThatThereAre) {
                  {"tokens_per_block 5", "4 new tokens"});
 }
 
-// By what a thread holds in registers, of the runs that there are.
+// The registers of a thread bound the sub-vectors per warp, by the runs that there are.
 TEST(CheckAppend, SubVectorsInRegisters) {
   KvAppend op = sound_append();
   expect_ok(judge_append_plan({.sub_vectors_per_warp = 16}, op));

@@ -1,5 +1,5 @@
-// What attention by bytes takes: formats, shapes, blocks and the GPU; and how many tokens a warp
-// may sum up.
+// Requirements of the int8_mma attention dataflow: formats, shapes, blocks and the GPU, and the
+// most tokens that a warp may sum.
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
@@ -130,7 +130,7 @@ TEST(CheckAttentionInt8Mma, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
   expect_ok(with(3 * 16 * kMost, 512, 3));
   expect_ok(with(3 * 16 * kMost, 512, 3, true));
   expect_refused(with(3 * 16 * kMost + 1, 512, 3, true), {"tokens of a warp"});
-  // The rules' plan has splits for as many.
+  // The rules' plan has enough splits for so many tokens.
   for (const std::int64_t tokens : {std::int64_t{200'000}, std::int64_t{3'000'000}}) {
     AttentionDecode op = integers();
     op.shape.batch = 16;
@@ -141,8 +141,8 @@ TEST(CheckAttentionInt8Mma, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
   }
 }
 
-// The rules take it on Hopper, but for short blocks that stand in line, and where blocks of more
-// than a quad of heads share a sequence and have few tokens, or not all heads of a KV head.
+// The rules take int8_mma on Hopper, except for short blocks in more than one wave, and if blocks
+// of more than four heads share a sequence and have few tokens or not all heads of a KV head.
 TEST(ChooseAttentionInt8Mma, WhereItWasFaster) {
   const auto chosen = [](auto change, const char* gpu = "h200") {
     AttentionDecode op = integers();
@@ -183,7 +183,7 @@ TEST(ChooseAttentionInt8Mma, WhereItWasFaster) {
   EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "mma");  // shared by length
 }
 
-// Blocks of each size, by tokens and heads.
+// The block size for each number of tokens and heads.
 TEST(ChooseAttentionInt8Mma, SizesThatWereFaster) {
   struct Case {
     int batch, heads;
@@ -197,7 +197,7 @@ TEST(ChooseAttentionInt8Mma, SizesThatWereFaster) {
         Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {512, 1, kKernel, 4, 3}},
         Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
         Case{64, 32, 8192, {192, 1, kKernel, 4, 3}},
-        // Quads that need no splits; two blocks on a multiprocessor, where one leaves many empty.
+        // Quads without splits; two blocks per SM, where one per SM would leave many SMs idle.
         Case{8, 64, 933, {256, 1, kKernel, 4, 3}}, Case{11, 32, 11251, {192, 3, kKernel, 4, 3}}}) {
     AttentionDecode op = integers();
     op.shape.batch = batch;

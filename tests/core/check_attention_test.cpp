@@ -117,7 +117,7 @@ AttentionLut tables(int heads, int bits = 32) {
 TEST(CheckAttention, ScoreTablesFitABlockWhole) {
   AttentionDecode op = sound_attention();
   op.shape = {1, 64, 2, 128, 100};
-  op.keys = {.vector_size = 4, .index_bits = 8};  // 32 KiB a head
+  op.keys = {.vector_size = 4, .index_bits = 8};  // 32 KiB per head
   expect_ok(judge(tables(4), op));
   expect_refused(judge(tables(8), op), {"score tables of 256 entries and 8 heads", "262144 bytes",
                                         "another dataflow", "heads_per_block", "table_bits 16"});
@@ -137,7 +137,7 @@ TEST(CheckAttention, TheBytesOfAScoreTableAreThoseOfItsLayout) {
   AttentionDecode op = sound_attention();
   op.shape = {1, 10, 2, 96, 100};
   op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2};
-  // 24 sub-vectors; 5 heads in two planes of 4, and in one of 8 halves.
+  // 24 sub-vectors; 5 heads in two planes of 4, and in one plane of 8 halves.
   EXPECT_EQ(vq::table_bytes(configured(tables(5), op)), 2 * 2 * 64 * 24 * 4 * 4);
   EXPECT_EQ(vq::table_bytes(configured(tables(5, 16), op)), 1 * 2 * 64 * 24 * 8 * 2);
   EXPECT_EQ(vq::table_bytes(configured(tables(1, 16), op)), 2 * 64 * 24 * 2);
@@ -300,7 +300,7 @@ TEST(CheckAttention, PartialScoresAreInTheWorkspace) {
   EXPECT_EQ(call_shape(AttentionSimt{}, op).workspace_bytes, 0);
 }
 
-// Of many query heads they take more than the cache.
+// For many query heads, partial scores take more memory than the cache.
 TEST(CheckAttention, PartialScoresFitTheDevice) {
   AttentionDecode op = sound_attention();
   op.shape = {1, 65535, 1, 64, 2147482623};

@@ -1,4 +1,5 @@
-// check() on attention by bins: each rule has a case that breaks it and a near miss that passes.
+// check() on the histogram attention dataflow: each rule has a case that breaks it and a near miss
+// that passes.
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
@@ -90,7 +91,7 @@ TEST(CheckBins, BlocksAndTheirShares) {
                  {"entry_splits 128", "1024 entries"});
 }
 
-// Rules of thumb give plans that run, whatever the sizes, and refuse what no plan does.
+// The rules give runnable plans for all sizes, and refuse what no plan serves.
 TEST(CheckBins, RulesFitTheGpu) {
   for (const char* name : {"t4", "a100", "l40s", "h200"}) {
     const GpuSpec gpu = find_gpu(name);
@@ -110,22 +111,22 @@ TEST(CheckBins, RulesFitTheGpu) {
 TEST(CheckBins, RulesTakeThemForManyTokensAlone) {
   AttentionDecode op = sound_bins();
   op.shape.batch = 4;
-  op.shape.tokens = (32768 + 4 * 4096) / 8;  // of 2 heads and 4 sequences
+  op.shape.tokens = (32768 + 4 * 4096) / 8;  // for 2 heads and 4 sequences
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "histogram");
   --op.shape.tokens;
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
-  op.shape.recent_tokens = 64;  // raw tokens, which are a kernel more
+  op.shape.recent_tokens = 64;  // raw tokens, which take one more kernel
   op.shape.tokens = (32768 + 4 * 4096 + 20480) / 8;
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "histogram");
   --op.shape.tokens;
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
   op.shape.recent_tokens = 0;
   op.shape.tokens = 100000;
-  op.shape.query_tokens = 2;  // which bins refuse
+  op.shape.query_tokens = 2;  // which the histogram dataflow refuses
   EXPECT_EQ(dataflow_name(choose(op, gpu_of_bins())), "simt");
 }
 
-// A call's kernels, and what they hand on.
+// A call's kernels, and the data that they hand on.
 TEST(CheckBins, WorkspaceHoldsTablesPowersAndBins) {
   const AttentionDecode op = sound_bins();
   const vq::CallShape shape = call_shape(AttentionHistogram{.splits = 2}, op);

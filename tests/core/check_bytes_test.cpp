@@ -1,10 +1,11 @@
-// What products of bytes take: the format, whole codebooks, tiles and groups, and the GPU.
+// Requirements of the int8_mma GEMM dataflow: the format, whole codebooks, tiles and groups, and
+// the GPU.
 #include "tests/core/check_support.h"
 
 namespace vqgen {
 namespace {
 
-// 8 rows, 2 x 8 bits of a common scale.
+// 8 rows, 2 x 8 bits with a common scale.
 Gemm bytes_gemm() {
   Gemm op;
   op.shape = {.rows = 8, .out_features = 64, .in_features = 4096};
@@ -81,7 +82,7 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
   LinearInt8Mma making = bytes();
   made(2, 2)(making);
   expect_refused(check(making, bytes_gemm(), find_gpu("a100")), {"producer_warps to 0"});
-  Gemm longest = bytes_gemm();  // a chunk of gigabytes is counted, and not by 32 bits
+  Gemm longest = bytes_gemm();  // a chunk of gigabytes overflows 32 bits
   longest.shape.in_features = 1 << 24;
   LinearInt8Mma whole = bytes();
   whole.chunk_columns = 1 << 24;
@@ -123,7 +124,7 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
                    p.chunk_columns = 32;
                  }),
                  {"chunk_columns 32", "two steps"});
-  // Without a kernel before all of a block's columns of x stand in its shared memory.
+  // Without the pre-pass, all of a block's columns of x are in its shared memory.
   const auto by_block = [](int splits, int rows) {
     return [=](LinearInt8Wgmma& p) {
       p.prepack_x = 0;

@@ -1,5 +1,5 @@
-// What sums of splits by clusters of blocks take: the dataflow, the GPU, 2 to 8 splits, and room
-// for the sums of a block.
+// Requirements of summing splits in clusters of blocks: the dataflow, the GPU, 2 to 8 splits, and
+// room for the sums of a block.
 #include "tests/core/check_support.h"
 
 namespace vqgen {
@@ -69,7 +69,7 @@ TEST(CheckCluster, SumsOfABlockFitItsSharedMemory) {
                  {"the sums of 256 outputs and 128 rows take 133120 bytes", "combine kernel"});
 }
 
-// Nothing of the workspace but what the first kernel hands on, and no kernel behind.
+// The workspace holds only what the pre-pass hands on, and no kernel follows.
 TEST(CheckCluster, CallsHaveNoPartialsAndNoKernelMore) {
   LinearInt8Wgmma plan{.splits = 4};
   plan.rows_per_block = 64;

@@ -66,7 +66,7 @@ TEST(CheckDecode, HeadDim) {
 
 TEST(CheckDecode, Ranges) { check_plan_ranges(sound_dequantize(), find_gpu("h200")); }
 
-// A row of 256 channels has 32 lanes.
+// A row of 256 channels takes 32 lanes.
 TEST(CheckDecode, WholeWarpsAndSharedMemory) {
   expect_refused(judge_dequantize_plan({.threads = 48}), {"threads 48", "multiple of 32"});
   KvDequantize op = sound_dequantize();

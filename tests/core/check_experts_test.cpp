@@ -1,4 +1,4 @@
-// Products of experts: what a config may say of them, and what a call of them takes.
+// Grouped GEMMs (MoE): what a config may say of experts, and what a call of them takes.
 #include "core/ceil_div.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
@@ -31,7 +31,7 @@ TEST(CheckExperts, WhatAConfigSays) {
           {"all experts' matrices together", "beyond any device"});
 }
 
-// A field that is not told is not written: digests and tuned rows of one matrix stay as they were.
+// A missing field is not written, so digests and tuned rows of one matrix do not change.
 TEST(CheckExperts, OneMatrixIsWrittenAsBefore) {
   const Json one = to_json(read_config(gemv_json(), "c.json").problem)["shape"];
   EXPECT_FALSE(one.contains("experts"));
@@ -40,7 +40,7 @@ TEST(CheckExperts, OneMatrixIsWrittenAsBefore) {
   EXPECT_EQ(to_json(read_config(json, "c.json").problem)["shape"], json["shape"]);
 }
 
-// For a block of rows each as far as they can have one, and for the others that one may have.
+// A call has a slot for every block of rows that its experts may have.
 TEST(CheckExperts, HaveSlotsForAllBlocksOfRows) {
   const LinearSimt plan{.threads = 64, .chunk_columns = 128, .splits = 2};
   const vq::CallShape one = call_shape(plan, product(4, 0, 0));
@@ -93,7 +93,7 @@ TEST(CheckExperts, CountersAndGridsHaveRoom) {
   expect_refused(judge(op), {"128 blocks of rows", "512 splits", "65535", "fewer splits"});
 }
 
-// The grid is filled by all experts that can have rows: no splits where they are enough.
+// All experts that can have rows fill the grid: no splits if they are enough.
 TEST(CheckExperts, ShareTheGpu) {
   const GpuSpec gpu = find_gpu("h200");
   for (const char* format : {"aqlm-2x8", "aqlm-2x8i8", "quip-4", "gptvq-2", "aqlm-1x16"}) {

@@ -198,7 +198,7 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
   plan.threads = 512;
   plan.rows_per_block = 64;
   const auto config = configured(plan, grouped_product());
-  // 32 sums, a row of 4 octets, 8 words of codes of 2 outputs, 16 of operands, 32 beside.
+  // 32 sums, a row of 4 octets, 8 words of codes of 2 outputs, 16 of operands, 32 others.
   EXPECT_EQ(vq::registers_of(config), 32 + 16 + 16 + 16 + 32);
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.chunk_columns = 512;  // 16 more, to the last of 65536 / 512
@@ -248,7 +248,7 @@ TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
                  {"chunk_columns 4194304 are more than the 1024 inputs"});
   LinearWgmmaLargeM plan = rowgroups();
   plan.threads = 512;
-  plan.rows_per_block = 128;  // 64 sums, 16 words of codes, 16 of operands, 32 beside
+  plan.rows_per_block = 128;  // 64 sums, 16 words of codes, 16 of operands, 32 others
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.outputs_per_warp = 32;
   expect_refused(check(plan, grouped_product(), find_gpu("h200")),
@@ -271,7 +271,7 @@ TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 512;
   expect_refused(verdict(), {"2 codebooks serve the columns of an output", "byte_sums 1"});
-  // Elsewhere entries are added up as elements.
+  // With several codebooks the rules add entries as elements.
   EXPECT_EQ(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")).byte_sums, 0);
   expect_ok(check(choose_plan(LinearWgmmaLargeM{}, op, find_gpu("h200")), op, find_gpu("h200")));
 }
@@ -353,7 +353,7 @@ TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {
   LinearSlicedCodebook plan = slices();
   plan.code_words = 1;
   plan.entry_slices = 1;
-  plan.columns_per_block = 16384;  // 64 sub-vectors a lane: 32767 * 127 * 8 * 64 < 2^31
+  plan.columns_per_block = 16384;  // 64 sub-vectors per lane: 32767 * 127 * 8 * 64 < 2^31
   expect_ok(check(plan, op, find_gpu("h200")));
   plan.columns_per_block = 32768;
   expect_refused(check(plan, op, find_gpu("h200")),

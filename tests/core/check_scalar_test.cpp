@@ -1,6 +1,6 @@
-// int8_quantize and int8_dequantize in core: ops without operands read and written, names of
-// their plans, and every rule of validate() and check(), with a case that breaks it and a near miss
-// that passes.
+// int8_quantize and int8_dequantize in core: ops without operands read and written, names of their
+// plans, and every rule of validate() and check(), with a case that breaks it and a near miss that
+// passes.
 #include "core/access/access_counts.h"
 #include "core/plan/plan_name.h"
 #include "heuristics/choose.h"
@@ -76,7 +76,7 @@ TEST(CheckScalar, LanesSplitsAndBlocks) {
   given.shape.scales = Scales::given;
   expect_ok(judge_scalar_plan({.splits = 7}));
   expect_refused(judge_scalar_plan({.splits = 7}, given), {"splits 7", "use 1"});
-  // More elements than a grid has threads for, one each.
+  // There are more elements than a grid has threads, each of which takes one.
   given.shape.tokens = 1 << 30;
   given.shape.channels = 1024;
   expect_refused(judge_scalar_plan(kNaive, given), {"blocks are more than a grid has"});
@@ -86,7 +86,7 @@ TEST(CheckScalar, LanesSplitsAndBlocks) {
 
 TEST(CheckScalar, Ranges) { check_plan_ranges(sound_scalar(), find_gpu("h200")); }
 
-// A row begins at an access, whatever its length.
+// A row begins at a multiple of the access size, whatever its length.
 TEST(CheckScalar, AccessesDivideTheRow) {
   Int8Quantize op = sound_scalar();
   const auto bytes = [&](int channels, int vector) {

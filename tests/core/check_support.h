@@ -1,4 +1,4 @@
-// Verdicts in tests: a near miss passes, the broken one is refused with its reason.
+// Verdicts in tests: a near miss passes; a broken case is refused with its reason.
 #pragma once
 
 #include "core/profiles.h"
@@ -18,8 +18,8 @@ inline void expect_refused(const Verdict& verdict, const std::vector<std::string
   expect_words(verdict.reason, words);
 }
 
-// Each number of a plan one past its declared bounds: plans come from code too, not only from JSON.
-// Of all dataflows that do the op.
+// Sets each number of a plan one past its declared bounds, for all dataflows of the op: plans come
+// from code too, not only from JSON.
 inline void check_plan_ranges(const Problem& op, const GpuSpec& gpu) {
   for_each_dataflow([&]<class P>(const P& usual) {
     if (!is_plan_of(usual, op)) return;
@@ -35,7 +35,7 @@ inline void check_plan_ranges(const Problem& op, const GpuSpec& gpu) {
   });
 }
 
-// What every format must satisfy, whatever it describes: `problem(format)` is to be refused or not.
+// What every format must satisfy, whatever it describes: `problem(format)` must be refused or pass.
 template <class MakeProblem>
 void check_format_rules(const VqFormat& sound, const std::string& operand, MakeProblem problem) {
   const auto verdict = [&](auto VqFormat::*member, auto value) {

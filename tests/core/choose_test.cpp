@@ -1,4 +1,4 @@
-// choose(): a plan that check() accepts for every GPU and config that ship, and none where there is
+// choose(): a plan that check() accepts for every shipped GPU and config, and no plan if there is
 // no kernel.
 #include "heuristics/choose.h"
 
@@ -43,7 +43,7 @@ TEST(Choose, TheLastBlockMergesWhereItMay) {
   for (const auto& path : example_configs()) {
     SCOPED_TRACE(path.filename().string());
     Config config = read_config(path);
-    // Of other ops there is nothing to merge.
+    // Other ops have no splits to merge.
     if (!std::holds_alternative<AttentionDecode>(config.problem) && !as_linear(config.problem)) {
       continue;
     }
@@ -54,7 +54,7 @@ TEST(Choose, TheLastBlockMergesWhereItMay) {
       options.last_block = true;
       const Plan plan = choose(config.problem, gpu, options);
       EXPECT_TRUE(check(plan, config.problem, gpu).ok);
-      // By what the model expects of them, both ways without a second kernel are faster.
+      // The model expects both ways without a second kernel to be faster.
       const bool splits = splits_in(plan, config.problem) > 1;
       EXPECT_EQ(combine_of(plan) != Combine::kernel, splits);
       split += splits ? 1u : 0u;
@@ -76,7 +76,7 @@ AttentionDecode with_codebooks(const std::string& keys, const std::string& value
   return std::get<AttentionDecode>(read_config(json, "c.json").problem);
 }
 
-// Whether the key and the value codebooks are wholly in shared memory, else wholly in global.
+// Whether the key and the value codebooks are wholly in shared memory; otherwise they are global.
 std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
   const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
   const auto near = [](const Placement& placement, const VqFormat& format) {
@@ -88,7 +88,7 @@ std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
           near(*placement_of(plan, Operand::values), op.values)};
 }
 
-// 64 KiB of codebooks a head each: 99 KB hold one of them, and the keys come first.
+// Each head has 64 KiB of codebooks per operand: 99 KB hold one of them, and the keys come first.
 TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
   const AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
   ASSERT_EQ(find_gpu("rtx4090").shared_bytes_per_block, 99 * 1024);
@@ -99,7 +99,7 @@ TEST(Choose, KeysSharedAndValuesGlobalWhereOneFits) {
   EXPECT_EQ(all_near(op, small), std::pair(false, false));
 }
 
-// 128 tokens a block read less than they would fill.
+// A block of 128 tokens reads fewer entries than it would load.
 TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   AttentionDecode op = with_codebooks("cq-4c8b", "cq-4c8b");
   const GpuSpec gpu = find_gpu("h200");
@@ -116,7 +116,7 @@ TEST(Choose, ShortSharesLeaveTheCodebooksWhereTheyAre) {
   EXPECT_EQ(all_near(op, gpu), std::pair(true, true));
 }
 
-// A codebook for each group of channels: a block of 256 tokens would load an entry for each that it
+// With a codebook per channel group, a block of 256 tokens would load an entry for each that it
 // looks up.
 TEST(Choose, CodebooksThatABlockReadsOnceStayWhereTheyAre) {
   const GpuSpec gpu = find_gpu("h200");
@@ -135,11 +135,11 @@ TEST(Choose, CodebooksThatABlockReadsOnceStayWhereTheyAre) {
   AttentionDecode head = with_codebooks("vecinfer-d8b12", "vecinfer-d8b12");
   head.shape.kv_heads = 32;
   head.shape.batch = 1;
-  head.shape.tokens = 1024;  // not measured: as longer ones
+  head.shape.tokens = 1024;  // not measured: as for longer ones
   EXPECT_EQ(all_near(head, gpu), std::pair(true, true));
 }
 
-// Blocks stand in line: two of 8 warps share a multiprocessor, or one of 16 has it.
+// Blocks run in more than one wave: two of 8 warps share an SM, or one of 16 warps has it.
 TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
   const GpuSpec gpu = find_gpu("h200");
   const auto threads = [&](const char* format) {
@@ -153,8 +153,8 @@ TEST(Choose, AsManyWarpsAsCodebooksLeaveRoomFor) {
   EXPECT_EQ(threads("vecinfer-d4b8"), 256);
 }
 
-// Keys of int8 entries leave registers to steps of 32 tokens with 96 channels too: 6 x 20000 took
-// 26.3 us so, 29.0 with steps of 16 (H200).
+// Keys of int8 entries leave registers for steps of 32 tokens at 96 channels too, where such steps
+// are faster.
 TEST(Choose, StepsOf32TokensOf96Channels) {
   AttentionDecode op = with_codebooks("vecinfer-d4b8i8", "vecinfer-d4b8i8");
   op.keys.hadamard = false;
@@ -167,7 +167,7 @@ TEST(Choose, StepsOf32TokensOf96Channels) {
   EXPECT_EQ(plan.threads, 256);
 }
 
-// Products with values are half as many where quads come in pairs, which the model knows.
+// Paired quads of heads halve the multiplications with values, which the model knows.
 TEST(Choose, PairsOfQuadsAreKnownToTheModel) {
   AttentionDecode op = with_codebooks("vecinfer-d4b8", "vecinfer-d4b8");
   op.shape.query_heads = 64;
@@ -179,7 +179,7 @@ TEST(Choose, PairsOfQuadsAreKnownToTheModel) {
   plan.step_tokens = 8;
   EXPECT_TRUE(vq::pairs_quads(configured(AttentionMma{.heads_per_block = 8}, op)));
   EXPECT_FALSE(vq::pairs_quads(configured(plan, op)));
-  // 5 / 2.5: a query in two parts, whose products take as long of one tile as of two.
+  // 5 / 2.5: a query in two parts, whose multiplications take as long for one tile as for two.
   EXPECT_NEAR(products() / paired, 2, 0.02);
   op.values = find_format("int8-channel", "test");
   EXPECT_FALSE(vq::pairs_quads(configured(AttentionMma{.heads_per_block = 8}, op)));
@@ -233,7 +233,7 @@ TEST(Choose, SplitsFillTheGpuAndNoMore) {
   EXPECT_EQ(splits(512, 32768), 1);
 }
 
-// Four stages of two-wide sub-vectors: 64 tokens of codes, twice, are all that a T4 has.
+// Four stages of two-wide sub-vectors: two buffers of 64 tokens of codes fill a T4's shared memory.
 TEST(Choose, WideRowsOfCodesShrinkTheTile) {
   AttentionDecode op = with_codebooks("cq-2c8b", "cq-2c8b");
   op.keys.num_codebooks = op.values.num_codebooks = 4;
@@ -257,7 +257,7 @@ TEST(Choose, UnitsThatShareFewFactorsWithTheChunkStillGetLongOnes) {
   EXPECT_GE(std::get<LinearSimt>(plan).chunk_columns, 512);
 }
 
-// A user who fixes the dataflow alone gets its own plan, not what another left behind.
+// A user who fixes only the dataflow gets its own plan, without fields of another dataflow.
 TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   const GpuSpec gpu = find_gpu("h200");
   const auto proposed = [&](const Problem& problem, const Json& fields, const Json& more) {
@@ -282,7 +282,7 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
     const auto channels =
         std::get<AttentionChannels>(proposed(op, {{"splits", 3}}, {{"dataflow", "channels"}}));
     EXPECT_EQ(channels.splits, 3);
-    // One codebook a head is not worth a split; one a sub-vector is.
+    // One codebook per head is not worth a split; one per sub-vector is.
     EXPECT_EQ(channels.key_channel_splits > 1, op.keys.scope == Scope::channel_group);
   }
   const Problem gemv =
@@ -293,8 +293,8 @@ TEST(Choose, AFixedDataflowHasAPlanOfItsOwn) {
   }
 }
 
-// f16 products round scores by more than an f16 result may show, so the heuristics leave them to
-// the user.
+// f16 arithmetic rounds scores more than an f16 result may show, so the heuristics leave it to the
+// user.
 TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
   AttentionDecode op = with_codebooks("vecinfer-d8b12", "vecinfer-d4b8");
   const GpuSpec gpu = find_gpu("h200");
@@ -328,8 +328,8 @@ TEST(Choose, EveryDataflowServesManyShapes) {
   }
 }
 
-// Two words of codes a sub-vector, of which dataflow slices has no loads; and fewer columns than a
-// quarter of a chunk has.
+// Two words of codes per sub-vector, for which sliced_codebook has no loads; and fewer columns than
+// a quarter of a chunk.
 TEST(Choose, LongCodesAndFewColumnsGetAKernelToo) {
   Gemm long_codes;
   long_codes.shape = {13, 4099, 32};

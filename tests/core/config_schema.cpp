@@ -58,7 +58,7 @@ Json format_schema() {
             {{"$ref", "#/$defs/format"}}}}};
 }
 
-// The fields of a format: all that are required, some over those of a preset, or parts.
+// The fields of a format: all required ones, some over a preset's, or parts.
 Json format_object_schema() {
   Json schema = object_schema<VqFormat>(false);
   const Json required = schema.at("required");
@@ -71,7 +71,7 @@ Json format_object_schema() {
   return schema;
 }
 
-// The fields of a plan that a user fixes: those of a named dataflow, or some that one has.
+// The fields of a plan that a user fixes: those of a named dataflow, or any that one dataflow has.
 template <class Op>
 Json plan_schema() {
   Json dataflows = Json::array();

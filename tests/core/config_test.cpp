@@ -1,4 +1,4 @@
-// Reading config.json: the fixed field names of both ops, presets and objects, plan overrides.
+// Reading config.json: field names, presets and objects, plan overrides.
 #include "core/problem/config.h"
 
 #include "core/files/files.h"
@@ -46,8 +46,7 @@ TEST(Config, AccessCountsIsWrittenFromTheConfigsFolder) {
   EXPECT_EQ(access_counts(R"("/p.json")", "some/c.json"), "/p.json");
 }
 
-// What was written before formats had layouts is what is written of plain ones: keys of caches and
-// tables stay.
+// A plain layout is not written, so keys of caches and tables do not change.
 TEST(Config, PlainLayoutsAreNotWritten) {
   const auto weights = [](const char* layout) {
     const Json json = edited(gemv_json(), {{"/weights/layout", layout}});
@@ -116,7 +115,7 @@ TEST(Config, AnObjectExtendsThePresetThatItNames) {
   expected = for_values(find_format("vecinfer-d4b8", "test"));
   expected.index_bits = 6;
   EXPECT_EQ(op.values, expected) << "which drop the preset's transforms";
-  // What is recorded is the format, and not how it was written.
+  // The record has the format, not how it was written.
   const Json canonical = to_json(Problem(op));
   EXPECT_EQ(canonical["keys"], to_json(op.keys));
   EXPECT_EQ(read_config(canonical, "again.json").problem, Problem(op));

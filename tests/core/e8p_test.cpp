@@ -36,7 +36,8 @@ TEST(E8pTable, HoldsAllVectorsOfNormUpTo10And29Of12) {
     before = norm_of(entry);
     for (const float value : entry) EXPECT_TRUE(is_e8p_element(value)) << value;
   }
-  // By norm: C(8, k) ways to place k 3/2, and one 5/2 with none or one 3/2.
+  // Number of entries by norm: C(8, k) ways to place k elements 3/2, and one 5/2 with none or one
+  // 3/2.
   EXPECT_EQ(of_norm, (std::map<double, int>{
                          {2, 1}, {4, 8}, {6, 28}, {8, 56 + 8}, {10, 70 + 8 * 7}, {12, 29}}));
   const auto all = entries();

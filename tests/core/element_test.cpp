@@ -21,7 +21,7 @@ struct Type {
   float to(unsigned bits) const {
     return element_to_float(dtype, static_cast<std::uint16_t>(bits));
   }
-  // The number that the bits of a finite value stand for, by the definition of IEEE 754.
+  // The value of finite bits, by the definition of IEEE 754.
   double meaning(unsigned bits) const {
     const auto exponent = static_cast<int>((bits & 0x7fffu) >> mantissa_bits);
     const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
@@ -54,12 +54,12 @@ TEST_P(Element, EveryValueMeansWhatItShouldAndComesBack) {
   }
 }
 
-// The value half way between neighbours goes to the even one, what lies beside it to the nearer.
+// A value half way between neighbours goes to the even one, values beside it to the nearer.
 TEST_P(Element, RoundsToNearestEven) {
   const Type& type = GetParam();
   for (unsigned low = 0; low < type.infinity; ++low) {
     const double below = type.meaning(low);
-    const double above = type.meaning(low + 1);  // of infinity: what would follow the largest
+    const double above = type.meaning(low + 1);  // for infinity: what would follow the largest
     const auto half = static_cast<float>((below + above) / 2);
     ASSERT_EQ(static_cast<double>(half), (below + above) / 2) << "the half is a float";
     const float less = std::nextafter(half, 0.0f);

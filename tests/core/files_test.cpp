@@ -1,4 +1,4 @@
-// Whole files in and out: what is read is what was published, and a failure leaves nothing behind.
+// Whole files in and out: what was published is read, and a failure leaves nothing behind.
 #include "core/files/files.h"
 
 #include <csignal>
@@ -18,7 +18,7 @@ TEST(Files, PublishedTextIsRead) {
   const auto path = folder.path() / "a.txt";
   const std::string text("line\nzero \0 and \xff", 17);
   for (const std::string& content : {std::string("before"), text, std::string()}) {
-    publish_text(path, content);  // over what stands there
+    publish_text(path, content);  // over the existing file
     EXPECT_EQ(read_text(path), content);
     const std::vector<std::byte> bytes = read_file(path);
     EXPECT_TRUE(std::ranges::equal(bytes, std::as_bytes(std::span(content))));

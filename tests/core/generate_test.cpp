@@ -1,4 +1,4 @@
-// The generated text: the same bytes each time, self-contained, and it says what it is.
+// The generated text: the same bytes each time, self-contained, and with a head that describes it.
 #include "generator/generate.h"
 
 #include <map>
@@ -40,7 +40,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The comment lines before the first other one.
+// The leading comment lines.
 std::string head_of(const std::string& text) {
   std::string head;
   for (const std::string& line : lines_of(text)) {
@@ -81,7 +81,7 @@ TEST_P(Generate, TheHeadNamesProblemPlanAndReasons) {
   for (const std::string& reason : made.reasons) expect_words(head, {"//   " + reason + "\n"});
 }
 
-// What stands between VQ_KERNEL and the name and launch shape of the entry, "none" without these.
+// The text between VQ_KERNEL and the name and launch shape of the entry; "none" if they are absent.
 std::string head_in(const std::string& text, const KernelEntry& entry) {
   const std::string shape = "(" + entry.name + ", " + std::to_string(entry.threads) + ", ";
   const std::string macro = "VQ_KERNEL";
@@ -104,7 +104,8 @@ TEST_P(Generate, EntriesStandInTheTextWithTheirLaunchShape) {
   }
 }
 
-// By what is on a multiprocessor when they begin: docs/lab/attention-histogram.md.
+// The resident blocks at their start decide which launches overlap:
+// docs/lab/attention-histogram.md.
 TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
   AttentionDecode op;
   op.shape = {.batch = 8, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 65536};
@@ -121,7 +122,7 @@ TEST(GenerateBins, NoLaunchOverlapsTablesScoresAndBins) {
   }
 }
 
-// Which launches begin before the one before has ended, by example: each entry's head in order.
+// Which launches begin before the previous one ends, by example: each entry's head in order.
 TEST(GenerateHeads, AreThoseOfTheExamples) {
   const struct {
     const char* config;
@@ -147,7 +148,7 @@ TEST(GenerateHeads, AreThoseOfTheExamples) {
   }
 }
 
-// Lines by the template that they came from, as the #line marks say.
+// Lines by the template that they came from, according to the #line marks.
 std::map<std::string, std::vector<std::string>> lines_by_file(const std::string& text) {
   std::map<std::string, std::vector<std::string>> files;
   std::string file = "head";
@@ -199,7 +200,7 @@ TEST_P(Generate, EachTemplateStandsThereOnceAndWhole) {
   }
 }
 
-// A mark is right where the line after it is that line of the file.
+// A mark is right if the line after it is that line of the file.
 TEST_P(Generate, LineMarksPointAtTheirLines) {
   const std::vector<std::string> lines = lines_of(example(GetParam()).generate().text);
   int marks = 0;
@@ -269,8 +270,8 @@ TEST(GenerateEntries, AProductsLastBlockBringsNone) {
   EXPECT_EQ(made.generate().text.find("vq::linear_combine<Plan>("), std::string::npos);
 }
 
-// The kernel says that its blocks form clusters, for launches of any kind; blocks that are more
-// than clusters have room for side by side may share a multiprocessor.
+// The kernel itself says that its blocks form clusters, for every kind of launch. If there are more
+// blocks than clusters fit at once, they may share an SM.
 TEST(GenerateEntries, ClustersAreTheKernelsOwn) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
   Gemm op{std::get<Gemv>(made.problem)};
@@ -293,7 +294,7 @@ TEST(GenerateEntries, ClustersAreTheKernelsOwn) {
   EXPECT_GT(made.generate().entries[0].shared_bytes, 233472 / 2);
 }
 
-// At most three share a multiprocessor, but where lookups need its cache, or rows are few.
+// At most three blocks share an SM, unless lookups need its L1 or rows are few.
 TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-up-aqlm-2x8.json");
   Gemm op{std::get<Gemv>(made.problem)};
@@ -316,7 +317,7 @@ TEST(GenerateEntries, BlocksOfAKernelBeforeDoNotCrowd) {
   }
 }
 
-// As many share a multiprocessor as each would have if all were dealt out evenly.
+// The blocks that may share an SM are as many as an SM has if all are spread evenly.
 TEST(GenerateEntries, BlocksOfAttentionAreDealtOutEvenly) {
   Case made = example(VQGEN_SOURCE_DIR "/examples/configs/llama3-8b-attention-2bit.json");
   auto& op = std::get<AttentionDecode>(made.problem);
@@ -326,7 +327,7 @@ TEST(GenerateEntries, BlocksOfAttentionAreDealtOutEvenly) {
     std::get<AttentionMma>(made.plan).splits = splits;
     return made.generate().entries[0].shared_bytes;
   };
-  EXPECT_GT(asked(16), 233472 / 2);  // 128 blocks for 132 multiprocessors
+  EXPECT_GT(asked(16), 233472 / 2);  // 128 blocks for 132 SMs
   EXPECT_LT(asked(17), 233472 / 2 - 1024);
   EXPECT_GT(asked(17), 233472 / 3);
   EXPECT_LT(asked(34), 233472 / 3 - 1024);

@@ -1,4 +1,4 @@
-// Readers of JSON meet documents with one place spoilt: they take it, or refuse it by an Error of
+// Readers of JSON get documents with one spoilt place: they take it, or refuse it by an Error of
 // one line; no other exception passes.
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace vqgen {
 namespace {
 
-// All places of the document, by pointer; the root's is empty.
+// All places of the document as pointers; the root's is empty.
 void add_places(const Json& json, const std::string& at, std::vector<std::string>& places) {
   places.push_back(at);
   if (json.is_array() && !json.empty()) add_places(json.front(), at + "/0", places);

@@ -1,5 +1,5 @@
 // Plans and kernels: equal plans give equal kernels, each field of a plan is in its kernel, and
-// names tell kernels apart.
+// names distinguish kernels.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,7 +32,7 @@ Problem product(const char* format, LinearShape shape) {
   return op;
 }
 
-// Their spaces have plans of all dataflows.
+// The spaces of these problems have plans of all dataflows.
 std::vector<Problem> problems() {
   AttentionDecode attention;
   attention.shape = {2, 32, 8, 128, 4096};
@@ -89,7 +89,7 @@ TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {
       const auto [known, added] = by_name.emplace(name_of(plan, problem), plan);
       EXPECT_TRUE(added) << plan_name(plan) << " and " << plan_name(known->second);
     }
-    // The same plan, by its name and by its JSON, is the same kernel to the byte.
+    // A plan gives one kernel, to the byte, whether it is read from its name or from its JSON.
     for (const Plan& plan : plans) {
       const Json name = plan_name(plan);
       const Plan named = read_plan_name(JsonCursor(name, "test"));
@@ -102,7 +102,7 @@ TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {
   EXPECT_EQ(dataflows.size(), kDataflows) << fmt::format("{}", fmt::join(dataflows, " "));
 }
 
-// Values to try in place of one.
+// Other values to try for a value.
 std::vector<int> other_values(int value) {
   return {value * 2, value / 2, value + 1, value - 1, value + 4, 0, 1, 2, 4, 8, 16, 32, 256};
 }
@@ -128,7 +128,7 @@ std::vector<Member> others(const Member& value) {
   }
 }
 
-// Two plans that check() accepts and that differ in `field` alone: one is of `plans`.
+// Two plans that check() accepts and that differ only in `field`; one is from `plans`.
 template <class P, class Member>
 std::optional<std::pair<P, P>> neighbours(const std::vector<Plan>& plans, const Problem& problem,
                                           const Field<P, Member>& field) {
@@ -145,7 +145,7 @@ std::optional<std::pair<P, P>> neighbours(const std::vector<Plan>& plans, const 
   return std::nullopt;
 }
 
-// No field is without effect: plans that differ in one of them are different kernels.
+// Every field has an effect: plans that differ in one field are different kernels.
 TEST(KernelNames, TellOfEachFieldOfEachDataflow) {
   std::vector<std::pair<Problem, std::vector<Plan>>> spaces;
   for (const Problem& problem : problems()) {

@@ -1,4 +1,4 @@
-// What an interrupted process leaves: nothing that it has named.
+// An interrupted process leaves nothing that it has named.
 #include "core/json/leftovers.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace vqgen {
 namespace {
 
-// Of a child of this process that runs `body` and is not to come to its end.
+// The exit status of a child of this process that runs `body`, which should not return.
 template <class Body>
 int status_of(Body&& body) {
   const pid_t child = ::fork();
@@ -55,7 +55,7 @@ TEST(Leftovers, FilesAndFoldersThatAreNamedGo) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"kept"});
 }
 
-// A thread writes files over and over; whenever it is interrupted, none is half there.
+// A thread writes files over and over; an interruption never leaves a half-written one.
 TEST(Leftovers, AWriterThatIsInterruptedLeavesAllOrNothing) {
   const TempFolder folder;
   const std::vector<std::byte> bytes(100'000, std::byte{1});
@@ -93,7 +93,8 @@ TEST(Leftovers, WhoeverMakesOneAfterwardsStops) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{});
 }
 
-// One that listens to SIGTERM tidies up before it ends; one that does not is ended all the same.
+// A process that listens to SIGTERM cleans up before it ends; one that does not is ended all the
+// same.
 TEST(Leftovers, ChildrenEndAsTheyAreAskedTo) {
   const TempFolder folder;
   const auto child = [&](Farewell farewell, const char* on_term) {
@@ -129,7 +130,7 @@ TEST(Leftovers, ChildrenEndAsTheyAreAskedTo) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{"tidied"});
 }
 
-// The limit of a shell's `ulimit -f`, with its signal ignored as the tool does it.
+// The limit of a shell's `ulimit -f`, with its signal ignored as the tool does.
 TEST(Leftovers, AFileThatMayNotGrowIsAnErrorThatNamesItAndLeavesNothing) {
   const TempFolder folder;
   EXPECT_EQ(status_of([&] {

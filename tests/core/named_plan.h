@@ -1,4 +1,4 @@
-// The plan that a name stands for, read as from a row of a table.
+// The plan of a name, read as from a row of a table.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Keys in parts: how they are read and written, what is refused of them, and who runs them.
+// Keys in parts: how they are read and written, what is refused, and which dataflows run them.
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,5 @@
-// What a config may fix of the plan: each field of a dataflow, within the declared bounds, and
-// nothing that the dataflow lacks.
+// The fields of a plan that a config may fix: each field of a dataflow, within the declared bounds,
+// and no field that the dataflow lacks.
 #include "core/plan/plan.h"
 
 #include "core/plan/plan_name.h"
@@ -9,7 +9,7 @@
 namespace vqgen {
 namespace {
 
-// A config of an op that the plan's dataflow does.
+// A config of an op that the plan's dataflow serves.
 Json config_json(const Plan& plan) {
   for (const Json& json : {attention_json(), gemv_json(), append_json(), dequantize_json(),
                            merge_json(), scalar_json()}) {
@@ -100,7 +100,8 @@ TEST(PlanOverrides, RefuseWhatThePlanLacks) {
   expect_words(refuse(LinearSimt{}, gemv_json(), 3), {"c.json: /plan", "must be an object"});
 }
 
-// Each field of each dataflow, on all that lack it: neither a config nor a name can set it.
+// Each field of each dataflow, on all dataflows that lack it: neither a config nor a name can set
+// it.
 TEST(PlanFields, OfOtherDataflowsCannotBeSet) {
   int refused = 0;
   for_each_dataflow([&](const Plan& plan) {
@@ -127,7 +128,7 @@ TEST(PlanFields, OfOtherDataflowsCannotBeSet) {
   EXPECT_GT(refused, 100);
 }
 
-// What a dataflow fixes or works out is no field of it.
+// Values that a dataflow fixes or computes are not fields.
 TEST(PlanFields, AreNoneThatADataflowFixes) {
   const std::vector<std::pair<Plan, std::string>> fixed = {
       {AttentionMma{}, "tile_tokens"},

@@ -1,5 +1,5 @@
-// The facts that ship: every file parses, every number has its source, and the presets are what
-// their papers say.
+// The shipped facts: every file parses, every number has its source, and the presets match their
+// papers.
 #include "core/profiles.h"
 
 #include <map>
@@ -80,7 +80,7 @@ TEST(Profiles, AGpuFileIsReadAsGiven) {
   expect_words(message_of([&] { find_gpu(path.string()); }), {path.string(), "'sms' is missing"});
 }
 
-// Name and target stand in the kernel text's head, where a line break would end the comment.
+// Name and target are in the head of the kernel text, where a line break would end the comment.
 TEST(Profiles, AGpusNameAndTargetFitOnALine) {
   const TempFolder folder;
   const auto path = folder.path() / "mine.json";
@@ -101,7 +101,7 @@ TEST(Profiles, AGpusNameAndTargetFitOnALine) {
                {path.string() + ": /name: must hold no control characters"});
 }
 
-// Without the field it is what the architecture says.
+// Without the field, the architecture decides.
 TEST(Profiles, AGpuFileSaysWhetherItHasProductsInBf16) {
   const TempFolder folder;
   const auto path = folder.path() / "mine.json";
@@ -123,7 +123,7 @@ TEST(Profiles, AGpuFileSaysWhetherItHasProductsInBf16) {
   expect_words(message_of([&] { read("t4", "no"); }), {path.string() + ": /bf16_products: "});
 }
 
-// Else a kernel would be planned that only the compiler or the driver refuses, far from the file.
+// Otherwise the plan would fail only in the compiler or the driver, far from the file.
 TEST(Profiles, AGpuFileClaimsNoMoreThanItsArchitectureHas) {
   const TempFolder folder;
   const auto path = folder.path() / "mine.json";
@@ -161,7 +161,7 @@ TEST(Profiles, AGpuFileClaimsNoMoreThanItsArchitectureHas) {
                        "shared_bytes_reserved are more than the 233472"});
 }
 
-// Virtual GPUs report no clocks; costs would be infinite.
+// Virtual GPUs report no clocks, which would make costs infinite.
 TEST(Profiles, WhatADriverDoesNotReportIsTakenFromTheLikestProfile) {
   GpuSpec device = find_gpu("rtx5090");
   device.memory_gbps = device.sm_clock_mhz = 0;
@@ -186,7 +186,7 @@ TEST(Profiles, WhatADriverDoesNotReportIsTakenFromTheLikestProfile) {
   EXPECT_EQ(newer.memory_gbps, find_gpu("b200").memory_gbps);
 }
 
-// As nvidia-smi, tuned tables and vqgen itself print them.
+// The names as nvidia-smi, tuned tables and vqgen print them.
 TEST(Profiles, GpusAreFoundByTheDriversName) {
   for (const std::string& name : gpu_names()) {
     const GpuSpec gpu = find_gpu(name);
@@ -261,7 +261,7 @@ TEST(Profiles, EveryPresetNamesItsSource) {
   }
 }
 
-// Bits of the codes alone per element, from the papers named in profiles/formats/README.md.
+// Bits per element of the codes alone, from the papers named in profiles/formats/README.md.
 const std::map<std::string, double> kBits = {{"aqlm-1x15", 1.875},
                                              {"aqlm-1x16", 2},
                                              {"aqlm-1x16i8", 2},

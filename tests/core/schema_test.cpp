@@ -1,4 +1,4 @@
-// The JSON Schema of config.json: the published file is the generated one, it accepts the examples
+// The JSON Schema of config.json: the published file is the generated one; it accepts the examples
 // and refuses what the reader refuses.
 #include <cstdlib>
 
@@ -14,7 +14,7 @@ namespace {
 
 const char* const kPublished = VQGEN_SOURCE_DIR "/docs/config.schema.json";
 
-// VQGEN_UPDATE_DOCS=1 writes the file anew.
+// VQGEN_UPDATE_DOCS=1 rewrites the file.
 TEST(Schema, ThePublishedFileIsTheGeneratedOne) {
   const std::string generated = config_schema().dump(2) + "\n";
   const char* const update = std::getenv("VQGEN_UPDATE_DOCS");
@@ -53,7 +53,7 @@ TEST(Schema, AcceptsWhatVqgenWrites) {
   EXPECT_EQ(accepted, 6 + 8 + 8 + 3 + 1 + 1 + 1);
 }
 
-// Of each op those of its dataflows, each with the fields, defaults and bounds that it declares.
+// Each op has the plans of its dataflows, each with its declared fields, defaults and bounds.
 TEST(Schema, PlansFollowFromTheirFields) {
   std::map<std::string, Json> plans;
   const Json whole = config_schema();

@@ -1,4 +1,4 @@
-// What the tests of core/ share: configs to start from, edits of them, and errors judged by words.
+// Shared by the tests of core/: configs to start from, edits of them, and errors judged by words.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace vqgen {
 
-// Sound configs of the ops, formats spelt out, that check() accepts too.
+// Sound configs of the ops with formats spelled out, which check() accepts too.
 inline Json attention_json() {
   return parse_json(R"({
     "op": "attention_decode",
@@ -94,7 +94,7 @@ inline void expect_words(const std::string& text, const std::vector<std::string>
   }
 }
 
-// config.json files that ship as examples, sorted.
+// The shipped example config.json files, sorted.
 inline std::vector<std::filesystem::path> example_configs() {
   std::vector<std::filesystem::path> paths;
   for (const auto& entry :
@@ -106,7 +106,7 @@ inline std::vector<std::filesystem::path> example_configs() {
   return paths;
 }
 
-// An empty folder that goes away with the object.
+// An empty folder that the object removes.
 class TempFolder {
  public:
   TempFolder() {

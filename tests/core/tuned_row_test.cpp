@@ -1,4 +1,5 @@
-// Plans by name, and rows of tuned tables: what is written is read again, and no lie is.
+// Plans by name, and rows of tuned tables: what is written is read back, and inconsistent rows are
+// refused.
 #include "core/plan/tuned_row.h"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// How many codebook sets a tensor has, and the derived figures of a format.
+// The number of a tensor's codebook sets, and the derived figures of a format.
 #include "core/problem/problem.h"
 #include "tests/core/support.h"
 

@@ -375,7 +375,7 @@ INSTANTIATE_TEST_SUITE_P(
              {{"/shape/out_features", "16777216"}, {"/shape/in_features", "524288"}}}),
     [](const auto& test) { return test.param.name; });
 
-// Not reachable through config.json, whose reader drops or refuses the transforms of values.
+// Not reachable through config.json, whose reader drops or refuses transforms of values.
 TEST(ValidateProblem, ValuesAreNeverTransformed) {
   for (const bool smooth : {false, true}) {
     auto op = std::get<AttentionDecode>(read_config(attention_json(), "c.json").problem);

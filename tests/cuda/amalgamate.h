@@ -51,7 +51,7 @@ inline KernelSource one_kernel(std::string_view kernel, const std::string& name,
   return source;
 }
 
-// The kernels of collectives_kernel.h: of either element, then the last block's.
+// The kernels of collectives_kernel.h: one per element type, then the last block's.
 inline KernelSource collectives_source(const std::string& arch) {
   std::string kernels(kCollectivesText);
   kernels += R"(

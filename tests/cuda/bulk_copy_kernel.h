@@ -1,8 +1,8 @@
-// Bulk copies through two places of shared memory, as text for both machines, with what goes in and
-// the judgement of what comes out. It follows struct Args { const vq::u32* in; vq::u32* out; }.
+// Bulk copies through two buffers of shared memory, as text for both machines, with input and the
+// check of the output. The text follows struct Args { const vq::u32* in; vq::u32* out; }.
 //
-// Two warps sum up 6 rounds of 64 words, each thread a word of a round, which come to the places in
-// turn. The warp that is the last to have read a place asks for what comes there next.
+// Two warps sum 6 rounds of 64 words, one word per thread and round, which arrive in the buffers by
+// turns. The last warp to read a buffer requests its next round.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ VQ_KERNEL(trial, 64, Args) {
 }
 )";
 
-// The same sums, where a third warp brings the words: it arrives when a round stands in its place,
-// and waits until both others have arrived there that read the last one.
+// Computes the same sums with a producer warp: it signals each round that is in a buffer, and waits
+// until both consumers have signalled that they read the previous one.
 inline constexpr unsigned kMadeThreads = 96;
 inline constexpr std::string_view kMadeText = R"(
 VQ_DEVICE vq::u64* made(int place) {

@@ -1,8 +1,8 @@
-// Clusters of 4 blocks, as text for both machines, with what goes in and the judgement of what
-// comes out. It follows struct Args { const vq::u32* in; vq::u32* out; }.
+// Clusters of 4 blocks, as text for both machines, with input and the check of the output. The text
+// follows struct Args { const vq::u32* in; vq::u32* out; }.
 //
-// Twice, a block stores its 64 words of `in`, each thread one, and 16 threads add up a quad of all
-// blocks of the cluster each, block b's b + 1 times, and what they had before.
+// Twice, each thread of a block stores one of 64 words of `in`. Then 16 threads each add up a quad
+// of every block of the cluster, block b's times b + 1, and their previous sum.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Kernels that use every collective of a warp and the atomics, as text for both machines, with what
-// goes in and the judgement of what comes out. Both take struct Args { const u32* in; u32* out; }.
+// Kernels that use every collective of a warp and the atomics, as text for both machines, with
+// input and the check of the output. Both take struct Args { const u32* in; u32* out; }.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@
 
 namespace vqgen::test {
 
-// collectives<E>: one warp. In words of `in`: A 16x16 and its transpose, B as [n][k] and as [k][n],
-// C 16x8, then A 16x32, B [n][k] and C 16x8 of the integers, 32 words, 64 floats.
+// collectives<E>: one warp. `in` has, in words: A 16x16 and its transpose, B as [n][k] and as
+// [k][n], C 16x8; for the integers A 16x32, B [n][k] and C 16x8; 32 words, 64 floats.
 inline constexpr std::size_t kInA = 0, kInAt = 128, kInB = 256, kInBt = 320, kInC = 384;
 inline constexpr std::size_t kInA8 = 512, kInB8 = 640, kInC8 = 704, kInWords = 832;
 inline constexpr std::size_t kInFloats = 864, kCollectivesIn = 928;
-// In words of `out`: D twice, D of the integers, fragments of A, movmatrix, shuffles of a word and
-// of a float, byte_permute, pack2, which products the machine has, and votes.
+// `out` has, in words: D twice, D of the integers, fragments of A, movmatrix, shuffles of a word
+// and of a float, byte_permute, pack2, which products the machine has, and votes.
 inline constexpr std::size_t kOutD = 0, kOutDt = 128, kOutD8 = 256, kOutA = 384, kOutMoved = 512;
 inline constexpr std::size_t kOutShuffled = 544, kOutShuffledFloat = 576, kOutPermuted = 608;
 inline constexpr std::size_t kOutPacked = 640, kOutHas = 672, kOutVotes = 674;
@@ -153,7 +153,7 @@ struct Collectives {
   bool bf16 = false;
   std::vector<std::uint32_t> in = std::vector<std::uint32_t>(kCollectivesIn);
 
-  // Integers give sums that are exact in every order.
+  // Integers give exact sums in every order.
   Collectives(bool is_bf16, bool integers, std::uint64_t seed) : bf16(is_bf16) {
     std::mt19937 random(static_cast<unsigned>(seed));
     for (std::uint32_t& word : in) word = static_cast<std::uint32_t>(random());
@@ -202,7 +202,8 @@ struct Collectives {
   }
   float real(std::size_t at) const { return std::bit_cast<float>(in[at]); }
 
-  // `tolerance` of a sum, relative to its terms' sizes; 0: fp32 in the order of k, to the bit.
+  // `tolerance` of a sum, relative to the sizes of its terms; 0: fp32 in the order of k, to the
+  // bit.
   void judge(const std::vector<std::uint32_t>& out, double tolerance) const {
     ASSERT_EQ(out.size(), kCollectivesOut);
     for (std::size_t m = 0; m < 16; ++m) {
@@ -240,8 +241,7 @@ struct Collectives {
     }
   }
 
-  // From the PTX ISA's words, with g = lane / 4 and t = lane % 4, and not from the emulation's
-  // maps.
+  // The layout of the PTX ISA, with g = lane / 4 and t = lane % 4, not of the emulation's maps.
   void judge_lane(const std::vector<std::uint32_t>& out, std::size_t lane) const {
     const std::size_t g = lane / 4;
     const std::size_t t = lane % 4;

@@ -24,7 +24,7 @@ KernelSource primitives(const std::string& arch) {
                           test::kPrimitiveSharedBytes, sizeof(test::PrimitivesArgs));
 }
 
-// NVRTC is a part of every machine that builds these tests with a toolkit; wheels may lack it.
+// Every machine that builds these tests with a toolkit has NVRTC; one with wheels may lack it.
 class CudaCompile : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -35,7 +35,7 @@ class CudaCompile : public ::testing::Test {
       GTEST_SKIP() << error.what();
     }
   }
-  // NVRTC knows Blackwell from 12.8 on, and says so where it does not.
+  // NVRTC knows Blackwell from 12.8 on; older versions must say that they do not.
   bool knows(const std::string& arch) {
     try {
       backend_->compile(primitives(arch));
@@ -128,7 +128,7 @@ TEST_F(CudaCompile, ClustersBeginWithHopper) {
   }
 }
 
-// nvcc is slow, so only the two forms of the text: without cp.async and with it.
+// nvcc is slow, so only the two forms of the text are compiled: without cp.async and with it.
 TEST_F(CudaCompile, SameTextByNvcc) {
   if (std::system("nvcc --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no nvcc on PATH";
   const std::filesystem::path folder = ::testing::TempDir();

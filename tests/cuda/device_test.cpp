@@ -98,7 +98,7 @@ TEST_F(CudaOnDevice, MemoryIsAlignedAndKeepsItsBytes) {
               HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
-// Floats about every rounding boundary of both 16-bit types, and random bits.
+// Floats around every rounding boundary of both 16-bit types, and random bits.
 std::vector<float> rounding_inputs() {
   std::vector<float> values;
   for (std::uint32_t high = 0; high < 65536; ++high) {
@@ -202,7 +202,7 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
     EXPECT_EQ(section(1), t % 32);
     EXPECT_EQ(section(2), t / 32);
     EXPECT_EQ(section(3) + section(4) + section(5), 0u);
-    EXPECT_EQ(section(6), words[t] + (t ^ 1));  // both neighbours' exchange gives the own word back
+    EXPECT_EQ(section(6), words[t] + (t ^ 1));  // both neighbours' exchange returns the own word
     const double exponent = -0.5 * static_cast<double>(t);
     EXPECT_NEAR(results[t], t == 127 ? 0.0 : std::exp2(exponent), 4e-7 * std::exp2(exponent));
     if (t == 0) {
@@ -216,7 +216,7 @@ TEST_F(CudaOnDevice, PrimitivesAgreeWithTheHost) {
   }
 }
 
-// What entry `entry` of a source makes of `in`, over a poison.
+// The output of entry `entry` of a source for `in`, over a poison.
 std::vector<std::uint32_t> run_words(Backend& backend, const KernelSource& source,
                                      std::size_t entry, const std::vector<std::uint32_t>& in,
                                      std::size_t out_words) {
@@ -236,7 +236,7 @@ std::vector<std::uint32_t> run_collectives(Backend& backend, const std::string& 
   return run_words(backend, test::collectives_source(arch), entry, in, out_words);
 }
 
-// Sums of reals may differ from the host's: a GPU adds in another order and cuts what it adds.
+// Sums of reals may differ from the host's: a GPU adds in another order and truncates its terms.
 TEST_F(CudaOnDevice, CollectivesAgreeWithNaiveMatrices) {
   for (const bool bf16 : {false, true}) {
     for (const bool integers : {true, false}) {
@@ -355,7 +355,7 @@ TEST_F(CudaOnDevice, WrongArgumentsAndDamagedBinaryAreErrors) {
               HasSubstr("cuModuleLoadData"));
 }
 
-// In a process of its own: an illegal access loses the context for good.
+// Runs in a child process: an illegal access loses the context for good.
 TEST_F(CudaOnDevice, FaultNamesCallCodeAndKernel) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // CUDA does not survive a fork without exec
   EXPECT_EXIT(

@@ -1,5 +1,5 @@
 // vqgen-nvrtc is found from a program and from a library, in a build tree and wherever an installed
-// copy was moved to.
+// copy was moved.
 #include "runtime/backend/cuda/nvrtc_file.h"
 
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ class HelperPath : public test::InFolder {
     std::filesystem::permissions(folder_ / folder / "vqgen-nvrtc",
                                  std::filesystem::perms::owner_all);
   }
-  // What a library in that folder says.
+  // The answer of a library in that folder.
   std::string found_from(const std::filesystem::path& folder) const {
     std::filesystem::create_directories(folder_ / folder);
     const std::filesystem::path library = folder_ / folder / "libprobe.so";
@@ -61,7 +61,7 @@ TEST_F(HelperPath, WhatIsMissingIsNamedWithEachPlace) {
                                HasSubstr("VQGEN_NVRTC_HELPER")));
 }
 
-// What is given is taken, and nothing else.
+// A given path is taken, and no other is tried.
 TEST_F(HelperPath, AGivenOneOverridesAll) {
   helper("here");
   const std::string path = (folder_ / "here/vqgen-nvrtc").string();

@@ -1,8 +1,8 @@
-// A shared library as an installed libvqgen is one: it asks where its helper stands.
+// A shared library like an installed libvqgen: it asks where its helper is.
 #include "core/error.h"
 #include "runtime/backend/cuda/nvrtc_file.h"
 
-// The path, or what find_nvrtc_helper() says.
+// The path, or the error of find_nvrtc_helper().
 extern "C" const char* vqgen_probe_helper() {
   static std::string answer;
   try {

@@ -1,5 +1,5 @@
-// Launches that follow each other on a stream, each of what the last one stored: on GPUs where the
-// next may be placed before the last has ended.
+// Consecutive launches on a stream, each of which reads what the previous one stored, on GPUs that
+// may start the next before the previous ends.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -22,9 +22,9 @@ struct NextArgs {
   std::uint32_t* slow;
 };
 
-// Adds 1 to what another block of the last launch stored, after a fifth of a millisecond of
-// arithmetic: launches queue up behind it. `head` is the macro, `early` loads before the wait and
-// `late` behind it.
+// Adds 1 to the word that another block of the previous launch stored, after a fifth of a
+// millisecond of arithmetic, so that launches queue up. `head` is the macro, `early` loads before
+// the wait and `late` after it.
 std::string next_kernel(const std::string& head, const std::string& early,
                         const std::string& late) {
   return "struct NextArgs { const vq::u32* in; vq::u32* out; vq::u32* slow; };\n" + head +
@@ -41,7 +41,7 @@ std::string next_kernel(const std::string& head, const std::string& early,
          "}\n";
 }
 
-// The words after kLaunches launches, from words that are all 0.
+// The words after kLaunches launches on zeros.
 std::vector<std::uint32_t> run_chain(Backend& backend, const std::string& text) {
   KernelSource source = test::one_kernel(text.c_str(), "vq_next", backend.device().value().arch, 64,
                                          0, sizeof(NextArgs));
@@ -84,8 +84,8 @@ TEST_F(LaunchOrderOnDevice, EachSeesAllThatTheLastStored) {
   EXPECT_EQ(run_chain(*backend_, next_kernel("VQ_KERNEL_ENDS_FIRST", "", kLoad)), kExpected);
 }
 
-// The same with a seeded bug, a load before the wait: wrong where launches overlap, which shows
-// that they do and that the test above would see it.
+// A seeded bug, a load before the wait, gives wrong results if launches overlap. This shows that
+// they do and that the test above would detect it.
 TEST_F(LaunchOrderOnDevice, ALoadBeforeTheWaitIsWrongWhereLaunchesOverlap) {
   const std::string text = next_kernel("VQ_KERNEL_AHEAD", kLoad, kWait);
   EXPECT_EQ(run_chain(*make_cuda_backend({.nvrtc_path = "", .dependent_launches = false}), text),
@@ -93,7 +93,7 @@ TEST_F(LaunchOrderOnDevice, ALoadBeforeTheWaitIsWrongWhereLaunchesOverlap) {
   if (arch_number(backend_->device().value().arch) < 90) {
     GTEST_SKIP() << "launches of " << backend_->device()->name << " do not overlap";
   }
-  // Whoever makes launches wait for each other, as tools do, hides the bug.
+  // Tools that make launches wait for each other hide the bug.
   for (const char* tool : {"CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH"}) {
     if (std::getenv(tool) != nullptr) GTEST_SKIP() << tool << " is set";
   }

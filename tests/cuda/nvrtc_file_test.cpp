@@ -1,5 +1,5 @@
-// NVRTC known by its file: the same that the opened library says, and no guess where names say
-// nothing.
+// NVRTC known by its file: the version that the opened library says, and no guess if names do not
+// tell.
 #include "runtime/backend/cuda/nvrtc_file.h"
 
 #include <elf.h>
@@ -29,7 +29,7 @@ class NvrtcFiles : public test::InFolder {
   void link(const std::string& name, const std::string& target) const {
     std::filesystem::create_symlink(target, folder_ / name);
   }
-  // "13.0 size 4" of what is found in the folder, or "" where only opening it tells.
+  // "13.0 size 4" for what is found in the folder, or "" if only opening it tells.
   std::string found() const {
     const auto file = find_nvrtc(folder_);
     if (!file) return "";
@@ -59,7 +59,7 @@ TEST_F(NvrtcFiles, TheVersionIsInTheNameOrItsLink) {
   EXPECT_EQ(find_nvrtc(folder_ / "libnvrtc.so.12.4.127")->minor, 4);
 }
 
-// As in NVIDIA's wheels.
+// NVIDIA's wheels have the version only in the name of the builtins library.
 TEST_F(NvrtcFiles, OrInTheNameOfTheOneLibraryBesideIt) {
   elf("libnvrtc.so.12");
   EXPECT_EQ(found(), "");
@@ -97,7 +97,7 @@ TEST_F(NvrtcFiles, WhatCannotBeToldIsLeftToOpening) {
   EXPECT_FALSE(find_nvrtc(folder_ / "missing.so").has_value());
 }
 
-// As an installed copy has it whose checkout brought NVRTC along.
+// An installed copy has NVRTC beside the helper if its checkout brought NVRTC along.
 TEST_F(NvrtcFiles, TheOneBesideTheHelperIsACandidateWhereItIsThere) {
   const auto has = [&] {
     const auto all = nvrtc_candidates("", folder_);
@@ -124,8 +124,8 @@ TEST(NvrtcIdentity, IsTheSameBeforeAndAfterOpening) {
   EXPECT_EQ(before.options, after.options);
 }
 
-// The front of the library has its build id; said to be of another machine, it does not load: so
-// whoever opened it would fail.
+// The front of the library has its build id. Marked as another machine's, it does not load, so
+// opening it would fail.
 TEST_F(NvrtcFiles, TheIdentityOpensNothing) {
   const auto real = find_nvrtc("");
   if (!real) GTEST_SKIP() << "NVRTC is missing, or found by the loader alone";

@@ -1,5 +1,5 @@
-// The process in which NVRTC runs, and what becomes of a compilation where it misbehaves: each is
-// one line, in bounded time, and the next one is none the worse.
+// The process in which NVRTC runs. If it misbehaves, a compilation fails with one line, in bounded
+// time, and the next one succeeds.
 #include "runtime/backend/cuda/nvrtc_compile.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ KernelSource small_kernel() {
 
 class FakeHelper : public test::InFolder {
  protected:
-  // A helper that does what the script says; `message` N is the file N for it to print.
+  // A helper that does what the script says; `message` N prints file N.
   void make(const std::string& script, const std::vector<std::string>& messages = {}) {
     helper_ = (folder_ / "helper").string();
     for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -44,7 +44,7 @@ class FakeHelper : public test::InFolder {
     publish_text(helper_, "#!/bin/sh\ncd " + folder_.string() + "\n" + script + "\n");
     std::filesystem::permissions(helper_, std::filesystem::perms::owner_all);
   }
-  // What compile() says of it.
+  // The error of compile().
   std::string fault(std::chrono::milliseconds longest = std::chrono::minutes(10)) {
     const auto backend = make_cuda_backend({.nvrtc_helper = helper_, .compile_longest = longest});
     return device_error([&] { backend->compile(small_kernel()); });
@@ -94,7 +94,7 @@ TEST_F(FakeHelper, ThatLiesIsNotBelieved) {
     make("cat 0 1; sleep 1000", {good, encode(compiled)});
     EXPECT_THAT(fault(), AllOf(HasSubstr("small for sm_80"), HasSubstr("answered nonsense")));
   }
-  // A cubin that no log tells of.
+  // A cubin that no log describes.
   make("cat 0 1; sleep 1000", {good, encode({"compiled", "",
                                              "\x7f"
                                              "ELF"})});
@@ -123,7 +123,7 @@ TEST(NvrtcTalk, ArrivesHoweverItIsCut) {
   }
 }
 
-// The real one.
+// The real helper.
 TEST(NvrtcHelper, SaysWhatItIsForAndEndsWithoutAParent) {
   const std::string helper = find_nvrtc_helper("");
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -139,7 +139,7 @@ TEST(NvrtcHelper, SaysWhatItIsForAndEndsWithoutAParent) {
   }
 }
 
-// Its parent is killed, and the socket stays open elsewhere.
+// Its parent is killed, and the socket stays open in another process.
 TEST(NvrtcHelper, EndsWithItsParent) {
   const std::string helper = find_nvrtc_helper("");
   int talk[2];
@@ -155,7 +155,7 @@ TEST(NvrtcHelper, EndsWithItsParent) {
     ::pause();
   }
   ::close(talk[1]);
-  // It answers, so its parent's death is noticed from here on.
+  // It answers, so it notices its parent's death from here on.
   const std::string nothing = encode({"/nowhere/libnvrtc.so"});
   ASSERT_EQ(::write(talk[0], nothing.data(), 4), 4);
   pollfd file{talk[0], POLLIN, 0};

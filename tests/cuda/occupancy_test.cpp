@@ -1,5 +1,5 @@
 // occupancy() against the driver's own count, for kernels of few to 255 registers, over blocks of
-// all sizes and shared memory up to the most that a block may have.
+// all sizes and shared memory up to a block's limit.
 #include "heuristics/occupancy.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ struct HoldArgs {
   float* out;
 };
 
-// Holds `values` floats a thread at once: each is used after all have been loaded.
+// Holds `values` floats per thread at once: each is used after all have been loaded.
 std::string holding_kernel(int threads, int values) {
   return fmt::format(R"(
 struct HoldArgs {{ const float* in; float* out; }};
@@ -45,7 +45,7 @@ class CudaOccupancy : public ::testing::Test {
     spec_ = *spec;
   }
 
-  // Compares all block sizes up to `most_threads`; the registers that the kernel was given.
+  // Compares all block sizes up to `most_threads`; returns the registers of the kernel.
   int compare(int most_threads, int values) {
     KernelSource source = test::one_kernel(holding_kernel(most_threads, values), "vq_hold",
                                            spec_.arch, static_cast<unsigned>(most_threads),

@@ -1,5 +1,5 @@
 // A kernel that uses every primitive of the machine layer, as text, with its argument struct and
-// the layout of what it writes. One block of 128 threads; the host checks each section.
+// the layout of its output. One block of 128 threads; the host checks each section.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct PrimitivesArgs {
 
 inline constexpr int kPrimitiveThreads = 128;
 inline constexpr int kWords = 512;
-// words copied by copy_async in two groups, of u32 and wider; by U32x4; by U32x2; then index, lane,
+// words copied by copy_async in two groups, by u32 and wider; by U32x4; by U32x2; then index, lane,
 // warp, block x/y/z
 inline constexpr int kMovedWords = 3 * kWords + 6 * kPrimitiveThreads + kPrimitiveThreads;
 inline constexpr std::int64_t kPrimitiveSharedBytes = 4 * kWords;

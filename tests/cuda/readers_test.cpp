@@ -1,4 +1,4 @@
-// The readers of what the compiler leaves behind: ptxas logs and ELF notes, good and hostile.
+// The readers of the compiler's output: ptxas logs and ELF notes, good and hostile.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -56,7 +56,7 @@ class BuildId : public ::testing::Test {
   std::filesystem::path path_;
 };
 
-// The head of a library that has the note, which every distribution's libm has.
+// The head of a library with the note, which every distribution's libm has.
 std::vector<std::byte> elf_head() {
   for (const char* path : {"/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6"}) {
     if (!std::filesystem::exists(path)) continue;

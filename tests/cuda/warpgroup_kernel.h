@@ -1,8 +1,9 @@
-// A kernel of products of warp groups, as text for both machines, with what goes in and the
-// judgement of what comes out. Two groups multiply A [128][64] with x^T, x [columns][64], over four
-// products each, x standing as core matrices in one of two orders; or bytes, A [128][128] with x
-// [columns][128], in as many words. Takes struct Args { const u32* in; u32* out; }: A, then x; y
-// [128][columns] in fp32, or of integers.
+// A kernel of warpgroup products, as text for both machines, with input and the check of the
+// output. Two warpgroups multiply A [128][64] with x^T, x [columns][64], in four products each; x
+// is in core matrices in one of two orders. For bytes, A is [128][128] and x [columns][128], in as
+// many words.
+//
+// Takes struct Args { const u32* in; u32* out; }: A, then x; y [128][columns] in fp32 or integers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -84,7 +85,7 @@ struct GroupProduct {
   bool rows_first = true;
   std::vector<std::uint32_t> in = {};
 
-  // Small integers, whose sums are exact in every order; or any bytes.
+  // Small integers, whose sums are exact in every order, or any bytes.
   GroupProduct(bool is_bf16, bool of_bytes, std::size_t n, bool by_rows)
       : bf16(is_bf16),
         bytes(of_bytes),

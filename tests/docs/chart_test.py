@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the table "Attention by context" of docs/performance.md with docs/charts/flagship.json, of
-which the chart is drawn (tests/python/test_plots.py).
+"""Compares the table "Attention by context" of docs/performance.md with docs/charts/flagship.json, from which
+the chart is drawn (tests/python/test_plots.py).
 
     chart_test.py SOURCE_DIR
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def table(text, heading):
-    """The cells of the first table below the heading, row by row."""
+    """Return the cells of the first table below the heading, row by row."""
     lines = iter(text[text.index(f"## {heading}\n"):].splitlines())
     row = next(line for line in lines if line.startswith("|"))
     while row.startswith("|"):

@@ -3,10 +3,10 @@
 
     commands_test.py SOURCE_DIR BUILD_DIR [DOCUMENT...]
 
-Commands are what stands in ```sh blocks. Each document's run in one shell, in order, in the folder that
+Commands are in ```sh blocks. Each document's commands run in one shell, in order, in the folder that
 quickstart leaves: links to the checkout, the build as build/release, a bundle in out/quickstart, and an
-empty home. What is in SKIPPED is not run, and its reason is printed. A command in any other block fails
-the test, but for a synopsis, whose words in capitals are to be filled in; README.md has none.
+empty home. Commands in SKIPPED do not run; their reasons are printed. A command in any other block fails
+the test, except a synopsis with words in capitals to fill in; README.md has none.
 """
 
 import os
@@ -49,7 +49,7 @@ SKIPPED = [
     ("docs/performance.md", "python3 bench/rivals --vqgen", GPU + " and packages of others; the test rivals runs it made up"),
 ]
 
-# The bundle of quickstart that the documents go on with.
+# The bundle of quickstart, which later documents use.
 QUICKSTART = """build/release/bin/vqgen quantize --input tests/data/tinycode-kv-heldout.safetensors \\
   --calibration tests/data/tinycode-kv-calibration.safetensors --out out/quickstart/vecinfer-d4b8-heldout \\
   --keys layer2.k --key-format vecinfer-d4b8 --values layer2.v --value-format vecinfer-d4b8 \\
@@ -61,7 +61,7 @@ SYNOPSIS = re.compile(r"\[-|\.\.\.|(?<![\w$={/-])[A-Z]{3,}\b(?!=)")  # vqgen dev
 
 
 def blocks(text):
-    """(number of the first line, tag, lines) of each fenced or indented block."""
+    """Return (number of the first line, tag, lines) of each fenced or indented block."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -81,7 +81,7 @@ def blocks(text):
 
 
 def commands(first, lines):
-    """(line number, command) of each, continued lines and here-documents joined."""
+    """Return (line number, command) of each, with continued lines and here-documents joined."""
     begin, command, end = first, "", None
     for number, line in enumerate(lines, first):
         if not command:
@@ -98,7 +98,7 @@ def commands(first, lines):
 
 
 def read(document, text, faults):
-    """The document's commands to run; adds to `faults` those that are neither run nor skipped."""
+    """Return the document's commands to run; add to `faults` those that are neither run nor skipped."""
     found = []
     for first, tag, lines in blocks(text):
         for number, command in commands(first, lines):
@@ -117,7 +117,7 @@ def read(document, text, faults):
 
 
 def sandbox(source, build, work):
-    """The folder that quickstart leaves."""
+    """Make the folder that quickstart leaves."""
     for entry in source.iterdir():
         if entry.name not in ("build", "out") and not entry.name.startswith("."):
             (work / entry.name).symlink_to(entry)
@@ -129,7 +129,7 @@ def sandbox(source, build, work):
 
 
 def run(document, found, work):
-    """Runs them in one shell, which ends at the first that fails. Returns whether all went well."""
+    """Run them in one shell, which ends at the first failure. Return whether all succeeded."""
     script = "set -e\n"
     for number, command in found:
         script += f"printf '== %s\\n' {document}:{number} >&3\n{command}\n"

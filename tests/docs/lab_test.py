@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Looks at docs/lab/, its data and the pages that cite them.
+"""Checks docs/lab/, its data and the pages that cite them.
 
     lab_test.py SOURCE_DIR
 
-Each topic has a page with a filled block, and each page is of a topic. An id of a trial that a page of docs/
-cites, such as [tc-01](../lab/gemm-tensor-cores.md), is of that page's topic. Rows that break a rule of
-their column are refused with file and line.
+Each topic has a page with a filled block, and each page has a topic. A trial's id that a page of docs/ cites,
+such as [tc-01](../lab/gemm-tensor-cores.md), belongs to that page's topic. Rows that break a rule of their
+column are refused with file and line.
 """
 
 import re
@@ -17,7 +17,7 @@ GOOD = {"experiments": "id,topic,gpu,commit,change,predicted,before_us,after_us,
                        "a-01,tuning,,,one change,,2.5,2,,kept,a reason\n",
         "runs": "topic,gpu,commit,op,format,problem,plan,us,baseline,baseline_us,baseline_over_us,note\n"
                 "tuning,,,gemv,,a problem,,2,FP16,4,,\n"}
-# What is written in place of what, in which file, and words of the refusal.
+# File, replaced text, replacement, and words of the refusal.
 BAD = [("experiments", "one change", "many " * 16, "change has 16 words"),
        ("experiments", "a reason", "many " * 21, "why has 21 words"),
        ("experiments", "2.5", "fast", "before_us 'fast'"),

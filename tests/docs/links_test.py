@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Looks for links that lead nowhere.
+"""Finds links that lead nowhere.
 
     links_test.py SOURCE_DIR
 
-In Markdown: relative links, to a file and to a heading of it. In all other text files: names of pages,
-such as docs/reference/config.md. Every page of docs/ is reached from README.md by links.
+In Markdown: relative links to a file and to a heading in it. In all other text files: names of pages, such
+as docs/reference/config.md. Links must lead from README.md to every page of docs/.
 """
 
 import re
@@ -16,7 +16,7 @@ MENTION = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w\.(?:md|svg|json)\b")
 
 
 def files(source):
-    """Those of the checkout, without what is built or hidden."""
+    """Return the files of the checkout, without built or hidden ones."""
     for path in sorted(source.rglob("*")):
         place = path.relative_to(source)
         if path.is_file() and place.parts[0] not in ("build", "out") and not any(p.startswith(".") for p in place.parts):
@@ -24,18 +24,18 @@ def files(source):
 
 
 def prose(text):
-    """The text without its fenced blocks and code spans."""
+    """Return the text without its fenced blocks and code spans."""
     return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
 
 
 def anchors(text):
-    """Names of the headings, as code hosts make them."""
+    """Return the names of the headings, as code hosts make them."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(path):
-    """(target as written, file, heading or "") of each relative link."""
+    """Return (target as written, file, heading or "") of each relative link."""
     for target in LINK.findall(prose(path.read_text())):
         if not re.match(r"[a-z]+:", target):
             name, _, heading = target.partition("#")

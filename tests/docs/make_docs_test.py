@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tests scripts/make_docs.py: what it fills, what it finds stale, what it refuses; and that the blocks
-made from declarations leave none out.
+"""Tests scripts/make_docs.py: what it fills, what it finds stale and what it refuses; and that the blocks
+made
+from declarations are complete.
 
     make_docs_test.py SOURCE_DIR
 """
@@ -64,7 +65,7 @@ class Driver(unittest.TestCase):
 
 
 class Generators(unittest.TestCase):
-    """No declared name is missing from the blocks of the reference."""
+    """Every declared name is in the blocks of the reference."""
 
     def block(self, name, *args):
         return make_docs.load_generators()[name](list(args), TOOLS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables of measurements from made-up files: which row counts, bits of formats, what is refused.
+"""Tables of measurements from made-up files: which row counts, bits of formats, and refusals.
 
     measurements_test.py SOURCE_DIR
 """
@@ -16,7 +16,7 @@ import measurements  # noqa: E402
 
 
 class Files:
-    """The checkout's files, but for those given by path."""
+    """The checkout's files, except those given by path."""
 
     def __init__(self, **texts):
         self.texts = {f"bench/measurements/{name.replace('_', '-')}.csv": text for name, text in texts.items()}

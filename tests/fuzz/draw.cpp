@@ -18,14 +18,14 @@ namespace {
 constexpr std::array<std::int64_t, 10> kModelSizes{768,   2048,  4096,  5120,  8192,
                                                    11008, 14328, 14336, 28672, 128256};
 
-// Rarely wrong.
+// Whether to draw an invalid value, which is rare.
 bool wrong(Draw& draw) { return draw.one_in(48); }
 
 std::int64_t multiple(std::int64_t size, std::int64_t of) {
   return std::max<std::int64_t>(1, size / of) * of;
 }
 
-// The greatest part of `size` that draws halve it down to and that `of` divides.
+// Halves `size` a random number of times, as long as `of` divides it.
 std::int64_t halved(Draw& draw, std::int64_t size, std::int64_t of) {
   while (size % (2 * of) == 0 && !draw.one_in(3)) size /= 2;
   return size;
@@ -33,7 +33,7 @@ std::int64_t halved(Draw& draw, std::int64_t size, std::int64_t of) {
 
 struct Limits {
   std::int64_t batch, heads, group, tokens, new_tokens, rows, features, experts;
-  int table_bits;  // of the codes of tables that each channel group or tile has
+  int table_bits;  // of codes whose tables each channel group or tile has
 };
 constexpr Limits kAny{65535, 65535, 65535, 2147482623, 65536, 256, 1 << 24, 128, 16};
 constexpr Limits kSmall{3, 3, 9, 320, 20, 64, 640, 9, 8};
@@ -96,7 +96,7 @@ Json draw_part(Draw& draw, const std::vector<int>& channels, const Limits& limit
   return part;
 }
 
-// Keys whose channels are shared out among 2 to 4 parts, by octets.
+// Keys whose channels are divided among 2 to 4 parts, by octets.
 Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
   std::vector<int> channels(static_cast<std::size_t>(head_dim));
   for (std::size_t i = 0; i < channels.size(); ++i) channels[i] = static_cast<int>(i);
@@ -119,7 +119,8 @@ Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
   return keys;
 }
 
-// Numbers with scales of groups of tokens, or of tokens and groups of channels; mostly with zeros.
+// Affine or scalar codes whose scales serve groups of tokens, or tokens and groups of channels;
+// mostly with zeros.
 Json number_format(Draw& draw, std::int64_t head_dim) {
   Json format;
   const bool floats = draw.one_in(6);
@@ -140,8 +141,8 @@ Json number_format(Draw& draw, std::int64_t head_dim) {
   return format;
 }
 
-// Tokens wait in the window until their batch or group is full, which are not both, and a page
-// holds whole groups.
+// A page holds whole groups. Tokens stay raw until their flush block or group is full; a config has
+// only one of the two.
 void hold_groups(Draw& draw, Json& config) {
   Json& shape = config["shape"];
   const std::int64_t queries = shape.value("query_tokens", std::int64_t{1});
@@ -196,7 +197,7 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   config["op"] = op;
   const auto head_dim =
       wrong(draw) ? draw.size(1024) : std::int64_t{draw.of({64, 96, 128, 128, 128, 256})};
-  // Mostly as servers have it.
+  // Most draws have sizes as servers do.
   const auto usual = [&](std::int64_t size, std::int64_t most) {
     return draw.size(draw.extremes() || draw.one_in(4) ? most : std::min(size, most));
   };

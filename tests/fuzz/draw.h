@@ -1,5 +1,5 @@
-// Random configs and GPUs, as JSON that the command line takes: of all ops and formats, with sizes
-// that kernels stumble over, and now and then with what must be refused.
+// Random configs and GPUs, as JSON that the command line takes: all ops and formats, with sizes
+// that are hard for kernels, and occasionally values that must be refused.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace vqgen::test {
 
-// The same seed draws the same numbers on every machine.
+// A generator whose numbers depend only on the seed, on every machine.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : random_(seed) {}
@@ -29,12 +29,12 @@ class Draw {
     return std::data(values)[below(values.size())];
   }
 
-  // From 1 to `most`: as many small as large, and half of them awkward: primes, and powers of two
-  // and their neighbours.
+  // Draws from 1 to `most`, log-uniformly; half of the draws are awkward: primes, powers of two and
+  // their neighbours.
   std::int64_t size(std::int64_t most);
-  // From `least` to `most` likewise, both ends among them; rarely just outside.
+  // Draws from `least` to `most`, both ends included and rarely just outside, with the same mix.
   std::int64_t field(double least, double most);
-  // Sizes at either end alone: products of large ones are where numbers overflow.
+  // Draws sizes at either end only: products of large sizes are where numbers overflow.
   void only_extremes(bool wanted) { extremes_ = wanted; }
   bool extremes() const { return extremes_; }
 
@@ -43,7 +43,8 @@ class Draw {
   bool extremes_ = false;
 };
 
-// Each declared field of T that is a number, a choice or an aggregate of these, one in `one_in`.
+// Draws each declared field of T that is a number, a choice or an aggregate of these, with a chance
+// of one in `one_in`.
 template <HasFields T>
 Json draw_fields(Draw& draw, std::size_t one_in) {
   Json object = Json::object();
@@ -69,15 +70,14 @@ struct FuzzCase {
 
 // A config without a plan, of any size.
 Json draw_problem(Draw& draw);
-// The same of sizes that the host executes in a moment.
+// A small problem without a plan, which the host executes in a moment.
 Json draw_small_problem(Draw& draw);
-// Some fields of a plan of one of the op's dataflows, which half of them name.
+// Some fields of a plan of one of the op's dataflows, which half of the draws name.
 Json draw_plan(Draw& draw, const Json& config);
-// A shipped GPU; `mutated`: with some of its figures replaced.
+// A shipped GPU; `mutated`: some of its figures are replaced.
 Json draw_gpu(Draw& draw, bool mutated);
 
-// A problem and a GPU, one in three with fields of a plan, one in three with a GPU that is not
-// made.
+// A problem and a GPU; one in three has fields of a plan, one in three a GPU that does not exist.
 FuzzCase draw_case(std::uint64_t seed);
 
 // The files config.json and gpu.json with which `vqgen explain` does the same.

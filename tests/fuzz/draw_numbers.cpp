@@ -1,5 +1,5 @@
 // The numbers that Draw draws: sizes near powers of two and primes, and fields at and past their
-// ends.
+// bounds.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,6 +1,6 @@
-// Random problems and plans for random GPUs through choose, check and generate: each gives a kernel
-// or a refusal of one line, whatever it is. The seed is drawn anew for each run and printed;
-// VQGEN_FUZZ_SEED repeats one.
+// Runs random problems and plans for random GPUs through choose, check and generate: each gives a
+// kernel or a refusal of one line. Each run draws and prints a new seed; VQGEN_FUZZ_SEED repeats
+// one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kPairs = 20000;
 constexpr std::size_t kShards = 4;  // so that ctest runs them side by side
-// Of so many pairs one is explained and placed besides, which takes longer than all else.
+// One of so many pairs is also explained and placed, which takes longer than all else.
 constexpr std::size_t kExplained = 16;
 
 constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,         Gemm::kOp,
@@ -41,7 +41,7 @@ void require_refusal(const std::string& reason) {
           fmt::format("a refusal that is not one line: '{}'", reason));
 }
 
-// Within what a launch takes.
+// The shape is within a launch's limits.
 void require_launchable(const KernelSource& source, const GpuSpec& gpu) {
   require(!source.text.empty() && !source.entries.empty(), "no kernel in the text");
   for (const KernelEntry& entry : source.entries) {
@@ -131,7 +131,7 @@ TEST_P(Fuzz, EachPairGivesAKernelOrALineOfRefusal) {
   }
 }
 
-// What the fuzz finds is named whatever it does to the process.
+// The fuzz names what it finds, whatever that does to the process.
 TEST(FuzzGuard, NamesTheCaseThatFailsCrashesEndsOrThrows) {
   const auto failure_at_two = [](const std::function<std::string()>& fail) {
     return run_guarded(4, [&](std::size_t number) { return number == 2 ? fail() : ""; });

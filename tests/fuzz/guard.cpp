@@ -16,7 +16,7 @@
 namespace vqgen::test {
 namespace {
 
-// More than any case takes on the slowest machine.
+// More time than any case takes on the slowest machine.
 constexpr unsigned kEndlessSeconds = 300;
 
 struct Progress {

@@ -1,6 +1,5 @@
-// Random problems by the plans that are chosen for them, and by plans with random fields, on the
-// host backend against the double reference. The seed is drawn anew for each run and printed;
-// VQGEN_FUZZ_SEED repeats one.
+// Runs random problems, by the chosen plans and by plans with random fields, on the host backend
+// against the double reference. Each run draws and prints a new seed; VQGEN_FUZZ_SEED repeats one.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ constexpr std::size_t kRuns = 36;
 #endif
 constexpr std::size_t kShards = 4;  // so that ctest runs them side by side
 
-// Entries of codebooks that new tokens are compared with: the reference does so one by one.
+// The most codebook entries to compare new tokens with: the reference compares one by one.
 void spare_the_reference(KvAppend& op) {
   if (std::max(op.keys.codes(), op.values.codes()) <= 1024) return;
   op.shape.batch = op.shape.kv_heads = op.shape.new_tokens = 1;
@@ -32,7 +31,7 @@ void spare_the_reference(KvAppend& op) {
 template <class Op>
 void spare_the_reference(Op&) {}
 
-// A case that check() accepts: each draw that is refused is followed by another.
+// A case that check() accepts; a refused draw is followed by another.
 SweepCase draw_run(std::uint64_t seed) {
   Draw draw(seed);
   for (;;) {
@@ -61,7 +60,7 @@ SweepCase draw_run(std::uint64_t seed) {
   }
 }
 
-// As the command line takes it.
+// The case as the command line takes it.
 std::string config_of(const SweepCase& drawn) {
   Json config = to_json(drawn.problem);
   config["plan"] = to_json(drawn.plan);

@@ -11,7 +11,7 @@
 
 namespace vqgen::test {
 
-// VQGEN_FUZZ_SEED, else another in each run. Printed, so that a failure can be repeated.
+// VQGEN_FUZZ_SEED, or a new one in each run. It is printed, so that a failure can be repeated.
 inline std::uint64_t fuzz_seed() {
   const char* const wanted = std::getenv("VQGEN_FUZZ_SEED");
   const std::uint64_t seed =
@@ -20,7 +20,7 @@ inline std::uint64_t fuzz_seed() {
   return seed;
 }
 
-// Of one case; neighbours have nothing in common.
+// The seed of one case, unrelated to those of its neighbours.
 inline std::uint64_t case_seed(std::uint64_t seed, std::size_t number) {
   std::seed_seq parts{seed & 0xffffffffu, seed >> 32, std::uint64_t{number}};
   std::uint32_t words[2];

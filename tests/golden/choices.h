@@ -1,5 +1,5 @@
-// What choose() takes for each problem of problems.jsonl on each GPU that ships, as choices.txt
-// holds it: the problem, then each plan and the GPUs that take it.
+// The plans that choose() takes for each problem of problems.jsonl on each shipped GPU, as
+// choices.txt holds them: the problem, then each plan and the GPUs that take it.
 //
 //   {"op": "gemv", "dtype": "f16", "shape": {...}, "weights": "aqlm-2x8"}
 //     a10 h200: linear_lut/sub_vectors_per_lane=4
@@ -23,13 +23,13 @@ std::vector<std::string> golden_problems();
 
 Choices choices_of(const std::string& problem);
 
-// The part of the file that holds them.
+// The choices in the format of the file.
 std::string text_of(const std::string& problem, const Choices& choices);
 
-// Problem to choices, by the file. Throws std::runtime_error that names a line that is none of its.
+// Problem to choices, read from the file. Throws std::runtime_error, which names an invalid line.
 std::map<std::string, Choices> read_choices();
 
-// A line for each plan that differs, with its GPUs, what was and what is; empty where none does.
+// One line per plan that differs: its GPUs, the old plan and the new one; empty if none differs.
 std::string difference(const Choices& was, const Choices& is);
 
 }  // namespace vqgen::test

@@ -1,4 +1,4 @@
-// Shows every plan that a change moves. `--write` writes the file anew (scripts/write_choices.sh).
+// Shows every plan that a change moves. `--write` rewrites the file (scripts/write_choices.sh).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

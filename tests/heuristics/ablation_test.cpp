@@ -1,4 +1,4 @@
-// The rules of placement of an ablation, and what its rows and shapes hold.
+// The placement rules of an ablation, and the contents of its rows and shapes.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -130,7 +130,7 @@ const AblationRow& row(const AblationSpace& space, const std::string& name) {
   throw std::runtime_error("no row " + name);
 }
 
-// Slices hold entries whatever the plan's placement says.
+// Sliced codebooks hold entries whatever the plan's placement says.
 TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
   Gemv op = gemv("aqlm-1x16");
   const GpuSpec gpu = find_gpu("h200");
@@ -172,7 +172,7 @@ TEST(AblationRows, OfferAsManyPlansAsAreAskedForAndEachDataflow) {
   });
   EXPECT_EQ(taken.size(), 9u);
   EXPECT_EQ(dataflows.size(), 3u);
-  // What is not wanted is not counted, and a row that has no more ends.
+  // Unwanted plans are not counted, and a row without further plans ends.
   int offered = 0;
   space.spread(row(space, "GC"), 5, [&](const Plan&) { return ++offered > 1000000; });
   EXPECT_GT(offered, 0);

@@ -1,4 +1,4 @@
-// Profiles for tests of placement: as match_access_counts() gives them, without parts.
+// Profiles for tests of placement, as match_access_counts() gives them, without parts.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace vqgen {
 
-// The same counts for each codebook.
+// A profile with equal counts in each codebook.
 inline AccessCounts profile_with(Operand operand, const VqFormat& format, std::int64_t units,
                                  const std::vector<std::int64_t>& counts) {
   AccessCounts profile;
@@ -26,7 +26,7 @@ inline AccessCounts profile_with(Operand operand, const VqFormat& format, std::i
   return profile;
 }
 
-// Accesses of entry r in the proportion 1 / (r + 1)^skew, hot-first or in any order.
+// Accesses of entry r in proportion to 1 / (r + 1)^skew, hot-first or in any order.
 inline std::vector<std::int64_t> zipf_counts(int entries, double skew, bool ordered,
                                              std::uint64_t seed = 1) {
   std::vector<std::int64_t> counts;
@@ -37,7 +37,8 @@ inline std::vector<std::int64_t> zipf_counts(int entries, double skew, bool orde
   return counts;
 }
 
-// Of each operand of the problem, at random: skew, order, now and then none at all.
+// Random profiles of the problem's operands: skew and order vary, and some profiles are missing or
+// all zero.
 inline std::vector<AccessCounts> random_profiles(const Problem& problem, std::mt19937_64& random) {
   std::vector<AccessCounts> profiles;
   const auto add = [&](Operand operand, const VqFormat& format, std::int64_t units) {

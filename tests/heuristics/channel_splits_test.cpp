@@ -1,4 +1,4 @@
-// The split of dataflow channels: the formula, its rounding, and the traffic that it weighs.
+// The split of the channels dataflow: the formula, its rounding, and the traffic that it weighs.
 #include "heuristics/kernels/channel_splits.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@ TEST(ChannelSplits, RoundingMovesLeast) {
   EXPECT_EQ(round_split({1600, 100, 32}, feasible), 4);
   EXPECT_EQ(round_split({2 * 100, 100, 32}, feasible), 1);  // 300 bytes with 1 and with 2
   EXPECT_EQ(round_split({2.01 * 100, 100, 32}, feasible), 2);
-  EXPECT_EQ(round_split({1600, 100, 1}, feasible), 1);  // one codebook: nothing to be saved
+  EXPECT_EQ(round_split({1600, 100, 1}, feasible), 1);  // one codebook: nothing to save
   EXPECT_EQ(round_split({1e12, 1, 8}, feasible), 8);
   EXPECT_EQ(round_split({1e12, 1, 32}, std::array{1, 3}), 3);
 }
 
-// Over many ratios no feasible split moves less, and the rounded one is a neighbour of the root of
-// the ratio, at which the sum is least.
+// Over many ratios no feasible split moves less, and the rounded one is next to the root of the
+// ratio, at which the sum is least.
 TEST(ChannelSplits, RoundingIsOptimalAndNearTheBest) {
   const std::vector<int> feasible{1, 2, 4, 8, 16, 32, 64};
   for (double ratio = 0.01; ratio < 1e5; ratio *= 1.07) {

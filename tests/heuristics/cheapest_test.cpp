@@ -1,5 +1,5 @@
-// cheapest_plan() is the argmin over the whole space, bit for bit, whatever problem, GPU, profile
-// and coefficients; and the bounds that it goes by are bounds, and near.
+// cheapest_plan() is the argmin over the whole space, bit for bit, for every problem, GPU, profile
+// and coefficients; and its bounds are bounds, and tight.
 #include "heuristics/choose.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ std::vector<Problem> products() {
   return all;
 }
 
-// What cheapest_plan() promises to be, plainly.
+// The definition of cheapest_plan(), by a plain search.
 std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec& gpu,
                                           std::span<const AccessCounts> profiles, bool last_block,
                                           const CostProfile& coefficients) {
@@ -55,8 +55,8 @@ std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec&
   return best;
 }
 
-// Other optima than the shipped ones: one part of each dataflow weighs by far the most, and parts
-// that overlap are a sum, or their norm.
+// Coefficients with other optima than the shipped ones: one part of each dataflow dominates, and
+// overlapping parts are summed or normed.
 CostProfile lopsided(std::size_t heavy, double overlap) {
   CostProfile profile{"h200", "test", {}};
   for (const char* name : {"linear_simt", "linear_mma", "linear_lut"}) {
@@ -127,14 +127,16 @@ TEST(CheapestPlan, GoesByBoundsThatHoldAndAreNear) {
       for (const Plan& plan : space(problem, gpu, {.most = 300}).plans) {
         SCOPED_TRACE(name + " " + to_json(problem).dump() + to_json(plan).dump());
         const double us = model(plan)->us;
-        if (placement_of(plan, Operand::weights) == nullptr) continue;  // slices, which have none
+        if (placement_of(plan, Operand::weights) == nullptr)
+          continue;  // sliced_codebook, which has none
         EXPECT_LE(model.least_us(plan), us);
       }
     }
   }
 }
 
-// Of the ranked plans the first that are unlike those before, with what the config fixes.
+// Takes ranked plans in order, each if it is unlike those taken before, with the fields that the
+// config fixes.
 TEST(LikelyPlans, AreTheCheapestThatDiffer) {
   const GpuSpec gpu = find_gpu("h200");
   Config config;

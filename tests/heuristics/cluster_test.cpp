@@ -17,7 +17,7 @@ Gemm product_of_bytes(int rows = 64) {
   return op;
 }
 
-// One cluster less than the driver gives.
+// The model counts one cluster fewer than the driver reports.
 TEST(ClusterSms, AreThoseThatTookOneTurn) {
   const GpuSpec gpu = find_gpu("h100");
   const std::vector<int> expected{132, 132, 114, 116, 105, 96, 98, 112};
@@ -51,11 +51,11 @@ TEST(ClusterSpace, HasThemBesideKernelsOfTwoToEightSplits) {
   EXPECT_GT(clusters, 20u);
 }
 
-// What clusters have of their own takes the place of partials and of a second kernel; blocks are
-// more of a turn where clusters leave multiprocessors unused.
+// A cluster's own cost replaces that of partials and of a second kernel; blocks are a larger share
+// of a wave if clusters leave SMs unused.
 TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   Gemm op = product_of_bytes();
-  op.shape.out_features = 14 * 256;  // clusters of 8 in one turn
+  op.shape.out_features = 14 * 256;  // clusters of 8 in one wave
   GpuSpec gpu = find_gpu("h100");
   gpu.sm_clock_mhz = 1000;
   LinearInt8Wgmma plan{.splits = 8, .rows_per_block = 64};
@@ -67,7 +67,7 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   const CostParts as_cluster = model.ideal(plan);
   EXPECT_EQ(by_kernel[CostPart::cluster], 0);
-  // Twice as much beside the kernel that makes the next call's x.
+  // The exchange costs twice as much beside the pre-pass that makes the next call's x.
   EXPECT_DOUBLE_EQ(as_cluster[CostPart::cluster], 0.7 + 2 * 256 * 64 * 4 / 12.0 / 1000);
   LinearInt8Wgmma by_blocks = plan;
   by_blocks.prepack_x = 0;
@@ -81,7 +81,7 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   EXPECT_GT(by_kernel[CostPart::combine], 1);
   EXPECT_EQ(as_cluster[CostPart::combine], 0);
   EXPECT_LT(as_cluster[CostPart::l2], by_kernel[CostPart::l2]);
-  // 112 blocks: clusters of 8 fill what they can use, a kernel leaves 20 multiprocessors free.
+  // 112 blocks: clusters of 8 fill all SMs that they can use, a kernel leaves 20 SMs free.
   constexpr double kShareOfOthers = 0.4;
   const double share = 1 - kShareOfOthers * 20 / 132;
   for (const CostPart part : {CostPart::combine, CostPart::cluster, CostPart::l2}) {
@@ -94,7 +94,7 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
   }
   EXPECT_EQ(by_kernel.of, as_cluster.of);
 
-  // 44 blocks of outputs by 3 splits, 132, of which clusters leave 18 to a turn more.
+  // 44 blocks of outputs times 3 splits are 132 blocks; clusters leave 18 of them to a second wave.
   Gemm three = op;
   three.shape.out_features = 44 * 256;
   plan.splits = 3;
@@ -105,7 +105,8 @@ TEST(ClusterCost, IsAnExchangeInPlaceOfPartials) {
                                model_of_three.ideal(plan)[CostPart::tensor]);
 }
 
-// Bytes of x by each block cost no launch, but are made again for each block of outputs.
+// If each block converts x to bytes, no launch is needed, but every block of outputs converts x
+// again.
 TEST(BytegroupsCost, OfXByEachBlockGrowsWithRowsAndColumns) {
   const GpuSpec gpu = find_gpu("h100");
   Gemm op = product_of_bytes();
@@ -126,7 +127,7 @@ TEST(BytegroupsCost, OfXByEachBlockGrowsWithRowsAndColumns) {
   EXPECT_GT(prologue(32, 4, 0), prologue(32, 8, 0));
 }
 
-// Warps that make bytes of x too slowly are what the block takes.
+// If the producer warps convert x too slowly, their time is the block's.
 TEST(BytesCost, OfMakingWarpsIsTheirTimeWhereTheyAreSlower) {
   const GpuSpec gpu = find_gpu("h100");
   Gemm op = product_of_bytes();
@@ -141,7 +142,7 @@ TEST(BytesCost, OfMakingWarpsIsTheirTimeWhereTheyAreSlower) {
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::shared];
   };
-  EXPECT_GT(shared(2), 3 * shared(0));  // 45 us on an H100, where others take 17
+  EXPECT_GT(shared(2), 3 * shared(0));  // far slower than other plans
   EXPECT_NEAR(shared(2), 2 * shared(4), 0.1 * shared(2));
 }
 
@@ -157,7 +158,7 @@ TEST(ClusterChoice, IsMadeByRulesAndByTheModel) {
   };
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     EXPECT_EQ(chosen(chooser).combine, Combine::cluster);
-    // What the config says of splits and of who merges them counts.
+    // Splits and the way to merge them are taken from the config if it fixes them.
     config.plan["combine"] = "kernel";
     EXPECT_EQ(chosen(chooser).combine, Combine::kernel);
     config.plan.erase("combine");

@@ -1,4 +1,4 @@
-// The conflict model against all draws of a phase, its known figures and its laws.
+// The bank-conflict model against all draws of a phase, its known figures and its laws.
 #include "heuristics/placement/conflicts.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ VqFormat format_of(int vector_size, int index_bits, int num_codebooks = 1) {
   return {.vector_size = vector_size, .index_bits = index_bits, .num_codebooks = num_codebooks};
 }
 
-// The expectation by going through every draw of 8 lanes of 16 bytes, addresses and banks in bytes.
+// The expectation over every draw of 8 lanes of 16 bytes, with addresses and banks in bytes.
 double by_enumeration(const SharedTable& table, const std::vector<double>& shares) {
   constexpr int kLanes = 8;
   const auto entries = static_cast<int>(shares.size());
@@ -76,13 +76,13 @@ TEST(Conflicts, OfEvenEntriesAreExact) {
       }
     }
   }
-  // Two units are twice the entries where tables have no gaps.
+  // Two units equal a table of twice the entries if tables have no gaps.
   EXPECT_DOUBLE_EQ(
       conflict_factor({.entry_bytes = 4, .range = {0, 256}, .lane_units = 2}, Accesses(256)),
       conflict_factor({.entry_bytes = 4, .range = {0, 512}}, Accesses(512)));
 }
 
-// Balls into as many bins: 16 bytes, 8 and 4.
+// Balls thrown into an equal number of bins: entries of 16, 8 and 4 bytes.
 TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
   const Accesses accesses(65536);
   EXPECT_NEAR(conflict_factor({.entry_bytes = 16, .range = {0, 65536}}, accesses), 2.6, 0.06);
@@ -90,7 +90,7 @@ TEST(Conflicts, OfManyUniformEntriesAreTheKnownOnes) {
   EXPECT_NEAR(conflict_factor({.entry_bytes = 4, .range = {0, 65536}}, accesses), 3.53, 0.06);
 }
 
-// 8 lanes into the 4 slots that each of two stages has.
+// Each of two stages has half of the slots: 8 lanes hit 4 slots.
 TEST(Conflicts, StagesShareTheSlots) {
   const Accesses accesses(65536);
   const SharedTable table{.entry_bytes = 16, .num_codebooks = 2, .range = {0, 65536}};
@@ -115,8 +115,8 @@ TEST(Conflicts, LanesThatWantOneEntryDoNotWait) {
   EXPECT_EQ(conflict_factor({.entry_bytes = 8, .range = {9, 9}}, accesses), 0.0);
 }
 
-// One hot entry of each of two units: the phase waits for whichever the lanes want, both of one
-// slot.
+// Each of two units has one hot entry in the same slot: the phase takes two passes if the lanes
+// want both.
 TEST(Conflicts, EqualEntriesOfDifferentUnitsAreDifferent) {
   std::vector<std::int64_t> counts(256, 0);
   counts[7] = 5;
@@ -143,7 +143,8 @@ TEST(Conflicts, UniformIsWhatEqualAndMissingCountsSay) {
 TEST(Conflicts, SharesAreThoseOfTheCounts) {
   AccessCounts profile = profile_with(Operand::keys, format_of(8, 2), 1, {6, 2, 1, 1});
   profile.units = 2;
-  profile.counts.insert(profile.counts.end(), {0, 0, 0, 30});  // three times the first's accesses
+  profile.counts.insert(profile.counts.end(),
+                        {0, 0, 0, 30});  // three times the first unit's accesses
   const Accesses accesses(profile);
   EXPECT_DOUBLE_EQ(accesses.share(0, 1), 6.0 / 40);
   EXPECT_DOUBLE_EQ(accesses.share(1, 3), 3.0 / 40);
@@ -166,14 +167,15 @@ TEST(Conflicts, PassesCountLookupsAndFills) {
   use.lookups = 8000;
   use.fills = 10;
   const Accesses accesses(256);
-  // 1000 phases without conflict; 3 x 2 x 256 x 8 places of 16 bytes, 8 a pass, ten times.
+  // 1000 phases without conflict; filling writes 3 x 2 x 256 x 8 slots of 16 bytes, 8 per pass, ten
+  // times.
   EXPECT_DOUBLE_EQ(shared_passes(use, all_replicated(256, 8), accesses), 1000 + 10 * 1536);
   EXPECT_DOUBLE_EQ(shared_passes(use, all_global(), accesses), 0);
   const double once = shared_passes(use, all_shared(256), accesses);
   const double conflicts = conflict_factor(
       {.entry_bytes = 16, .num_codebooks = 2, .range = {0, 256}}, accesses, kPlacementPhases);
   EXPECT_DOUBLE_EQ(once, 1000 * conflicts + 10 * 192);
-  // Two levels are visited one after the other.
+  // The two levels are visited one after the other.
   EXPECT_GT(shared_passes(use, {.replicated = 128, .copies = 8, .shared = 256}, accesses),
             1000 * 1.9);
 }

@@ -1,4 +1,4 @@
-// The cost model's counts of single plans, by hand.
+// The cost model's counts of single plans, computed by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,15 +34,16 @@ TEST(Cost, CopiesTakeFewerPassesAndMoreToFill) {
   const CostParts global = model.ideal(plan);
   EXPECT_GT(global[CostPart::lines], 0);
   EXPECT_EQ(once[CostPart::lines], 0);
-  // No loads of the 512 entries, two a thread, but 8 KiB to the first-level cache, 7 bytes a clock.
+  // A global codebook saves the loads of 512 entries, two per thread, but brings 8 KiB to L1 at 7
+  // bytes per clock.
   ASSERT_EQ(plan.threads, 256);
   const double clock = gpu.sm_clock_mhz;
   const double x = once[CostPart::fill] - 2 * kLatencyCycles / clock;
   EXPECT_NEAR(global[CostPart::fill], x + 8192 / 7.0 / clock, 1e-3);
 }
 
-// A tile of gptvq-2 has 256 columns: a block fills 16 times, and where it has a neighbour, one of
-// these passes with nothing else to do.
+// A tile of gptvq-2 has 256 columns: a block fills 16 times. Beside another block, one of these
+// fills overlaps with no other work.
 TEST(Cost, LaterFillsPassBehindWhatBlocksBesideDo) {
   Gemv op;
   op.shape = {1, 4096, 4096};
@@ -67,11 +68,11 @@ TEST(Cost, LaterFillsPassBehindWhatBlocksBesideDo) {
   const double others =
       *std::max_element(beside.of.begin() + static_cast<int>(CostPart::memory), beside.of.end()) /
       2;
-  ASSERT_LT(others, again);  // so that what is left is more than one fill
+  ASSERT_LT(others, again);  // so that more than one fill remains
   EXPECT_NEAR(beside[CostPart::fill], alone[CostPart::fill] - others, 1e-9);
 }
 
-// By hand: 4096 x 4096 in codes of 2 bits on 128 blocks of one SM each.
+// 4096 x 4096 in codes of 2 bits on 128 blocks, one SM each.
 TEST(Cost, CountsOfAPlanByHand) {
   const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
@@ -87,20 +88,20 @@ TEST(Cost, CountsOfAPlanByHand) {
                        .codebook = all_replicated(256, 8)};
   ASSERT_TRUE(check(plan, op, gpu).ok);
   const CostParts us = CostModel(op, gpu, {}).ideal(plan);
-  const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // of warps, a block of 32 outputs
-  const double share = 1 - 0.3 * 4 / 132;  // of a block: four multiprocessors have none
+  const double lookups = 4096.0 * 4096 / 8 * 2 / 32 / 128;  // by warps, for a block of 32 outputs
+  const double share = 1 - 0.3 * 4 / 132;                   // of a block: four SMs have none
   EXPECT_DOUBLE_EQ(us[CostPart::lookups], share * lookups / 4 / 1000);
-  EXPECT_DOUBLE_EQ(us[CostPart::tensor], share * lookups * 2 / 1000);  // a product an entry
+  EXPECT_DOUBLE_EQ(us[CostPart::tensor], share * lookups * 2 / 1000);  // one mma per entry
   EXPECT_DOUBLE_EQ(us[CostPart::memory], (4096.0 * 4096 / 4 + 8192) * 1e-6);
-  const double x = 4096.0 / 8 / 4 * 4 * 2;       // passes: octets of a warp, 4 warps
-  const double staged = 4096.0 * 4 * 2 / 128;    // and what loads, and what stages them
-  const double codes = 4096.0 / 256 * 8 * 4;     // a run of 256 columns: a load from 8 rows a warp
-  const double fill = 256.0 * 2 * 8 * 16 / 128;  // and the copies
+  const double x = 4096.0 / 8 / 4 * 4 * 2;     // wavefronts: octets of a warp, 4 warps
+  const double staged = 4096.0 * 4 * 2 / 128;  // also loads, and stores into the stage
+  const double codes = 4096.0 / 256 * 8 * 4;   // a run of 256 columns: each warp loads from 8 rows
+  const double fill = 256.0 * 2 * 8 * 16 / 128;  // also the copies
   EXPECT_DOUBLE_EQ(us[CostPart::shared],
                    share * (lookups * 4 + x + 2 * staged + codes + fill) / 1000);
   EXPECT_EQ(us[CostPart::combine], 0);
   EXPECT_EQ(us[CostPart::lines], 0);
-  // Two blocks of most multiprocessors, at once and one after the other.
+  // Most SMs have two blocks, at once and then one after the other.
   gpu.sms = 66;
   const double missing = 2 - 128.0 / 66;
   EXPECT_DOUBLE_EQ(CostModel(op, gpu, {}).ideal(plan)[CostPart::lookups],
@@ -110,13 +111,13 @@ TEST(Cost, CountsOfAPlanByHand) {
                    (2 - 0.1 * missing) * lookups / 4 / 1000);
 }
 
-// Behind splits a kernel merges, while blocks of the next call begin, where launches overlap.
+// With splits a kernel merges while blocks of the next call begin, if launches overlap.
 TEST(Cost, OfAStartThatNoMergingHides) {
   const Gemv op = one_row();
   for (const auto& [name, start] : {std::pair{"h200", 6.0}, std::pair{"a100", 0.0}}) {
     GpuSpec gpu = find_gpu(name);
     gpu.sm_clock_mhz = 1000;
-    gpu.sms = 300;  // each block has one to itself
+    gpu.sms = 300;  // each block has its own SM
     LinearMma plan{.threads = 128,
                    .outputs_per_warp = 8,
                    .chunk_columns = 4096,
@@ -134,7 +135,7 @@ TEST(Cost, OfAStartThatNoMergingHides) {
   }
 }
 
-// What the last block does takes the place of the second kernel, and is all that differs.
+// The last block's work replaces the second kernel, and nothing else differs.
 TEST(Cost, TheLastBlockTakesTurnsInPlaceOfAKernel) {
   const Gemv op = one_row();
   GpuSpec gpu = find_gpu("h200");
@@ -165,7 +166,7 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   op.values.smooth = op.values.hadamard = false;
   GpuSpec gpu = find_gpu("h200");
   gpu.sm_clock_mhz = 1000;
-  gpu.sms = 1100;  // each block has one to itself
+  gpu.sms = 1100;  // each block has its own SM
   AttentionMma plan{.threads = 128,
                     .step_tokens = 16,
                     .splits = 20,
@@ -174,10 +175,11 @@ TEST(Cost, OfTheLastBlockOfAttention) {
   const Verdict verdict = check(plan, op, gpu);
   ASSERT_TRUE(verdict.ok) << verdict.reason;
   CostModel model(op, gpu, {});
-  // 512 channels, four a thread; two groups of splits one after the other.
+  // 512 channels, four per thread; two groups of splits one after the other.
   const double sums_of_a_split = 32 * 130 * 4 * 2 / (1100 * 64 * 1e3);
   EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine], (1 + 4 * 2) * 0.3 + 20 * sums_of_a_split);
-  // By a kernel, whose teams have a group each up to eight of them, and exchange them.
+  // In a combine kernel, each of up to eight teams has a group of splits, and the teams exchange
+  // their sums.
   plan.combine = Combine::kernel;
   EXPECT_DOUBLE_EQ(model.ideal(plan)[CostPart::combine],
                    0.7 + (1 + 3) * 0.3 + 20 * sums_of_a_split);
@@ -186,8 +188,8 @@ TEST(Cost, OfTheLastBlockOfAttention) {
                    0.7 + (2 + 3) * 0.3 + 130 * sums_of_a_split);
 }
 
-// All parts take longer where a multiprocessor has several blocks; blocks of 16 warps wait longer
-// around their tokens, and the first lookup in global memory for codes.
+// All parts take longer if an SM has several blocks. Blocks of 16 warps wait longer around their
+// tokens, and the first global lookup waits longer for codes.
 TEST(Cost, OfBlocksOfFragments) {
   AttentionDecode op;
   op.shape = {1, 32, 8, 128, 8192};
@@ -207,7 +209,7 @@ TEST(Cost, OfBlocksOfFragments) {
   EXPECT_GT(model.ideal(plan)[CostPart::chain], near[CostPart::chain]);
 }
 
-// Blocks of several heads gather from the codebooks of each, which the cache does not hold at once.
+// Blocks of several heads gather from the codebooks of each, which exceed L1 together.
 TEST(Cost, OfLookupsInCodebooksOfSeveralHeads) {
   AttentionDecode op;
   op.shape = {64, 8, 8, 128, 8192};
@@ -222,8 +224,8 @@ TEST(Cost, OfLookupsInCodebooksOfSeveralHeads) {
   EXPECT_GT(of_heads, 1.2 * lines());
 }
 
-// 16-bit keys whose words share codes take five more a tile; the fourth quad of heads less, the
-// fewer channels there are.
+// 16-bit keys whose words share codes take five more registers per tile. The fourth quad of heads
+// takes fewer, the fewer channels there are.
 TEST(FragmentsRegisters, GrowWithSharedCodesAndLessWithTheFourthQuad) {
   AttentionDecode op;
   op.shape = {1, 32, 2, 128, 8192};
@@ -242,14 +244,14 @@ TEST(FragmentsRegisters, GrowWithSharedCodesAndLessWithTheFourthQuad) {
     plan.heads_per_block = 16;
     return registers_of(plan, op) - three;
   };
-  // 16.8, 2.3 an octet of 32 channels and 2.1 a tile, less 5.5 (5 - octets)
+  // 16.8 + 2.3 per octet of 32 channels + 2.1 per tile - 5.5 (5 - octets)
   EXPECT_NEAR(fourth(64), 16.8 + 2 * 2.3 + 4 * 2.1 - 5.5 * 3, 1);
   EXPECT_NEAR(fourth(128), 16.8 + 4 * 2.3 + 4 * 2.1 - 5.5 - 4, 1);
 }
 
-// Of 64 lines with the entries of four sub-vectors, whose tiles of a step follow each other, those
-// that no tile before has touched come from the second-level cache, where the first holds none. Of
-// values a warp reads eight sub-vectors, and two tokens of each after the other.
+// 64 lines hold the entries of four sub-vectors, and a step's tiles follow each other. Lines that
+// no earlier tile touched come from L2 if L1 holds none. For values, a warp reads eight
+// sub-vectors, and two tokens of each in sequence.
 TEST(Cost, OfLookupsThatFindTheLinesOfTheOneBefore) {
   AttentionDecode op;
   op.shape = {1, 112, 14, 256, 59904};
@@ -278,10 +280,10 @@ TEST(Cost, OfLookupsThatFindTheLinesOfTheOneBefore) {
   EXPECT_DOUBLE_EQ(lines(32), lines(8));
 }
 
-// A product of integers takes three instructions' time, for each row of x.
+// An integer product takes the time of three instructions, per row of x.
 TEST(Cost, OfSlicesOfIntegers) {
   Gemm op;
-  op.shape = {1, 2112, 4096};  // a block for each multiprocessor
+  op.shape = {1, 2112, 4096};  // one block per SM
   op.weights = find_format("aqlm-1x16i8", "test");
   LinearSlicedCodebook plan{.threads = 512,
                             .outputs_per_warp = 4,
@@ -294,14 +296,14 @@ TEST(Cost, OfSlicesOfIntegers) {
     op.shape.rows = rows;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::arithmetic];
   };
-  // 16 warps look up 4 outputs' 512 sub-vectors, 32 at a time, for a sum of a group of outputs.
+  // 16 warps look up 512 sub-vectors for 4 outputs, 32 at a time, and sum each group of outputs.
   const double lookups = 16 * 4 * 512 / 32, groups = 16;
   EXPECT_NEAR((arithmetic(4) - arithmetic(1)) * 4 * gpu.sm_clock_mhz,
               3 * (lookups * 3 + groups * 12), 1e-6);
 }
 
-// Two blocks by length are to stand on a multiprocessor, 128 registers a thread: of 8 heads and
-// steps of 32 tokens INT8 would take over 200, and took 756 us where steps of 8 took 263 (H200).
+// With the balanced schedule two blocks share an SM, so a thread has 128 registers. 8 heads and
+// steps of 32 tokens need over 200 with INT8 codes, so short steps are faster.
 TEST(Cost, OfBlocksThatLeaveEachOtherRegisters) {
   AttentionDecode op;
   op.shape = {4, 64, 8, 128, 131072};
@@ -321,7 +323,7 @@ TEST(Cost, OfBlocksThatLeaveEachOtherRegisters) {
   EXPECT_GT(model(plan)->us, 1.05 * few);
 }
 
-// Partial sums that are more than half of the second-level cache are read from memory.
+// Partial sums larger than half of L2 are read from memory.
 TEST(Cost, OfManyPartialSumsIsTheirWayThroughMemory) {
   Gemm op;
   op.shape = {.rows = 128, .out_features = 16384, .in_features = 4096};
@@ -333,14 +335,14 @@ TEST(Cost, OfManyPartialSumsIsTheirWayThroughMemory) {
     plan.splits = splits;
     return CostModel(op, gpu, {}).ideal(plan)[CostPart::combine];
   };
-  const double bytes = 128.0 * 16384 * 4;  // of a split, 8 MiB
+  const double bytes = 128.0 * 16384 * 4;  // of one split, 8 MiB
   const double l2 = 132 * 64.0 * gpu.sm_clock_mhz, memory = 1e3 * gpu.memory_gbps;
   const double fixed = combine(4) - 4 * 2 * bytes / l2;
   const double a_split = kLatencyCycles / 8 / gpu.sm_clock_mhz;
   EXPECT_NEAR(combine(5) - fixed - a_split, 5 * 2 * bytes / memory, 1e-9);
 }
 
-// Blocks of the next call fill their tables while a kernel merges, but not behind one that makes x.
+// Blocks of the next call fill their tables while a kernel merges, but not after a pre-pass for x.
 TEST(Cost, OfTablesThatAreFilledWhileTheLastCallMerges) {
   Gemm op;
   op.shape = {.rows = 8, .out_features = 4096, .in_features = 4096};
@@ -367,7 +369,7 @@ TEST(Cost, OfTablesThatAreFilledWhileTheLastCallMerges) {
   EXPECT_GT(model.ideal(bytes)[CostPart::fill], 0);
 }
 
-// 32 threads have 32 sub-vectors of a value at once, all of a block's half of the channels.
+// 32 threads handle 32 sub-vectors of a value at once: all channels of a block's half.
 TEST(Cost, OfAttentionByChannelsIsThatOfABlocksShare) {
   AttentionDecode op;
   op.shape = {1, 32, 8, 128, 1024};

@@ -1,5 +1,5 @@
-// The cost model: finite, positive, monotone where it must be, independent of the order of plans,
-// and of a profile that is read strictly.
+// The cost model: finite, positive, monotone if it must be, independent of the order of plans, and
+// read from a strictly checked profile.
 #include "heuristics/cost.h"
 
 #include <cmath>
@@ -33,7 +33,7 @@ std::vector<Problem> problems() {
   return all;
 }
 
-// Every part of every dataflow at its ceiling: what the shipped profile knows is another test.
+// Every part of every dataflow at its ceiling; another test checks the shipped profile.
 const CostProfile& ceilings() {
   static const CostProfile profile = [] {
     CostCoefficients ones;
@@ -50,7 +50,7 @@ const CostProfile& ceilings() {
   return profile;
 }
 
-// The plans of the space whose work is counted: all but attention's tables and channels.
+// The plans of the space whose work is counted: all but attention's lut and channels.
 std::vector<Plan> counted(const Problem& problem, const GpuSpec& gpu,
                           const SpaceOptions& options = {}) {
   CostModel model(problem, gpu, {}, ceilings());
@@ -100,7 +100,7 @@ TEST(Cost, DoesNotDependOnWhatWasAskedBefore) {
   }
 }
 
-// The same plan for more work is never cheaper.
+// A plan never becomes cheaper with more work.
 TEST(Cost, GrowsWithRowsTokensAndSequences) {
   const GpuSpec gpu = find_gpu("h200");
   Gemm op;
@@ -150,8 +150,7 @@ TEST(Cost, NoGpuIsSlowerForBeingBetter) {
       other = gpu;
       other.max_threads_per_sm = 1024;  // fewer blocks at a time
       other.registers_per_sm /= 2;
-      // These leave more of the first-level cache to lookups in global memory: all else takes
-      // longer.
+      // These plans leave more of L1 to global lookups, while all else takes longer.
       const CostParts ideal = CostModel(problem, gpu, {}, ceilings()).ideal(plan);
       const CostParts others = CostModel(problem, other, {}, ceilings()).ideal(plan);
       for (std::size_t part = 0; part < kCostParts; ++part) {
@@ -164,7 +163,7 @@ TEST(Cost, NoGpuIsSlowerForBeingBetter) {
   }
 }
 
-// 1 MB of entries are gathered through what shared memory leaves of the first-level cache.
+// 1 MB of entries are gathered through the part of L1 that shared memory leaves.
 TEST(Cost, TheMoreBlocksKeepInSharedMemoryTheLongerLookupsInGlobalMemoryTake) {
   const GpuSpec gpu = find_gpu("h200");
   Gemm op;
@@ -187,7 +186,7 @@ TEST(Cost, TheMoreBlocksKeepInSharedMemoryTheLongerLookupsInGlobalMemoryTake) {
   }
 }
 
-// Copies of whole codebooks, which stand in memory as they do in shared memory.
+// Copies of whole codebooks are laid out in memory as in shared memory.
 TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
   const auto fill = [](const char* format, const char* gpu) {
     AttentionDecode op;
@@ -212,7 +211,7 @@ TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
   EXPECT_EQ(fill("vecinfer-d4b8i8", "sm_90"), fill("vecinfer-d4b8i8", "sm_80"));
 }
 
-// A hot profile makes lanes agree, so that there are fewer conflicts than with uniform codes.
+// In a hot profile lanes agree, so there are fewer conflicts than with uniform codes.
 TEST(Cost, KnowsAccessCounts) {
   Gemv op;
   op.shape = {1, 4096, 4096};
@@ -282,7 +281,7 @@ TEST(Rank, IsCheapestFirstAndChooseTakesTheFirst) {
   }
 }
 
-// Keys shared once beside copies of values are the rules' alone: the space pairs placements alike.
+// Only the rules pair keys shared once with copies of values: the space pairs equal placements.
 TEST(Propose, TakesTheRulesPlanWhereItIsExpectedToBeFaster) {
   AttentionDecode op;
   op.shape = {53, 16, 8, 128, 2344};

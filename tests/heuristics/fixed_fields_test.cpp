@@ -1,4 +1,4 @@
-// propose() around the fields that a config fixes: which dataflow is taken for them.
+// propose() around the fields that a config fixes: which dataflow it takes for them.
 #include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
@@ -50,7 +50,7 @@ TEST(FixedFields, AreOfTheRulesDataflowOrTheFirstThatHasThem) {
   }
 }
 
-// All else is the dataflow's own plan, and not what the rules' dataflow left behind.
+// The other fields come from that dataflow's own plan, not from the rules' dataflow.
 TEST(FixedFields, LieOverTheDataflowsOwnPlan) {
   const auto op = std::get<Gemv>(read_config(gemv_json(), "c.json").problem);
   LinearLut own = choose_plan(LinearLut{}, op, find_gpu("h200"));
@@ -78,7 +78,7 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
   }
 }
 
-// Copies of codebooks and all: attention by fragments has 16 of each entry here.
+// Copies of codebooks are kept: attention by mma has 16 of each entry here.
 TEST(FixedFields, TheRulesOwnDataflowNamedChangesNothing) {
   const GpuSpec gpu = find_gpu("h200");
   Json json = attention_json();
@@ -91,7 +91,7 @@ TEST(FixedFields, TheRulesOwnDataflowNamedChangesNothing) {
   }
 }
 
-// By the model, plans of other dataflows are not looked at.
+// The model does not consider plans of other dataflows.
 TEST(FixedFields, HoldForTheModelToo) {
   const Json json = edited(gemv_json(), {{"/shape/out_features", "4096"}});
   for (const Fixed& each :
@@ -123,8 +123,8 @@ AttentionMma by_length(const Config& config, Chooser chooser, const char* gpu = 
 const Json kNoFields = Json::object();
 const Json kByLength = {{"schedule", "balanced"}};
 
-// Blocks that share all sequences are as many as stand on the GPU at once, two on a multiprocessor,
-// whatever the capacity: batches of short ones ask for them, long ones have them by default.
+// Balanced blocks, which share all sequences, fill the GPU once, two per SM, whatever the capacity.
+// Batches of short sequences must ask for them; long ones have them by default.
 TEST(FixedFields, BlocksByLengthFillTheGpuOnce) {
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     SCOPED_TRACE(enum_name(chooser));
@@ -150,8 +150,8 @@ TEST(FixedFields, BlocksByLengthAreFittedAroundFixedFields) {
   EXPECT_EQ(plan.threads, 512);
 }
 
-// Blocks of 16 heads take more registers than leave room for a second; where two would have half of
-// the copies of codebooks, one of 16 warps has all.
+// Blocks of 16 heads take too many registers for a second block per SM. If two blocks would have
+// half of the codebook copies, one of 16 warps has all.
 TEST(FixedFields, BlocksByLengthStandAloneWhereTwoHaveNoRoom) {
   for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
     const auto plan = by_length(long_batch(131072, kNoFields, {{"query_tokens", 4}}), chooser);
@@ -165,7 +165,7 @@ TEST(FixedFields, BlocksByLengthStandAloneWhereTwoHaveNoRoom) {
   EXPECT_EQ(plan.key_codebook.copies, 16);
 }
 
-// INT8 spills the more, the more tokens a step has.
+// INT8 spills more registers, the more tokens a step has.
 TEST(FixedFields, StepsByLengthLeaveInt8ItsRegisters) {
   Config config = long_batch(131072, kNoFields, {{"query_heads", 64}});
   auto& op = std::get<AttentionDecode>(config.problem);
@@ -173,7 +173,7 @@ TEST(FixedFields, StepsByLengthLeaveInt8ItsRegisters) {
   EXPECT_EQ(by_length(config, Chooser::model).step_tokens, 8);
 }
 
-// The rules have placements that the space has not: copies of values beside keys that have none.
+// The rules have placements that the space lacks: copies of values beside keys without copies.
 TEST(FixedFields, TheRulesPlanByLengthIsAmongThoseCompared) {
   Config config = long_batch(131072, kNoFields, {{"batch", 4}});
   auto& op = std::get<AttentionDecode>(config.problem);
@@ -185,7 +185,8 @@ TEST(FixedFields, TheRulesPlanByLengthIsAmongThoseCompared) {
   EXPECT_LE(model(propose(op, gpu))->us, model(rules)->us);
 }
 
-// A plan without what blocks by length need is of another dataflow, or by sequence.
+// If fixed fields rule out the balanced schedule, the plan has another dataflow or goes by
+// sequence.
 TEST(FixedFields, ThatBlocksByLengthCannotHaveAreOfOthers) {
   const GpuSpec gpu = find_gpu("h200");
   for (const Json& shape : {kNoFields, Json({{"query_tokens", 4}})}) {

@@ -1,4 +1,4 @@
-// Other entries of as many bits: which presets go together, and when they are said to be faster.
+// Other entries with as many bits: which presets correspond, and when they are said to be faster.
 #include "heuristics/formats.h"
 
 #include "core/profiles.h"
@@ -65,7 +65,7 @@ TEST(OtherEntries, KeepTheLayoutOfTheCodes) {
   EXPECT_EQ(other_entries(format, false)->format.layout, format.layout);
 }
 
-// docs/guides/quantize.md recommends by the same cases.
+// docs/guides/quantize.md recommends in the same cases.
 TEST(OtherEntries, OfValuesDependOnTheQueryTokens) {
   EXPECT_TRUE(names(faster(attention("vecinfer-d4b8", "vecinfer-d4b8", 1)),
                     "keys vecinfer-d4b8i8, values vecinfer-d4b8i8"));
@@ -87,7 +87,7 @@ TEST(OtherEntries, AreOfWeightsTooAndOfNoOtherOp) {
   EXPECT_TRUE(faster_entries(append, find_gpu("h200"), 1e6).empty());
 }
 
-// Attention by bytes and fragments side by side, H200:
+// Attention by int8_mma and mma side by side on an H200:
 // bench/measurements/bytes-beside-fragments.csv.
 TEST(Propose, TakesBytesWhereTheyWereFaster) {
   struct Case {

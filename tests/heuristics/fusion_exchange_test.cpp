@@ -1,6 +1,6 @@
-// The exchange of dataflow fragments: that of every size brings each word to where it is
-// multiplied, in as few shuffles as any could, and is the recorded one; and the device code of
-// fusion registers does it shuffle by shuffle.
+// The exchange of the mma dataflow, for every size: it brings each word to its place in the fewest
+// shuffles possible and matches the record. The device code of the permute fusion does it shuffle
+// by shuffle.
 #include "heuristics/fusion/exchange.h"
 
 #include <fmt/format.h>
@@ -66,8 +66,9 @@ std::map<int, int> shuffles_by_mask(const Exchange& exchange) {
   return counts;
 }
 
-// As PTX states it: groupID = lane / 4, threadID in group = lane % 4; row + 8 for a2, a3, a6, a7,
-// k + 8 from a4 on. Two products of 16 outputs, or one whose lower rows are the columns from 16 on.
+// The operand layout of PTX: groupID = lane / 4, threadID in group = lane % 4; row + 8 for a2, a3,
+// a6, a7, k + 8 from a4 on. Two products of 16 outputs, or one whose lower rows are the columns
+// from 16 on.
 TEST(FusionExchange, OperandsAreThoseOfPtx) {
   for (int lane = 0; lane < kLanes; ++lane) {
     for (int i = 0; i < 16; i += 2) {
@@ -85,8 +86,8 @@ TEST(FusionExchange, OperandsAreThoseOfPtx) {
   }
 }
 
-// Entries are whole and lie in one lane; every word of the step is looked up once and multiplied
-// once, and the columns' order is one.
+// Each entry is whole in one lane; every word of the step is looked up once and multiplied once,
+// and the columns are a permutation.
 TEST(FusionExchange, EveryWordIsLookedUpAndMultipliedOnce) {
   for_each_size([](const Exchange& e) {
     std::set<std::pair<int, int>> looked_up, multiplied;
@@ -135,8 +136,8 @@ TEST(FusionExchange, ExchangesBringEveryWordToItsPlace) {
   });
 }
 
-// A shuffle brings a lane one word. Whoever looks an entry up, and in however many hops words go:
-// some lane keeps no more than the mean of what an entry has for the lane that it serves best.
+// A shuffle brings a lane one word. Whichever lane looks an entry up, in however many hops: some
+// lane keeps at most the mean, over entries, of the words for the lane that an entry serves best.
 TEST(FusionExchange, NoChoiceOfLanesTakesFewerShuffles) {
   for (const int v : kVectorSizes) {
     for (const int rows : kForms) {
@@ -172,7 +173,7 @@ struct Recorded {
   std::vector<std::string> moves;  // of the first mini-warp
 };
 
-// What a search over all orders and assignments found, before there was a formula for its answer.
+// A search over all orders and assignments found these values; a formula gives them too.
 std::vector<Recorded> recorded() {
   constexpr auto kPermute = LinearFusion::permute, kShared = LinearFusion::shared,
                  kRegisters = LinearFusion::registers;
@@ -246,7 +247,7 @@ TEST(FusionExchange, ExchangesAreTheRecordedOnes) {
   }
 }
 
-// What docs/internals/dataflows/gemm-mma.md shows.
+// The figures that docs/internals/dataflows/gemm-mma.md shows.
 TEST(FusionExchange, Drawing) {
   EXPECT_EQ(fmt::format("{}\n",
                         fmt::join(fusion::draw(exchange_of(LinearFusion::registers, 8, 4)), "\n")),
@@ -268,7 +269,7 @@ fusion in registers: 3 shuffles in 3 steps (bound 3), 21 selects; mini-warps: 8
 )");
 }
 
-// The exchange of fragment_exchange.cuh, each shuffle told to `counted`.
+// The exchange of fragment_exchange.cuh, each shuffle reported to `counted`.
 std::string device_exchange() {
   std::string text =
       read_text(std::filesystem::path(VQGEN_SOURCE_DIR) / "templates/vq/ops/fragment_exchange.cuh");
@@ -289,7 +290,7 @@ VQ_DEVICE u32 counted_shuffle(u32 value, int mask) {
 )" + text;
 }
 
-// 4 words of each lane in, and out; then how many shuffles each mask had.
+// 4 words of each lane in and out; then the number of shuffles per mask.
 std::vector<std::uint32_t> run_exchange(const std::vector<std::uint32_t>& words, int vector_size,
                                         const HostOptions& options) {
   host_test::Trial trial;
@@ -312,7 +313,7 @@ VQ_KERNEL(trial, 32, Args) {{
   return host_test::run(trial, options);
 }
 
-// One output a lane, in the registers' order of operand A by halves: words 0, 2, 1, 3.
+// One output per lane, in the registers' order of operand A by halves: words 0, 2, 1, 3.
 TEST(FusionExchange, TheDeviceCodeIsThisExchange) {
   std::mt19937 random(17);
   std::vector<std::uint32_t> words(4 * kLanes);

@@ -1,4 +1,5 @@
-// The plans of kv_append: accepted, distinct, and of a decode step enough blocks to fill the GPU.
+// The plans of kv_append: accepted, distinct, and with enough blocks to fill the GPU in a decode
+// step.
 #include <set>
 
 #include "core/profiles.h"
@@ -65,7 +66,7 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_simt");
 }
 
-// One token of each of many sequences: a block has several, and every SM a block.
+// One token for each of many sequences: a block has several, and every SM a block.
 TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   const GpuSpec gpu = find_gpu("h200");
   const auto plan_of = [&](int batch, int tokens) {
@@ -81,7 +82,7 @@ TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   EXPECT_EQ(plan_of(64, 16).sequences_per_block, 1);
 }
 
-// VQKV's formats: by products from the same number of tokens on.
+// VQKV's formats use append_gemm from the same number of tokens on.
 TEST(KvAppendPlans, OfWideSubVectorsAreOfProducts) {
   KvAppend op;
   op.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 32768, .new_tokens = 32768};
@@ -117,7 +118,7 @@ TEST(KvAppendPlans, FillTheGpuWhereTheyCan) {
     most.splits = 128;
     EXPECT_GE(use.blocks, std::min<std::int64_t>(2 * gpu.sms, plan_use(most, op).blocks))
         << to_json(Problem(op)).dump();
-    // No block is there for nothing: shares hold sub-vectors, and whole words of codes.
+    // No block is idle: shares hold sub-vectors, and whole words of codes.
     const auto config = configured(plan, op);
     for (const vq::FormatConfig& format : {config.keys, config.values}) {
       const int share = vq::share_sub_vectors(config, format);
@@ -147,13 +148,13 @@ TEST(KvAppendPlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
   }
 }
 
-// At the ceilings, which order what the tuner looks at: more blocks for few rows, more warps for
-// large codebooks, are not expected to be slower.
+// The ceilings order the tuner's plans: more blocks for few rows and more warps for large codebooks
+// are not expected to be slower.
 TEST(KvAppendPlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
   const auto total = [&](const KvAppend& op, const Plan& plan) {
     CostModel model(op, gpu, {});
-    EXPECT_FALSE(model(plan).has_value());  // no coefficients are fitted
+    EXPECT_FALSE(model(plan).has_value());  // no fitted coefficients
     double sum = 0;
     for (const double part : model.ideal(plan).of) {
       EXPECT_GE(part, 0);
@@ -178,8 +179,8 @@ TEST(KvAppendPlans, WorkIsCounted) {
   }
 }
 
-// A row of another batch up to twice as large serves, or of a cache of any size; one of another
-// format does not.
+// A row of a batch up to twice as large serves, and of a cache of any size; a row of another format
+// does not.
 TEST(KvAppendPlans, RowsOfTunedTablesServe) {
   const GpuSpec gpu = find_gpu("h200");
   const KvAppend op = append("vecinfer-d4b8", 8, 1);

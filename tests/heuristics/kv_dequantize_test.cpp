@@ -1,4 +1,4 @@
-// The plans of kv_dequantize: accepted, distinct, blocks enough to fill the GPU, and codebooks
+// The plans of kv_dequantize: accepted, distinct, enough blocks to fill the GPU, and codebooks
 // fetched only by blocks that write more than they fetch.
 #include <set>
 
@@ -59,7 +59,7 @@ TEST(KvDequantizePlans, FillTheGpuAndFetchLessThanTheyWrite) {
       EXPECT_LE(fetched, 2.0 * plan.tokens_per_block * op.shape.head_dim);
     }
   }
-  // Of small codebooks all entries are near, copied for the lanes where a block writes much.
+  // Small codebooks are wholly in shared memory, with copies for the lanes if a block writes much.
   const DequantizeSimt many = choose_plan(DequantizeSimt{}, decode("vecinfer-d4b8", 4, 32768), gpu);
   EXPECT_EQ(many.key_codebook, all_replicated(256, 16));
   EXPECT_EQ(many.value_codebook, all_replicated(256, 16));
@@ -68,8 +68,8 @@ TEST(KvDequantizePlans, FillTheGpuAndFetchLessThanTheyWrite) {
   EXPECT_EQ(few.value_codebook, all_shared(256));
 }
 
-// Blocks that are resident three to a multiprocessor: the last wave is nearly full, and so is each
-// block's share of it.
+// Three blocks are resident per SM: the last wave is nearly full, and so is each block's share of
+// it.
 TEST(KvDequantizePlans, FillWholeWaves) {
   const GpuSpec gpu = find_gpu("h200");
   const double resident = 3.0 * gpu.sms;
@@ -103,12 +103,12 @@ TEST(KvDequantizePlans, OfTheSpaceAreDistinctAndHaveNothingToMerge) {
   }
 }
 
-// At the ceilings: longer sequences, and transforms, are not expected to be faster.
+// At the ceilings, longer sequences and transforms are not expected to be faster.
 TEST(KvDequantizePlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
   const auto total = [&](const KvDequantize& op, const DequantizeSimt& plan) {
     CostModel model(op, gpu, {});
-    EXPECT_FALSE(model(plan).has_value());  // no coefficients are fitted
+    EXPECT_FALSE(model(plan).has_value());  // no fitted coefficients
     double sum = 0;
     for (const double part : model.ideal(plan).of) {
       EXPECT_GE(part, 0);
@@ -122,13 +122,13 @@ TEST(KvDequantizePlans, WorkIsCounted) {
   KvDequantize plain = op;
   plain.keys.hadamard = false;
   EXPECT_LT(total(plain, {}), total(op, {}));
-  // Memory bounds it by what it writes.
+  // Memory bounds it by the bytes that it writes.
   CostModel model(op, gpu, {});
   EXPECT_GE(model.ideal(DequantizeSimt{})[CostPart::memory],
             8192.0 * 8 * 512 * 1e-3 / gpu.memory_gbps);
 }
 
-// A row of another number of tokens up to twice as large serves; one of another format does not.
+// A row with up to twice as many tokens serves; a row of another format does not.
 TEST(KvDequantizePlans, RowsOfTunedTablesServe) {
   const GpuSpec gpu = find_gpu("h200");
   const KvDequantize op = decode("vecinfer-d4b8", 8, 4096);

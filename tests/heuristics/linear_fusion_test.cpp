@@ -1,5 +1,5 @@
-// The fusion of products: the paper's choice, what explain draws of a plan, and tiles in shared
-// memory without bank conflicts.
+// The fusion of GEMMs: the paper's choice, explain's drawing of a plan, and tiles in shared memory
+// without bank conflicts.
 #include "heuristics/fusion/exchange.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST(LinearFusion, ThePaperExchangesAndOursPermutes) {
   EXPECT_EQ(with_paper_fusion(lanes, op, gpu), lanes);
 }
 
-// Four lanes that share octets of 8 words a load each hold 32 words: too many to stream.
+// Four lanes that share octets of 8 words per load each hold 32 words: too many to stream.
 TEST(LinearFusion, WhatCheckRefusesGoesThroughSharedMemory) {
   const GpuSpec gpu = find_gpu("h200");
   Gemm op;
@@ -90,7 +90,7 @@ TEST(LinearFusion, ExplainDrawsTheChosenOne) {
   EXPECT_TRUE(has(shared, "dequantizes") && !has(shared, "xor")) << shared;
 }
 
-// Octets of 16 bytes that shared memory serves at once stand in 8 different groups of 4 banks.
+// Octets of 16 bytes that shared memory serves at once are in 8 different groups of 4 banks.
 TEST(LinearFusion, TilesHaveNoBankConflicts) {
   const auto expect_apart = [](const std::vector<int>& places) {
     std::set<int> groups;
@@ -114,8 +114,8 @@ TEST(LinearFusion, TilesHaveNoBankConflicts) {
   EXPECT_EQ(*places.rbegin(), 31);
 }
 
-// A grid of one block a multiprocessor, other numbers of threads, many sums, copies that leave no
-// room for two blocks, and another fusion: ptxas takes what it likes.
+// With one block per SM, other thread counts, many sums, copies without room for two blocks, or
+// another fusion, ptxas chooses the registers.
 TEST(LinearMma, TwoBlocksOf512ThreadsStandSideBySideWhereBothFit) {
   Gemm op;
   op.shape = {4, 16384, 4096};

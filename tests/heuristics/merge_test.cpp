@@ -1,5 +1,5 @@
-// The plans of attention_merge: accepted, distinct, over as many multiprocessors as there are rows
-// for, and nothing said of codebooks that it has not.
+// The plans of attention_merge: accepted, distinct, spread over as many SMs as there are rows for,
+// and without codebooks in the report.
 #include <set>
 
 #include "core/profiles.h"
@@ -84,12 +84,12 @@ TEST(MergePlans, SayNothingOfCodebooks) {
   EXPECT_EQ(all.find("codes"), std::string::npos) << all;
 }
 
-// At the ceilings: memory bounds it, by parts and result.
+// At the ceilings, memory bounds it by parts and result.
 TEST(MergePlans, WorkIsCounted) {
   const GpuSpec gpu = find_gpu("h200");
   const AttentionMerge op = merge(4096, 32, 128, 4);
   CostModel model(op, gpu, {});
-  EXPECT_FALSE(model(MergeSimt{}).has_value());  // no coefficients are fitted
+  EXPECT_FALSE(model(MergeSimt{}).has_value());  // no fitted coefficients
   const CostParts parts = model.ideal(MergeSimt{});
   EXPECT_DOUBLE_EQ(parts[CostPart::memory], 5.0 * 4096 * 32 * 260 * 1e-3 / gpu.memory_gbps);
   for (const double part : parts.of) EXPECT_LE(part, parts[CostPart::memory] * 2);

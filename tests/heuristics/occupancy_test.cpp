@@ -1,5 +1,5 @@
-// Occupancy against known cases and against a naive SM that is handed block after block; slack by
-// its own definition, over all registers and all granules.
+// Occupancy against known cases and against a naive SM that gets block after block; slack by its
+// definition, over all registers and all granules.
 #include "heuristics/occupancy.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace vqgen {
 namespace {
 
-// With as many blocks resident as can be.
+// With as many resident blocks as possible.
 Slack slack_at_most(const GpuSpec& gpu, int threads, int registers, std::int64_t bytes) {
   return slack(gpu, threads, registers, bytes, occupancy(gpu, threads, registers, bytes).blocks);
 }
@@ -25,7 +25,7 @@ struct Known {
   Occupancy expected;
 };
 
-// By NVIDIA's own cuda_occupancy.h of CUDA 13.0 for the properties of these GPUs.
+// Computed by NVIDIA's cuda_occupancy.h of CUDA 13.0 from the properties of these GPUs.
 const std::vector<Known> kKnown = {
     {"h200", 1024, 32, 0, {2, Limit::warps, 64}},
     {"h200", 32, 32, 0, {32, Limit::blocks, 32}},
@@ -82,8 +82,7 @@ TEST(Occupancy, WhatNoKernelHasCannotRun) {
   EXPECT_EQ(slack_at_most(gpu, 0, 0, 0), Slack{});
 }
 
-// One SM that hands out what it has, granule by granule, to block after block until one does not
-// fit.
+// An SM that gives its resources, granule by granule, to block after block until one does not fit.
 int blocks_handed_out(const GpuSpec& gpu, int threads, int registers, std::int64_t shared_bytes) {
   if (shared_bytes > gpu.shared_bytes_per_block || registers > 255) return 0;
   const auto granules = [](std::int64_t amount, int granule) {
@@ -97,7 +96,7 @@ int blocks_handed_out(const GpuSpec& gpu, int threads, int registers, std::int64
       granules(shared_bytes + gpu.shared_bytes_reserved, gpu.shared_bytes_granule);
   const auto parts = static_cast<std::size_t>(gpu.sm_partitions);
   const std::int64_t all = gpu.registers_per_sm / gpu.registers_granule;
-  // A block is admitted only where each partition could hold as many of its warps as any other.
+  // A block is admitted only if each partition could hold as many of its warps as any other.
   if (granules(warps, gpu.sm_partitions) * gpu.sm_partitions * a_warp > all) return 0;
   std::vector<std::int64_t> free_registers(parts, all / gpu.sm_partitions);
   std::int64_t free_shared = gpu.shared_bytes_per_sm / gpu.shared_bytes_granule;
@@ -148,8 +147,9 @@ TEST(Occupancy, NeverRisesWithWhatABlockTakes) {
   }
 }
 
-// Slack spent leaves the blocks, also both at once; one granule more (8 registers a thread, 128 or
-// 256 bytes a block) loses one, where it is not at the limit of a thread or a block.
+// Spending the slack keeps the blocks, also both kinds at once. One granule more (8 registers per
+// thread, 128 or 256 bytes per block) loses a block, unless it reaches a thread's or a block's
+// limit.
 void expect_slack_is_tight(const GpuSpec& gpu, int threads, int registers, std::int64_t bytes) {
   const int blocks = occupancy(gpu, threads, registers, bytes).blocks;
   const Slack spare = slack_at_most(gpu, threads, registers, bytes);
@@ -193,7 +193,7 @@ TEST(Slack, IsTightForAllRegistersAndOverAllOfSharedMemory) {
 }
 
 TEST(Slack, OfAKernelByHand) {
-  // 4 warps of 33 registers are given 40 each: 12 blocks. A twelfth of 228 KB is 19 KB, 1 KB
+  // 4 warps of 33 registers get 40 each: 12 blocks. A twelfth of 228 KB is 19 KB, of which 1 KB is
   // reserved.
   const GpuSpec gpu = find_gpu("h200");
   EXPECT_EQ(occupancy(gpu, 128, 33, 0), (Occupancy{12, Limit::registers, 48}));

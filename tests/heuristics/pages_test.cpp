@@ -1,4 +1,4 @@
-// Caches in pages: which row of a tuned table serves them, and what is said of them.
+// Caches in pages: which row of a tuned table serves them, and what is reported.
 #include <fmt/format.h>
 
 #include "heuristics/explain.h"
@@ -13,7 +13,7 @@ TunedRow row_of(const Problem& problem) {
   return test::tuned_row(problem, choose(problem, find_gpu("h200")));
 }
 
-// The rung and what it says, of tables with a row each.
+// The rung and its reason, for tables of one row each.
 std::string found(const std::vector<TunedRow>& rows, const Problem& problem) {
   TunedTables tables(Damage::fail);
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -37,7 +37,7 @@ TEST(TunedPages, TakeThePlanOfContiguousRows) {
   expect_words(found({row_of(plain)}, longer), {"bucket", "page_tokens 0", "tokens 4096"});
 }
 
-// Tables of before there were pages lack the field.
+// Tables without the field have no pages.
 TEST(TunedPages, ARowThatLacksTheFieldIsOfContiguousRows) {
   const Problem plain = test::attention_problem(4096);
   const std::string text = table_text({{row_of(plain)}});

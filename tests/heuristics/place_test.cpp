@@ -1,5 +1,5 @@
-// The rules of placement: registers, shared memory within the slack, copies; each by a case whose
-// figures are known, and their promises over random profiles, formats and GPUs.
+// The rules of placement: registers, shared memory within the slack, copies. Each has a case with
+// known figures, and laws over random profiles, formats and GPUs.
 #include "heuristics/placement/place.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ bool says(const Placed& placed, const std::string& words, std::size_t i = 0) {
   return reasons_of(placed, i).find(words) != std::string::npos;
 }
 
-// 240 entries read 10 times and 16 read 400 times: mean 34.4, sigma 94.4, so 16 above 317.6.
+// 240 entries read 10 times and 16 read 400 times: mean 34.4, sigma 94.4, so 16 are above 317.6.
 std::vector<std::int64_t> sixteen_hot() {
   std::vector<std::int64_t> counts(256, 10);
   std::fill_n(counts.begin(), 16, 400);
@@ -70,8 +70,8 @@ TEST_F(Registers, HoldTheEntriesAboveMeanPlusThreeSigma) {
   EXPECT_TRUE(says(all, "registers: 16 entries, which catch 72.7 %")) << reasons_of(all);
 }
 
-// Blocks of dataflow slices hold what they look up whatever a profile says, also where a slice is
-// no whole register, and where check() has yet to refuse the plan.
+// Blocks of sliced_codebook hold what they look up whatever a profile says, also if a slice is not
+// a whole register or check() would refuse the plan.
 TEST_F(Registers, SlicesArePlacedNowhere) {
   const VqFormat format{.vector_size = 8, .index_bits = 8};
   const Gemm op = product(4096, 4096, format);
@@ -86,7 +86,7 @@ TEST_F(Registers, SlicesArePlacedNowhere) {
   }
 }
 
-// 256 threads, 2 blocks an SM: 128 registers each.
+// 256 threads, 2 blocks per SM: 128 registers each.
 TEST_F(Registers, AreLimitedByTheSlack) {
   EXPECT_EQ(count(placed(sixteen_hot(), 128 - 2 * 16)), 16);
   EXPECT_EQ(count(placed(sixteen_hot(), 128 - 2 * 16 + 1)), 15);
@@ -113,13 +113,13 @@ TEST_F(Registers, NeedHotFirstNumbers) {
   EXPECT_EQ(count(reversed), 0);
   EXPECT_TRUE(says(reversed, "vqgen reorder")) << reasons_of(reversed);
   counts = sixteen_hot();
-  std::swap(counts[3], counts[200]);  // nearly hot-first will do
+  std::swap(counts[3], counts[200]);  // nearly hot-first is enough
   EXPECT_EQ(count(placed(counts, 64)), 16);
 }
 
 TEST_F(Registers, AreNotWorthItForAFewAccesses) {
   std::vector<std::int64_t> counts(256, 100);
-  counts[0] = 1000;  // alone above mean + 3 sigma, 3.8 % of all
+  counts[0] = 1000;  // the only one above mean + 3 sigma, 3.8 % of all
   const Placed few = placed(counts, 64);
   EXPECT_EQ(count(few), 0);
   EXPECT_TRUE(says(few, "catch 3.8 % of the accesses, less than the 6.2 %")) << reasons_of(few);
@@ -132,7 +132,8 @@ TEST_F(Registers, AreNoneWhereNothingIsHot) {
   EXPECT_EQ(count(placed(std::vector<std::int64_t>(256, 0), 64)), 0);
 }
 
-// 2 blocks an SM may take 255 registers each: 40 are free, the keys' 16 entries take 32 of them.
+// 2 blocks per SM may take 255 registers each: 40 are free, and the keys' 16 entries take 32 of
+// them.
 TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
   VqFormat format = kOneStage;
   format.scope = Scope::head;
@@ -146,7 +147,8 @@ TEST_F(Registers, OfKeysAndValuesAreSpentOnce) {
   EXPECT_EQ(plan.value_codebook.registers, 4) << reasons_of(both, 1);
 }
 
-// Blocks that an SM holds and the grid has for it, with the codebooks as placed or all global.
+// The blocks that an SM can hold and that the grid has for it, with the codebooks as placed or all
+// global.
 int at_work(const Plan& plan, const Problem& problem, const GpuSpec& gpu, int registers) {
   const PlanUse use = plan_use(plan, problem);
   const std::int64_t given = (use.blocks + gpu.sms - 1) / gpu.sms;
@@ -202,7 +204,7 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
           EXPECT_FALSE(each.reasons.empty());
         }
         if (strategy == Strategy::measured) continue;
-        // Neither memory nor registers cost a resident block, and there are no copies.
+        // Neither shared memory nor registers cost a resident block, and there are no copies.
         int held = 0;
         for (const OperandUse& use : plan_use(placed.plan, problem).operands) {
           EXPECT_EQ(use.format.placement.replicated, 0);
@@ -215,7 +217,7 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
   }
 }
 
-// 4096 entries of 16 bytes: no room for all where a second block is to stay.
+// 4096 entries of 16 bytes: they do not all fit if a second block is to stay.
 TEST(Place, PaperFillsTheSlackAndNoMore) {
   const VqFormat large{.vector_size = 8, .index_bits = 12};
   const Gemm op = product(8192, 4096, large);
@@ -282,7 +284,7 @@ TEST(Copies, AreMadeWhereTheyWonOnAnH200) {
   EXPECT_TRUE(check(copied, tiles, gpu).ok);
 }
 
-// A copy a lane would be 8; fewer still spare passes where 8 would leave too few warps.
+// A copy per lane would be 8; fewer copies still save passes if 8 would leave too few warps.
 TEST(Copies, AreFewerWhereWarpsWouldGo) {
   const Gemm op = product(4096, 4096, find_format("aqlm-2x8", "test"));
   for (const char* name : {"t4", "a10", "rtx4090", "l40s", "a100"}) {
@@ -291,8 +293,8 @@ TEST(Copies, AreFewerWhereWarpsWouldGo) {
   EXPECT_EQ(fragments_of(op, find_gpu("a100")).codebook, all_replicated(256, 4));
 }
 
-// 4096 entries of 16 bytes: 128 KB for two copies, which one operand has room for. Short sequences
-// read less than it takes to fill them.
+// 4096 entries of 16 bytes: two copies take 128 KB, for which one operand has room. Short sequences
+// read less than filling them takes.
 TEST(Copies, OfOneLargeCodebookWhereSequencesAreLong) {
   const VqFormat format = find_format("vecinfer-d8b12", "test");
   AttentionDecode op{

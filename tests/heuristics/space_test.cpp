@@ -1,5 +1,5 @@
-// space(): plans that check() accepts, each once, bounded, the same each time, of every kind that
-// fits, and with codebooks where they were asked to be.
+// space(): plans that check() accepts, each once, bounded, reproducible, of every fitting kind, and
+// with codebooks in the requested places.
 #include "heuristics/space.h"
 
 #include <fmt/format.h>
@@ -88,7 +88,8 @@ TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
   }
 }
 
-// Each plan that has splits, once by a kernel and once by the last block, and nothing else new.
+// Each plan with splits occurs once with a kernel and once with the last block, and nothing else is
+// new.
 TEST(Space, OffersBothWaysToMergeSplits) {
   const GpuSpec gpu = find_gpu("h200");
   for (const Problem& problem : awkward_problems()) {
@@ -149,7 +150,7 @@ TEST(Space, HasWarpGroupsWhereTheGpuHasAndRowsAreMore) {
   EXPECT_FALSE(kinds(gemv("aqlm-2x8", {1, 4096, 4096}), "h200"));
 }
 
-// Every value of every axis of the whole space is in a part of 150 too, but for rare ones.
+// Every value of every axis of the whole space is in a sample of 150 too, except rare ones.
 TEST(Space, IsThinnedEvenly) {
   const Problem problem = gemv("aqlm-2x8", {1, 4096, 4096});
   const GpuSpec gpu = find_gpu("h200");
@@ -191,7 +192,7 @@ TEST(Space, HasEveryDataflowThatFits) {
             (Names{"linear_simt", "linear_mma", "linear_lut"}));
   EXPECT_EQ(dataflows(gemv("gptvq-2", {1, 4096, 4096})),
             (Names{"linear_simt", "linear_mma", "linear_lut"}));
-  // No table holds 65536 points, nor 4096 entries of 32 sub-vectors of a row.
+  // No table holds 65536 points, nor 4096 entries for 32 sub-vectors of a row.
   EXPECT_EQ(dataflows(gemv("quip-4", {1, 4096, 4096})), (Names{"linear_simt", "linear_mma"}));
   EXPECT_EQ(dataflows(gemv("aqlm-3", {1, 4096, 4096})), (Names{"linear_simt", "linear_mma"}));
 }
@@ -221,7 +222,7 @@ TEST(Space, ForcedPlacementsHold) {
         EXPECT_TRUE(whole.contains(to_json(plan).dump()));
       }
       for (const Plan& plan : any.plans) expected += as_forced(plan) ? 1u : 0u;
-      EXPECT_EQ(forced.plans.size(), expected);  // nothing but the placement is fixed
+      EXPECT_EQ(forced.plans.size(), expected);  // only the placement is fixed
       EXPECT_TRUE(allowed == SpacePlacement::shared || expected > 0);
     }
   }

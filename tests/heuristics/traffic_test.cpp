@@ -1,5 +1,5 @@
 // The expected figures against naive counts over blocks, chunks and sub-vectors; the report for all
-// that ships.
+// shipped configs.
 #include "heuristics/traffic.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(Traffic, OfACacheByHand) {
   op.keys = {.vector_size = 4, .index_bits = 8, .num_codebooks = 2, .scope = Scope::head};
   op.values = {.vector_size = 8, .index_bits = 12, .scope = Scope::head};
   AttentionSimt plan;
-  plan.heads_per_block = 6;  // two blocks a KV head, that read the same codes
+  plan.heads_per_block = 6;  // two blocks per KV head, which read the same codes
   plan.splits = 5;
   plan.key_codebook = all_shared(256);
   plan.value_codebook = {.registers = 4, .shared = 1024};
@@ -100,7 +100,7 @@ TEST(Traffic, OfACacheByHand) {
   EXPECT_DOUBLE_EQ(values.shared, 1020.0 / 4096);
   EXPECT_DOUBLE_EQ(values.global, 0.75);
   EXPECT_DOUBLE_EQ(values.lookup_l2_bytes, 0.75 * values.lookups * 32);
-  AttentionDecode bytes = op;  // entries are fetched as stored, and held in half of it
+  AttentionDecode bytes = op;  // entries are fetched as stored, and held in half of the space
   bytes.keys.entry_type = EntryType::int8;
   bytes.keys.stage_scales = true;
   EXPECT_DOUBLE_EQ(expected_traffic(plan, bytes, {})[0].fill_l2_bytes, keys.fill_l2_bytes);

@@ -1,5 +1,5 @@
-// The ladder: which row a plan is borrowed from, and that none is that cannot run or that the cost
-// model expects to lose.
+// The ladder: which row a plan is borrowed from, and that no plan is taken that cannot run or that
+// the cost model expects to lose.
 #include "heuristics/tuned/ladder.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ TunedRow of_class(TunedRow row, const std::string& gpu) {
   return row;
 }
 
-// "exact t0:2", or "" where nothing is taken.
+// "exact t0:2", or "" if nothing is taken.
 std::string taken(const LadderAnswer& answer) {
   if (!answer.taken) return "";
   return fmt::format("{} {}", enum_name(answer.taken->rung), answer.taken->found.where);
@@ -137,11 +137,11 @@ TEST(TunedLadder, OtherSizesServeOnlyWhereTheModelAgrees) {
   ASSERT_EQ(refused.passed.size(), 1u);
   expect_words(refused.passed[0].refused, {"expected to take", "1.12"});
   EXPECT_EQ(refused.own, std::optional(good));
-  // Rows of rung bucket are judged by the model likewise, exact ones are not.
+  // The model also judges rows of rung bucket; exact ones are not judged.
   const TunedRow two = tuned_row(gemv_problem(2, 4096, 4096), bad);
   EXPECT_EQ(taken(Tables({{two}}).ask(asked)), "");
   EXPECT_EQ(taken(Tables({{tuned_row(asked, bad)}}).ask(asked)), "exact t0:2");
-  // The nearer first, a row of other sizes behind one of other rows.
+  // A nearer row goes first, and a row of other sizes goes after a row of other m.
   const TunedRow far = tuned_row(gemv_problem(1, 8192, 4096), good);
   const TunedRow near = tuned_row(gemv_problem(1, 5120, 4096), good);
   EXPECT_EQ(Tables({{far}, {near}}).ask(asked).taken->found.where, "t1:2");
@@ -202,14 +202,14 @@ TEST(TunedLadder, AnInvalidNeighbourIsNeverBorrowed) {
   expect_words(alone.passed.at(0).refused, {"cannot run here"});
   const TunedRow next = tuned_row(gemv_problem(1, 2048, 512), model_choice(asked));
   EXPECT_EQ(taken(Tables({{first, next}}).ask(asked)).substr(0, 8), "nearest ");
-  // An exact one neither; another table's of the same key then goes before other sizes.
+  // An invalid exact row is not taken; another table's row with this key goes before other sizes.
   const TunedRow exact = tuned_row(asked, *invalid);
   EXPECT_EQ(taken(Tables({{exact}}).ask(asked)), "");
   const TunedRow sound = tuned_row(asked, model_choice(asked));
   EXPECT_EQ(taken(Tables({{exact, next}, {sound}}).ask(asked)), "exact t1:2");
 }
 
-// Whatever stands in the tables, and in whatever order: what is taken can run.
+// Whatever the tables contain, in whatever order, the plan that is taken can run.
 TEST(TunedLadder, WhatIsTakenCanRunAndDoesNotDependOnTheOrderOfRows) {
   std::mt19937_64 random(5);
   const auto one_of = [&](const auto& list) { return list[random() % list.size()]; };
@@ -239,7 +239,7 @@ TEST(TunedLadder, WhatIsTakenCanRunAndDoesNotDependOnTheOrderOfRows) {
       EXPECT_TRUE(check(answer.taken->row.plan, asked, h200()).ok);
       return plan_name(answer.taken->row.plan);
     }();
-    // The lines the other way round.
+    // The lines in reverse order.
     const TunedTable sorted = read_table(text, "t");
     text = "{\"vqgen_tuned\":1}\n";
     for (auto row = sorted.rows.rbegin(); row != sorted.rows.rend(); ++row) {
@@ -299,7 +299,7 @@ TEST(TunedLadder, AnotherClassServesWithinItsArchitecture) {
   EXPECT_EQ(from("NVIDIA H100 80GB HBM3"), "family t0:2");
   EXPECT_EQ(from("NVIDIA A100-SXM4-40GB"), "");
   EXPECT_EQ(from("NVIDIA H999"), "");
-  // Behind rows of its own class.
+  // A row of another GPU class goes after rows of the own class.
   const TunedRow near = tuned_row(gemv_problem(1, 5120, 4096), model_choice(problem));
   EXPECT_EQ(taken(Tables({{of_class(row, "NVIDIA H100 80GB HBM3")}, {near}}).ask(problem)),
             "nearest t1:2");
@@ -322,7 +322,7 @@ TEST(TunedLadder, FieldsThatTheConfigFixesMustBeThePlans) {
                {"threadz"});
 }
 
-// A row of another dataflow lacks the field; the config's own dataflow is looked for then.
+// A row of another dataflow lacks the field; the config's own dataflow is then looked up.
 TEST(TunedLadder, AFieldOfAnotherDataflowPassesTheRow) {
   const Problem problem = gemv_problem(1, 1024, 1024);
   const Tables tables({{tuned_row(problem, LinearSimt{.threads = 128, .chunk_columns = 512})}});

@@ -1,4 +1,5 @@
-// lint(): a sound row has no finding, and each doubtful thing has its own. What ships has none.
+// lint(): a sound row has no finding, and each doubtful thing has its own. Shipped tables have
+// none.
 #include "heuristics/tuned/table.h"
 
 #include <functional>
@@ -26,7 +27,7 @@ TEST(TunedLint, ASoundRowHasNoFinding) {
   EXPECT_TRUE(findings_of([](TunedRow&) {}).empty());
   EXPECT_TRUE(findings_of([](TunedRow& row) { row.default_us = row.time_us * 0.995; }).empty());
   EXPECT_TRUE(findings_of([](TunedRow&) {}, "mine.jsonl").empty());
-  // Of tables from before codebooks rotated.
+  // Tables without rotated codebooks have this policy.
   EXPECT_TRUE(findings_of([](TunedRow& row) { row.policy.l2 = "cold"; }).empty());
 }
 
@@ -74,7 +75,7 @@ TEST(TunedLint, WhatShipsIsSound) {
     for (const LintFinding& finding : lint(read_table(each.text, each.name), each.name, allowed)) {
       ADD_FAILURE() << finding.where << ": " << finding.what;
     }
-    // Lookups compare its text (tables.h).
+    // Lookups compare the text (tables.h).
     EXPECT_EQ(table_text(read_table(each.text, each.name)), each.text) << each.name;
   }
 }

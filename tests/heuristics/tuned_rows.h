@@ -1,4 +1,4 @@
-// Rows of tuned tables for tests: sound ones, of plans that check() accepts on an H200.
+// Rows of tuned tables for tests: sound ones, with plans that check() accepts on an H200.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,8 +37,8 @@ inline TunedRow tuned_row(const Problem& problem, const Plan& plan, double time_
           .candidates = 17};
 }
 
-// Lines that say what the row's own line says: with spaces, of a file from Windows, with keys in
-// another order, escapes and other digits, and with the formats' defaults left out.
+// Lines with the content of the row's own line: with spaces, Windows line ends, other key order,
+// escapes and digits, and without the formats' defaults.
 inline std::vector<std::string> other_texts(const TunedRow& row) {
   const std::string line = to_json(row).dump();
   const auto replaced = [&](const std::string& from, const std::string& to) {
@@ -66,7 +66,7 @@ inline Config config_of(const Problem& problem, const std::string& plan = "{}") 
   return config;
 }
 
-// Tables in the order in which they are asked: t0, t1, ...
+// Tables in the order of look-up: t0, t1, ...
 class Tables {
  public:
   explicit Tables(const std::vector<std::vector<TunedRow>>& tables, Damage damage = Damage::fail)
@@ -85,7 +85,7 @@ class Tables {
   TunedTables tables_;
 };
 
-// Plans of the space of a problem on an H200, as far apart as it gets.
+// Plans of the space of a problem on an H200, as different as possible.
 inline std::vector<Plan> some_plans(const Problem& problem, std::size_t most) {
   return space(problem, find_gpu("h200"), {.most = most}).plans;
 }

@@ -1,4 +1,4 @@
-// Tuned tables as files and as sets: what is written is read again and nothing else is, and merging
+// Tuned tables as files and as sets: what is written is read back and nothing else is, and merging
 // does not depend on order, grouping or repetition.
 #include "heuristics/tuned/table.h"
 
@@ -36,7 +36,7 @@ const std::vector<TunedRow>& samples() {
   return rows;
 }
 
-// Few keys, times and plans, so that rows of one key, ties of time and whole repetitions abound.
+// Few keys, times and plans, so that there are many rows of one key, ties of time and repetitions.
 TunedTable random_table(std::mt19937_64& random, int rows) {
   TunedTable table;
   for (int i = 0; i < rows; ++i) {
@@ -83,7 +83,7 @@ TEST(TunedTable, MergeIsCommutativeAssociativeAndIdempotent) {
     EXPECT_EQ(merged({merge(ab), c}), all);
     EXPECT_EQ(merged({a, merge(bc)}), all);
     EXPECT_EQ(merged({a}), merged({a, a}));
-    // Each key once, and no row of it is better.
+    // Each key occurs once, and no row of the key is better.
     const TunedTable result = read_table(all, "t");
     for (const TunedTable& table : {a, b, c}) {
       for (const TunedRow& row : table.rows) {
@@ -106,7 +106,7 @@ TEST(TunedTable, TiesGoByTheNameOfThePlanBeforeAllElse) {
   TunedRow first = tuned_row(problem, LinearSimt{.threads = 128});
   TunedRow second = tuned_row(problem, LinearSimt{.threads = 64});
   ASSERT_LT(plan_name(first.plan), plan_name(second.plan));
-  first.candidates = 9;  // where the text alone would put it last
+  first.candidates = 9;  // the text alone would put it last
   second.candidates = 1;
   EXPECT_TRUE(better(first, second));
   second.time_us = 9.5;
@@ -163,7 +163,7 @@ TEST(TunedTable, RowsAreReadHoweverTheyAreWritten) {
   }
 }
 
-// A file that ends anywhere but behind a row is an error, and behind one it is a shorter table.
+// A file that ends anywhere but after a row is an error; after a row it is a shorter table.
 TEST(TunedTable, EveryTruncationIsFoundOrIsAWholeTable) {
   const Problem problem = gemv_problem(1, 256, 512);
   const TunedRow row = tuned_row(problem, some_plans(problem, 40)[0]);
@@ -190,7 +190,7 @@ TEST(TunedTable, IsPublishedWhole) {
   expect_words(message_of([&] { read_table(folder.path() / "none.jsonl"); }), {"none.jsonl"});
 }
 
-// With codebooks that stay in the cache times are shorter, and no better for it.
+// Times with warm codebooks are shorter but not comparable.
 TEST(TunedTable, RowsWithCodebooksColdGoBeforeFasterOnesWithCodebooksWarm) {
   const Problem problem = gemv_problem(1, 256, 512);
   const std::vector<Plan> plans = some_plans(problem, 40);

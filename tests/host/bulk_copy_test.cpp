@@ -1,5 +1,5 @@
-// Bulk copies on the host: bytes come with their barrier's phase, in every order of lanes, and what
-// wrong use is told.
+// Bulk copies on the host: bytes arrive with their barrier's phase, in every order of lanes, and
+// wrong use is reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,7 +52,8 @@ TEST(BulkBarrier, WarpsWaitForThoseThatArriveInEveryOrder) {
   }
 }
 
-// Of arrivals alone: what a warp has stored or read before one is told by nothing else.
+// Only arrivals say that a warp has finished its stores or reads, so its lanes must meet before it
+// arrives.
 TEST(BulkBarrierFault, AWarpsLanesComeTogetherBeforeItArrives) {
   for (const char* const of :
        {"vq::sync_warp();  // of the maker", "vq::sync_warp();  // of a reader"}) {
@@ -99,9 +100,9 @@ TEST(BulkCopyFault, AThreadThatHasNotWaitedItselfReadsInARace) {
 }
 
 TEST(BulkCopyFault, CopiesOverWhatOthersReadAreARace) {
-  // The lanes of the warp have not told the one that counts.
+  // The lanes of the warp have not signalled the one that counts.
   const Trial untold = changed("vq::sync_warp();", "");
-  // Nor has the other warp, which has waited and reads later.
+  // The other warp, which has waited and reads later, has not signalled either.
   const Trial uncounted =
       changed("vq::count_shared(readers(place), 1) == 1",
               "(t == 0) == (round % 2 == 0) && (vq::count_shared(readers(place), 1), true)");

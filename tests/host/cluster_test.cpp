@@ -1,5 +1,5 @@
-// Clusters on the host: blocks that load from each other's shared memory, in every order of lanes
-// and blocks, and what wrong use is told.
+// Clusters on the host: blocks load from each other's shared memory, in every order of lanes and
+// blocks, and wrong use is reported.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,7 +61,8 @@ TEST(ClusterFault, NoBlockEndsWhileOthersLoadFromIt) {
 }
 
 TEST(ClusterFault, StoresAndLoadsOfPeersAreARaceWithoutABarrierOfTheCluster) {
-  // Before the next stores nobody says that the others have loaded, or only the block's own.
+  // Before the next stores no barrier says that the other blocks have loaded, or only the block's
+  // own does.
   for (const HostOptions& options : all_orders(true)) {
     EXPECT_THAT(fault_of(clusters_with(kBeforeStores, ""), options),
                 AllOf(HasSubstr("race at offset"), HasSubstr("load_peer of 16 bytes"),
@@ -71,7 +72,7 @@ TEST(ClusterFault, StoresAndLoadsOfPeersAreARaceWithoutABarrierOfTheCluster) {
                       HasSubstr("store_shared of 4 bytes"), HasSubstr(" of block ("),
                       HasSubstr("put a sync_cluster between them")));
   }
-  // Leaving orders nothing.
+  // Leaving the cluster orders nothing.
   EXPECT_THAT(fault_of(clusters_with(kBeforeStores, "if (round > 0) vq::leave_cluster();"),
                        {.check_races = true}),
               HasSubstr("put a sync_cluster between them"));
@@ -116,8 +117,8 @@ TEST(ClusterFault, GridsHaveWholeClustersThatEveryGpuTakes) {
               HasSubstr("use clusters of 1 to 8"));
 }
 
-// What waits at a barrier of the cluster when a peer fails is given up, and the next launch is
-// whole.
+// Threads that wait at a cluster barrier when a peer fails are given up, and the next launch is
+// sound.
 TEST(Clusters, AFaultLeavesNothingBehind) {
   const Trial wrong = clusters_with("peer < 4", "peer < 4u + (block == 15)");
   for (int again = 0; again < 2; ++again) {

@@ -1,5 +1,5 @@
-// The collectives of a warp and the atomics on the host: right results in every lane order, races
-// checked too, and what wrong use is told.
+// The collectives of a warp and the atomics on the host: right results in every lane order, also
+// under the race checker, and reports of wrong use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <vq/fragments.h>
@@ -118,7 +118,7 @@ TEST(Atomics, ReadOnlyLoadsOfPartialsAreARace) {
               AllOf(HasSubstr("race at byte"), HasSubstr("then load_global of 4 bytes")));
 }
 
-// last_block() with `place` made `instead`, once.
+// Runs last_block() with its one `place` replaced by `instead`.
 Trial edited_last_block(const std::string& place, const std::string& instead) {
   Trial trial = last_block();
   const std::size_t at = trial.text.find(place);
@@ -127,7 +127,7 @@ Trial edited_last_block(const std::string& place, const std::string& instead) {
   return trial;
 }
 
-// Whichever block runs first: a block that reads before the others store is found by their stores.
+// In every order of blocks, the stores of the others reveal a block that reads too early.
 TEST(Atomics, PartialsOfBlocksThatNoCounterOrdersAreARace) {
   for (const HostOptions& options : all_orders(true)) {
     for (const Trial& trial :
@@ -141,7 +141,7 @@ TEST(Atomics, PartialsOfBlocksThatNoCounterOrdersAreARace) {
   }
 }
 
-// The addition releases what its own thread stored, and what a barrier handed to that.
+// The addition releases the stores of its own thread, and those that a barrier made visible to it.
 TEST(Atomics, AnAdditionWithoutABarrierBeforeItIsARace) {
   const Trial early =
       edited_last_block("sync_block();\n  if (t == 0) store_shared", "if (t == 0) store_shared");
@@ -186,7 +186,7 @@ TEST(Atomics, AddReturnsTheOldValueToEachThread) {
   }
 }
 
-// A kernel with fragments a, b and c at hand, `body` from trial.cu:2 on.
+// A kernel with fragments a, b and c; `body` begins at trial.cu:2.
 Trial wrong(const std::string& body, unsigned threads = 32) {
   Trial trial;
   trial.text =

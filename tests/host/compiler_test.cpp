@@ -1,4 +1,4 @@
-// Compiling and loading: what is made, and what is said when it cannot be.
+// Compiling and loading: the files that are made, and the error if they cannot be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(Compiler, IdentityNamesVersionAndOptionsButNoPath) {
   EXPECT_EQ(make_host_backend({.compiler = "c++"})->compiler({}).name, identity.name);
 }
 
-// So that a cache does not take one for the other.
+// A cache must not take one for the other.
 TEST(Compiler, IdentityTellsWhatIsOptimised) {
   const auto options = [](bool optimize) {
     return make_host_backend({.optimize = optimize})->compiler({}).options;
@@ -70,7 +70,7 @@ TEST(Compiler, MissingCompilerIsNamedWithARemedy) {
   }
 }
 
-// Each ends well and makes nothing, or nothing that is a library.
+// Each exits successfully but makes nothing, or a file that is not a library.
 TEST(Compiler, AProgramThatIsNoCompilerIsNamed) {
   const host::ScratchFolder folder({});
   const std::string liar = (folder.path() / "liar").string();
@@ -88,7 +88,7 @@ TEST(Compiler, AProgramThatIsNoCompilerIsNamed) {
   }
 }
 
-// It does not know -fno-gnu-unique, and needs none: VQGEN_CXX=clang++.
+// It does not know -fno-gnu-unique, and needs no such option: VQGEN_CXX=clang++.
 TEST(Compiler, ClangIsGivenNoOptionThatItDoesNotKnow) {
   const host::ScratchFolder folder({});
   const std::string clang = (folder.path() / "clang++").string();

@@ -1,4 +1,4 @@
-// The conversions of the host machine layer against core/element, which others are checked by.
+// The conversions of the host machine layer against core/element, which other tests check.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -86,7 +86,8 @@ double value_of(DType dtype, std::uint32_t bits) {
   return static_cast<double>(element_to_float(dtype, static_cast<std::uint16_t>(bits)));
 }
 
-// Is `sum` the element nearest to `exact`, of two the even one? By its neighbours, in double.
+// Whether `sum` is the element nearest to `exact` (the even one on ties), judged by its neighbours
+// in double.
 bool nearest(DType dtype, double exact, std::uint16_t sum) {
   const auto value = [dtype](std::uint32_t bits) { return value_of(dtype, bits); };
   if (std::isnan(exact)) return std::isnan(value(sum));
@@ -103,7 +104,7 @@ bool nearest(DType dtype, double exact, std::uint16_t sum) {
 }
 bool nearest_sum(DType dtype, std::uint16_t a, std::uint16_t b, std::uint16_t sum) {
   const double exact = value_of(dtype, a) + value_of(dtype, b);
-  // Sums that round to zero do not exist.
+  // Nonzero sums that round to zero do not exist.
   return nearest(dtype, exact, sum) && ((sum & 0x7fffu) != 0 || std::isnan(exact) || exact == 0);
 }
 
@@ -111,7 +112,7 @@ TEST_P(Conversion, SumsOfPairsAreRoundedOnce) {
   std::mt19937 random(2);
   std::vector<std::uint32_t> in(256 * kPerThread * 8);
   for (std::uint32_t& word : in) word = static_cast<std::uint32_t>(random());
-  // The other pair: random too, but for every second one of about the same size.
+  // The other operand: random, but every second one is about the same size.
   const std::string other = "(x % 2 == 0 ? x * 2654435761u : x ^ 0x80138007u)";
   const auto out = convert("vq::add2<" + element() + ">(x, " + other + ")", in);
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -127,13 +128,13 @@ TEST_P(Conversion, SumsOfPairsAreRoundedOnce) {
   }
 }
 
-// The addend of every second pair: about the product with its sign turned, or that times 2^-11, so
-// that a sum rounded twice would go wrong.
+// The addend of every second pair: about the negated product, or 2^-11 times that, for which a sum
+// rounded twice would be wrong.
 TEST_P(Conversion, FusedPairsAreRoundedOnce) {
   std::mt19937 random(3);
   std::vector<std::uint32_t> in(256 * kPerThread * 8);
   for (std::uint32_t& word : in) {
-    // Magnitudes within 2^-8 .. 2^8, so that products and sums are of elements.
+    // Magnitudes within 2^-8 .. 2^8, so that products and sums have normal elements.
     word = static_cast<std::uint32_t>(random());
     const std::uint32_t exponents = GetParam() == DType::f16 ? 0x1c001c00u : 0x03800380u;
     const std::uint32_t all = GetParam() == DType::f16 ? 0x7c007c00u : 0x7f807f80u;

@@ -1,4 +1,4 @@
-// Right kernels: the same bits in every lane order and with several workers.
+// Right kernels: equal bits in every lane order and with several workers.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -20,7 +20,7 @@ bool any_poison(const std::vector<std::uint32_t>& words) {
 
 const std::string kRow = "vq::u32* row = reinterpret_cast<vq::u32*>(vq::shared_memory());\n";
 
-// A kernel of 64 threads with `body` for its lines from trial.cu:2 on, and 64 words of arena.
+// A kernel of 64 threads and 64 words of arena, whose lines from trial.cu:2 on are `body`.
 Trial trial_of(const std::string& body) {
   Trial trial;
   trial.text = "VQ_KERNEL(trial, 64, Args) { int t = vq::thread_index(); " + kRow + body + "}";

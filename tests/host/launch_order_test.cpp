@@ -1,5 +1,5 @@
-// What a kernel may do before the launch before it has ended: seeded bugs, and the reports that
-// find them.
+// What a kernel may do before the previous launch has ended: seeded bugs, and the reports that find
+// them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(LaunchOrder, CopiesOfConstantsComeBeforeTheWait) {
   }
 }
 
-// What a hint says is no more than a hint.
+// A hint promises nothing.
 TEST(LaunchOrder, HintsComeBeforeTheWaitAndAreNotWhatStandsThere) {
   const auto hinted = [](const std::string& place) {
     return ahead("const vq::i32 hint = vq::load_hint(reinterpret_cast<const vq::i32*>(args.in)" +

@@ -65,7 +65,7 @@ TEST(Memory, LentMemoryIsThereUntilItIsGivenBack) {
   EXPECT_NO_THROW(put(16));  // lent twice
   backend->give_back(own.data(), 40);
   EXPECT_THROW(put(0), Error);
-  backend->give_back(own.data(), 40);  // one too many is none
+  backend->give_back(own.data(), 40);  // one return too many changes nothing
 }
 
 TEST(Memory, TooMuchIsAnError) {
@@ -82,8 +82,8 @@ TEST(Memory, ReleasedMemoryIsNoLongerThere) {
   EXPECT_THROW(backend->upload(pointer, word), Error);
 }
 
-// Plain stores through pointers, which templates must not do, so that the nets below the machine's
-// checks are seen to hold: guard bytes, or AddressSanitizer's death.
+// Plain stores through pointers, which templates must not do, show that the nets below the
+// machine's checks hold: guard bytes, or AddressSanitizer's death.
 Trial plain_store(const std::string& statement) {
   Trial trial;
   trial.text = "VQ_KERNEL(trial, 64, Args) { if (vq::thread_index() == 0) { " + statement + "; } }";

@@ -1,4 +1,4 @@
-// Children of this process: what they get, and how they end.
+// Children of this process: what they inherit, and how they end.
 #include "runtime/backend/host/process.h"
 
 #include <fcntl.h>
@@ -35,8 +35,8 @@ TEST(Process, GetsItsFolderEnvironmentAndStatus) {
   EXPECT_EQ(host::run_process({"no-such-program"}, folder.path(), "log"), std::nullopt);
 }
 
-// However a program is set up, as a server may be: its handlers, mask, ignored signals and files
-// are not the child's.
+// A program such as a server may be set up in any way: its handlers, mask, ignored signals and
+// files do not reach the child.
 TEST(Process, GetsSignalsAndFilesAsAnyProgram) {
   sigset_t blocked, before;
   sigemptyset(&blocked);
@@ -88,7 +88,7 @@ TEST(Process, ThatTidiesUpIsGivenTheTime) {
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "tidied"));
 }
 
-// Programs that ignore SIGCHLD, or whose handler reaps all, take the status away.
+// Programs that ignore SIGCHLD, or whose handler reaps all children, take the status away.
 TEST(Process, WhoseStatusAnotherTookHasEnded) {
   const auto before = ::signal(SIGCHLD, SIG_IGN);
   ChildTalk talk({.command = {"sh", "-c", "echo word"}});

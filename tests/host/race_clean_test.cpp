@@ -1,4 +1,4 @@
-// Right kernels under the race checker: no report, and the same result as without.
+// Right kernels under the race checker: no report, and the same result as without it.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -139,7 +139,7 @@ TEST(RaceFree, BlocksAndLaunchesStartAfresh) {
   trial.out_words = 320;
   expect_clean(trial);
 
-  // What one launch stores the next may load, and store again.
+  // The next launch may load what one launch stores, and store there again.
   const std::unique_ptr<Backend> backend = make_host_backend({.check_races = true});
   const KernelSource source = source_of(
       race_free("vq::store_global(args.out + t, vq::load_global(args.in + 63 - t) + 1);"));

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// `body` stands in the lines from trial.cu:2 on; row is the arena of 128 words.
+// `body` has the lines from trial.cu:2 on; row is the arena of 128 words.
 Trial racy(const std::string& body, unsigned threads = 64) {
   Trial trial;
   trial.text = "VQ_KERNEL(trial, " + std::to_string(threads) +
@@ -26,7 +26,7 @@ Trial racy(const std::string& body, unsigned threads = 64) {
   return trial;
 }
 
-// One side of the report: "store_shared of 4 bytes" and the line it stands in.
+// One side of the report: "store_shared of 4 bytes" and its line.
 struct Side {
   std::string access;
   int line;
@@ -38,7 +38,7 @@ struct Report {
   int earlier_thread, later_thread;
 };
 
-// The number behind the first `words` from `at` on.
+// The number after the first `words` from `at` on.
 int number_after(const std::string& text, const std::string& words, std::size_t at) {
   const std::size_t found = text.find(words, at);
   EXPECT_NE(found, std::string::npos) << words << " in " << text;
@@ -60,8 +60,8 @@ Report parse(const std::string& text) {
           number_after(text, ", thread ", 0)};
 }
 
-// In every order the race is between `a` and `b`, whichever came first, and `threads` holds for
-// their threads, in that order.
+// Expects in every order a race between `a` and `b`, whichever came first, whose threads satisfy
+// `threads`, in that order.
 void expect_race(const Trial& trial, const Side& a, const Side& b,
                  const std::function<bool(int, int)>& threads, const std::string& words = "") {
   for (const HostOptions& options : all_orders(true)) {
@@ -97,7 +97,7 @@ TEST(Race, NoBarrierAfterStaging) {
 }
 
 TEST(Race, HarmlessOrderIsNoExcuse) {
-  // Forward, every load follows its store: the result is right, and a race all the same.
+  // Forward, every load follows its store: the result is right, yet there is a race.
   const Trial trial = racy(R"(vq::store_shared(row + t, 7u);
     if (t >= 32) vq::store_global(args.out + t, vq::load_shared(row + t - 32));
   )");
@@ -165,7 +165,7 @@ TEST(Race, CopyWaitWithoutABarrier) {
     vq::store_global(args.out + t, vq::load_shared(row + (t + 32) % 64));
   )");
   expect_race(trial, {kCopy4, 2}, {kLoad4, 5}, across);
-  // A barrier before the wait is none after it.
+  // A barrier before the wait orders nothing after it.
   expect_race(racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::sync_block();
@@ -176,7 +176,8 @@ TEST(Race, CopyWaitWithoutABarrier) {
 }
 
 TEST(Race, CopyThatLandedAfterTheBarrier) {
-  // The shuffle has every lane wait before any loads: nothing is in flight, and nothing ordered.
+  // The shuffle makes every lane wait before any loads: nothing is in flight, but nothing is
+  // ordered.
   const Trial trial = racy(R"(vq::copy_async(row + t, args.in + t);
     vq::copy_async_commit();
     vq::sync_block();
@@ -252,7 +253,7 @@ TEST(Race, VectorOverlapsAWord) {
 }
 
 TEST(Race, BarrierAtTheWrongPlaceOfALoop) {
-  // The barriers of the turns before and after order nothing within a turn.
+  // The barriers of the rounds before and after order nothing within a round.
   const Trial trial = racy(R"(for (int turn = 0; turn < 4; ++turn) {
       vq::u32* buffer = row + turn % 2 * 64;
       if (turn == 2) vq::store_shared(buffer + t, 1u);
@@ -295,7 +296,8 @@ TEST(Race, ReadByTheWriterHidesNoOther) {
 }
 
 TEST(Race, LaterReaderOfTheWritersWarpHidesNoOther) {
-  // Three readers of one word; the writer's own warp has seen a barrier since, thread 70 has not.
+  // Three threads read one word; the writer's own warp has passed a barrier since, thread 70 has
+  // not.
   const Trial trial = racy(R"(
     if (t == 3 || t == 4 || t == 70) vq::store_global(args.out + t, vq::load_shared(row));
     vq::sync_warp();
@@ -318,7 +320,7 @@ TEST(Race, TwoThreadsStoreOneGlobalWord) {
       "at byte 20 of an allocation of 256 bytes");
 }
 
-// Neighbours are none's business, one byte is a place of its own.
+// Accesses to neighbouring bytes do not conflict: each byte is a place of its own.
 TEST(Race, TwoThreadsStoreOneGlobalByte) {
   const std::string bytes = "vq::u8* const bytes = reinterpret_cast<vq::u8*>(args.out);\n";
   const Trial apart = racy(bytes + "vq::store_global(bytes + t, vq::u8{1});");
@@ -349,7 +351,7 @@ TEST(Race, LoadGlobalOfWhatTheLaunchStores) {
   )"),
       {kStoreGlobal, 2}, {load, 4}, [](int a, int b) { return a == 8 && b == 8; },
       "load in another launch");
-  // The load first, and by another thread.
+  // The load comes first, by another thread.
   expect_race(racy(R"(if (t == 8) vq::store_shared(row, vq::load_global(args.out + 40));
     vq::store_global(args.out + t, 1u);
   )"),

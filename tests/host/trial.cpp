@@ -13,7 +13,7 @@
 namespace vqgen::host_test {
 namespace {
 
-// Appends the header and, at the place of its own includes, those it includes, each once.
+// Appends the header, with the headers that it includes in place of its include lines, each once.
 void inline_header(const std::string& name, std::set<std::string>& seen, std::string& out) {
   if (!seen.insert(name).second) return;
   const std::filesystem::path templates = std::filesystem::path(VQGEN_SOURCE_DIR) / "templates";

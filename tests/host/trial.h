@@ -24,10 +24,10 @@ struct Trial {
 
 KernelSource source_of(const Trial& trial);
 
-// What the kernel leaves in `out`. Throws what the backend throws. A text is compiled once.
+// The kernel's `out`. Throws what the backend throws. A text is compiled once.
 std::vector<std::uint32_t> run(const Trial& trial, const HostOptions& options = {});
 
-// The message of the Error(device) that run() throws; "" and a test failure where it throws none.
+// The message of the Error(device) that run() throws; "" and a test failure if it throws none.
 std::string fault_of(const Trial& trial, const HostOptions& options = {});
 
 // Forward, reverse and a few random orders, and two workers.

@@ -1,5 +1,5 @@
-// Products of warp groups on the host: the layout and its descriptor, right sums in every lane
-// order, and what wrong use is told, that of shared memory still being read among it.
+// Warpgroup products on the host: the layout and its descriptor, right sums in every lane order,
+// and reports of wrong use, such as writing shared memory that is still being read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <vq/layout/core_matrices.h>
@@ -15,8 +15,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// By hand from the tables of the PTX ISA: fields of 16 bytes; row n of octet k stands at
-// SBO (n / 8) + LBO k + 16 (n % 8).
+// Values from the tables of the PTX ISA: fields of 16 bytes; row n of octet k is at SBO (n / 8) +
+// LBO k + 16 (n % 8).
 static_assert(vq::core_descriptor(0x2340, 1024, 128) == 0x0000'0008'0040'0234u);
 static_assert(vq::core_descriptor(0x3fff0, 0x3fff0, 0x3fff0) == 0x0000'3fff'3fff'3fffu);
 static_assert(vq::core_row(vq::core_descriptor(256, 1024, 128), 19, 3) ==
@@ -80,7 +80,7 @@ TEST(WarpgroupFault, ReadsBeforeTheBarrierAreARace) {
   }
 }
 
-// Products read until they are waited for: a barrier alone does not end that.
+// Products read until they are waited for; a barrier alone does not end that.
 TEST(WarpgroupFault, StoresToWhatIsStillReadAreARace) {
   const std::string store =
       "sync_block(); store_shared(reinterpret_cast<u32*>(at) + thread_index() % 64 * 4, 0u);";

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What tests of launchers share: a folder that goes away, a stub for vqgen, and checks that count.
+# Shared by tests of launchers: a temporary folder, a stub for vqgen, and checks that count.
 
 work="$(mktemp -d)"
 failures=0
-# What is to be ended before the folder goes; a test that starts more replaces it.
+# Ends processes before the folder is removed; a test that starts some replaces it.
 cleanup() { :; }
 trap 'cleanup; rm -rf "$work"' EXIT
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Scripts say what they do before they do anything, and take a checkout that was moved.
+# Scripts say what they do before they do anything, and run from a checkout that was moved.
 #
 #   tests/launchers/help_test.sh SOURCE
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 readonly SOURCE="$1"
 
-# Programs that a script starts leave a word, and no script gets further.
+# Programs that a script starts leave a word here, and no script may get further.
 mkdir -p "$work/bin"
 for program in cmake ctest apt-get sudo ninja; do
   printf '#!/bin/sh\necho %s "$@" >>%s\nexit 1\n' "$program" "$work/started" >"$work/bin/$program"

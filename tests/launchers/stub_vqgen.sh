@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Stands for vqgen where only its launchers are tested. Each call leaves a file in RECORDS: the
-# arguments a line each, then what the launcher said. tune writes its shard's table, unless FAILS
-# names a file that holds the shard; merge writes one of all tables, which must be there.
+# Stands in for vqgen in tests of its launchers. Each call leaves a file in RECORDS: one argument
+# per line, then what the launcher said. tune writes its shard's table, unless FAILS names a file
+# that holds the shard; merge combines all tables, which must exist.
 set -euo pipefail
 {
   printf '%s\n' "$@"

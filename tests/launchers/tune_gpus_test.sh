@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/tune_gpus.sh with a stub for vqgen: who gets which GPU and shard, and what a failure does.
+# scripts/tune_gpus.sh with a stub for vqgen: which GPU gets which shard, and what a failure does.
 #
 #   tune_gpus_test.sh SOURCE_DIR
 set -euo pipefail
@@ -18,7 +18,7 @@ done
 expect "options as they were" "$(head -n 11 "$(grep -lx 1/3 "$RECORDS"/*)" | tr '\n' '|')" \
   "tune|my sweep.json|--shard|1/3|--out|$work/out dir/shard-1-of-3.jsonl|--budget|1 s|--search|local|gpu GPU-ab|"
 
-# One that fails: the others end, nothing is merged, and the status is its own.
+# One worker fails: the others end, nothing is merged, and the script returns its status.
 fresh_records
 echo 1/3 >"$FAILS"
 code=0
@@ -28,12 +28,12 @@ expect "no merged table" "$([ -e "$work/second/tuned.jsonl" ] && echo there || e
 expect "three workers, no merge" "$(records | wc -l)" 3
 grep -q "shard 1 of 3 on GPU GPU-ab failed" "$work/log" || fail "no word of the shard: $(cat "$work/log")"
 grep -q "told to fail" "$work/log" || fail "no word of the reason: $(cat "$work/log")"
-# The same command again, once the fault is gone.
+# Without the fault, the command succeeds in the same folder.
 rm "$FAILS"
 "$SCRIPT" sweep "$work/second" >/dev/null
 expect "a table after all" "$(wc -l <"$work/second/tuned.jsonl")" 3
 
-# Without a GPU, and without arguments.
+# Without a GPU, and without arguments, the script fails.
 if ! command -v nvidia-smi >/dev/null; then
   code=0
   CUDA_VISIBLE_DEVICES="" "$SCRIPT" sweep "$work/third" >"$work/log" 2>&1 || code=$?
@@ -44,7 +44,7 @@ code=0
 expect "usage" "$code" 2
 grep -q "tune_gpus.sh SWEEP FOLDER" "$work/log" || fail "no usage: $(cat "$work/log")"
 
-# A worker does not outlive the one who started it.
+# A worker does not outlive the script that started it.
 mkdir "$work/slow"
 printf '#!/usr/bin/env bash\necho $$ >>"%s/pids"\nexec sleep 600\n' "$work/slow" >"$work/slow/vqgen"
 chmod +x "$work/slow/vqgen"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# scripts/tune_slurm.sh on a Slurm of this one machine, which has munged, slurmctld and slurmd in a
-# folder of its own, with a stub for vqgen in place of GPUs: all shards run once and are merged, a
-# shard that fails keeps the merge from running, and the same command again makes it whole.
+# scripts/tune_slurm.sh on a one-machine Slurm (munged, slurmctld and slurmd in a folder of the
+# test) with a stub for vqgen instead of GPUs. All shards run once and are merged; a failing shard
+# prevents the merge, and repeating the command completes it.
 #
-#   tune_slurm_test.sh SOURCE_DIR        77 where Debian's slurm-wlm is not installed
+#   tune_slurm_test.sh SOURCE_DIR        exits with 77 if Debian's slurm-wlm is not installed
 set -euo pipefail
 export PATH="$PATH:/usr/sbin"
 for tool in munged slurmctld slurmd sbatch squeue; do
@@ -68,7 +68,7 @@ GresTypes=gpu
 NodeName=$name NodeAddr=127.0.0.1 CPUs=4 Gres=gpu:2 State=UNKNOWN
 PartitionName=test Nodes=$name Default=YES State=UP
 CONF
-  # Devices that every machine has, which Slurm then hands out as it does GPUs.
+  # Devices that every machine has, which Slurm then assigns like GPUs.
   printf 'Name=gpu File=%s Flags=nvidia_gpu_env\n' /dev/null /dev/zero >"$work/gres.conf"
   for ((i = 0; i < 50; ++i)); do
     [ -S "$work/munge.socket" ] && break
@@ -87,7 +87,7 @@ CONF
   exit 1
 }
 
-# Until no job is left; jobs take milliseconds.
+# Waits until no job is left; jobs take milliseconds.
 wait_for_jobs() {
   for ((i = 0; i < 300; ++i)); do
     [ -z "$(squeue --noheader 2>/dev/null)" ] && return 0
@@ -110,7 +110,7 @@ third="$(grep -lx 3/5 "$RECORDS"/*)"
 expect "arguments as they were" "$(head -n 8 "$third" | tr '\n' '|')" \
   "tune|my sweep.json|--shard|3/5|--out|$work/out dir/shard-3-of-5.jsonl|--budget|1 s|"
 expect "a GPU each" "$(grep -h "^gpu [01]" "$RECORDS"/* | sort -u | tr '\n' '|')" "gpu 0|gpu 1|"
-# What runtime/tuning/sweep/sweep.h takes from Slurm: a batch script is no step.
+# The variables that runtime/tuning/sweep/sweep.h takes from Slurm: a batch script is not a step.
 expect "Slurm's own words" "$(tail -n 1 "$third")" "task 3 of 5 step none"
 
 # Shard 2 fails: no merge, now or later.
@@ -126,7 +126,7 @@ rm "$FAILS"
 wait_for_jobs
 expect "a table after all" "$(wc -l <"$work/second/tuned.jsonl")" 3
 
-# Steps of srun know their number and how many they are.
+# Steps of srun know their number and their count.
 # shellcheck disable=SC2016
 expect "a step's words" "$(srun --ntasks=3 bash -c 'echo $SLURM_PROCID of $SLURM_STEP_NUM_TASKS' | sort | tr '\n' '|')" \
   "0 of 3|1 of 3|2 of 3|"

@@ -1,5 +1,5 @@
 // Launches allocate nothing and take no lock: every operator new, mutex and shared mutex of this
-// program is counted. The counters are proven to count by launches that do either.
+// program is counted. Launches that do either prove that the counters count.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -12,7 +12,7 @@ namespace {
 std::atomic<long> allocations{0};
 std::atomic<long> locks{0};
 
-// The function of this name that stands behind this program's own.
+// The function of this name that this program's own one overrides.
 template <class Argument>
 auto behind(const char* name) {
   return reinterpret_cast<int (*)(Argument*)>(dlsym(RTLD_NEXT, name));
@@ -51,7 +51,7 @@ namespace {
 
 alignas(256) char memory[256];
 
-// What `act` allocates in a second turn.
+// What `act` allocates on its second call.
 template <class Act>
 long allocated_by(const Act& act) {
   act();
@@ -95,7 +95,7 @@ class Allocations : public testing::Test {
     a.tokens = tokens;
     a.query = a.out = memory;
     a.lse = reinterpret_cast<float*>(memory);
-    // 1000 rows of each head lie apart; no fake kernel reads them.
+    // 1000 rows of each head apart; no fake kernel reads them.
     a.keys.batch_stride = a.values.batch_stride = 1 << 20;
     a.keys.head_stride = a.values.head_stride = 1 << 16;
     a.keys.codes = a.keys.codebooks = a.values.codes = a.values.codebooks = memory;
@@ -200,7 +200,7 @@ TEST_F(Allocations, ALaunchTakesNoLockAndOneThatDidIsSeen) {
   EXPECT_GT(locked_by([&] { launch_all(); }), 0);
 }
 
-// The record of a config that was seen is found without any; the handle of the C function is one.
+// A known config's record is found without allocating; the C function allocates its handle.
 TEST_F(Allocations, ALookupMakesNoneAndAHandleOne) {
   const std::string text = gemv_json().dump();
   const std::string source = "config";

@@ -1,5 +1,5 @@
-// vqgen_append_launch(): what must not be launched is refused with a status of its own, what is
-// passed on arrives where it belongs, and an op has one kernel whatever the cache's size.
+// vqgen_append_launch(): launches that must not happen are refused, each with its status; arguments
+// arrive where they belong; and an op has one kernel whatever the cache's size.
 #include <vq/args/kv_append.h>
 
 #include "runtime/library/record.h"
@@ -73,7 +73,7 @@ TEST_F(AppendArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto& n) { n.raw_keys = storage + 1; }, "'raw_keys'"), VQGEN_ALIGNMENT);
 }
 
-// Heads or sequences that would all be written to the first one's rows.
+// All heads or sequences would be written to the first one's rows.
 TEST_F(AppendArgs, WhatIsOutOfRangeOrWouldBeWrittenTwice) {
   for (const std::int64_t tokens : {std::int64_t{-1}, std::int64_t{1001}}) {
     EXPECT_EQ(launched([&](auto& n) { n.tokens = tokens; }, "tokens"), VQGEN_RANGE);
@@ -85,7 +85,7 @@ TEST_F(AppendArgs, WhatIsOutOfRangeOrWouldBeWrittenTwice) {
   EXPECT_EQ(launched([](auto& n) { n.struct_bytes -= 8; }, "struct_bytes"), VQGEN_BAD_INPUT);
 }
 
-// Rows of one that are rows of another, in any order of the two strides.
+// Rows of one sequence or head that overlap another's, in any order of the two strides.
 TEST_F(AppendArgs, SequencesAndHeadsThatOverlap) {
   const std::int64_t heads = 1 << 18, most = INT64_MAX / 8 * 8;
   const auto keys = [&](std::int64_t batch, std::int64_t head) {
@@ -113,7 +113,7 @@ TEST_F(AppendArgs, SequencesAndHeadsThatOverlap) {
             VQGEN_BAD_INPUT);
 }
 
-// With room for no token nothing is written.
+// Without room for a token nothing is written.
 TEST_F(AppendArgs, NoRoomIsNoLaunch) {
   n_.tokens = 0;
   const int before = fake_.backend->enqueued;
@@ -182,7 +182,7 @@ TEST_F(AppendArgs, OneKernelServesAllCapacities) {
   vqgen_text_free(text);
 }
 
-// Under a policy of falling back the plain plan of the op is its own.
+// The fallback policy serves each op by the plain plan of that op.
 TEST(AppendFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(append_json());

@@ -58,7 +58,7 @@ TEST(Buckets, TokensHaveAKernelAPlanAndAllAreFeasible) {
       EXPECT_NE(buckets[i - 1].plan, buckets[i].plan);
     }
   }
-  // A plan that is fixed is one plan.
+  // A fixed plan is one plan for all sizes.
   Config fixed = attention(100'000);
   fixed.plan = to_json(buckets.back().plan);
   EXPECT_EQ(sizes(plan_buckets(fixed, gpu, 8)), Sizes{100'000});

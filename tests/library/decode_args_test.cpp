@@ -1,5 +1,5 @@
-// vqgen_kv_dequantize_launch(): what must not be launched is refused with a status of its own, what
-// is passed on arrives where it belongs, and tokens pick the kernel.
+// vqgen_kv_dequantize_launch(): launches that must not happen are refused, each with its status;
+// arguments arrive where they belong; and tokens pick the kernel.
 #include <vq/args/kv_dequantize.h>
 
 #include "runtime/library/record.h"
@@ -75,7 +75,7 @@ TEST_F(DequantizeArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto& n) { n.keys.codes = decoded + 2; }, "'keys'"), VQGEN_ALIGNMENT);
 }
 
-// Of no token nothing is written.
+// With no tokens nothing is written.
 TEST_F(DequantizeArgs, NoTokensAreNoLaunch) {
   n_.tokens = 0;
   n_.out_keys = n_.out_values = nullptr;
@@ -140,7 +140,7 @@ TEST_F(DequantizeArgs, ArriveWhereTheyBelong) {
   EXPECT_EQ(args.tokens, 999);
 }
 
-// Its grid grows with the tokens, so that each size has a kernel, also where plans are equal.
+// The grid grows with the tokens, so each size has a kernel, also if plans are equal.
 TEST_F(DequantizeArgs, SizesHaveKernelsOfTheirOwn) {
   EXPECT_EQ(vqgen_op_bucket(op_, 1), 1024);
   EXPECT_EQ(vqgen_op_bucket(op_, 1024), 1024);
@@ -150,7 +150,7 @@ TEST_F(DequantizeArgs, SizesHaveKernelsOfTheirOwn) {
   EXPECT_EQ(vqgen_op_workspace_bytes(op_), 0u);
 }
 
-// Under a policy of falling back the plain plan of the op is its own.
+// The fallback policy serves each op by the plain plan of that op.
 TEST(DecodeFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(dequantize_json());

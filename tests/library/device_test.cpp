@@ -1,5 +1,5 @@
-// On a GPU: prepared ops on streams of the caller's, and under stream capture, where a launch is
-// all that happens and a new op is refused.
+// On a GPU: prepared ops on the caller's streams, and under stream capture, in which a launch does
+// nothing else and a new op is refused.
 #include "tests/library/on_device.h"
 
 namespace vqgen::library::test {
@@ -109,7 +109,7 @@ TEST_F(OnDevice, ALaunchIsCapturedAndReplayed) {
   vqgen_op_release(op);
 }
 
-// Two launches a replay, all with one workspace whose counters were zeroed once.
+// Two launches per replay, all with one workspace whose counters were zeroed once.
 TEST_F(OnDevice, LaunchesWhoseLastBlockMergesAreReplayed) {
   const Json config = edited(
       small_gemv(), {{"/shape/m", "1"}, {"/plan", R"({"splits": 2, "combine": "last_block"})"}});
@@ -133,7 +133,7 @@ TEST_F(OnDevice, LaunchesWhoseLastBlockMergesAreReplayed) {
   vqgen_op_release(op);
 }
 
-// A square product whose every launch multiplies what the last one stored, with no wait between.
+// A square GEMV whose every launch multiplies what the previous one stored, with no wait between.
 class ChainTrial {
  public:
   ChainTrial(vqgen_runtime* runtime, vqgen_op* op)
@@ -143,7 +143,7 @@ class ChainTrial {
     const auto sign = [&] {
       return ((state = state * 1664525u + 1013904223u) >> 31) == 0 ? 1 : -1;
     };
-    // Of two stages of +-1/64 and 2048 columns: sums keep the size of what they are of.
+    // With two stages of +-1/64 and 2048 columns, sums keep the size of the elements of x.
     for (std::uint16_t& each : data_.weights.codebooks) {
       each = element_from_float(DType::f16, static_cast<float>(sign()) / 64.0f);
     }
@@ -222,7 +222,7 @@ TEST_F(OnDevice, EachLaunchSeesWhatTheLastStored) {
   vqgen_op_release(op);
 }
 
-// What loads, allocates and frees does not break the capture of another thread, whatever its mode.
+// Loading, allocating and freeing do not break another thread's capture, whatever its mode.
 TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
   vqgen_op* op = prepared(runtime_, small_gemv());
   LinearTrial trial(runtime_, *as_linear(read_config(small_gemv(), "test").problem), 3);
@@ -253,7 +253,7 @@ TEST_F(OnDevice, AnotherThreadPreparesWhileOneCaptures) {
   vqgen_op_release(op);
 }
 
-// Kernels are loaded into the context that is current, and run on its default stream.
+// Kernels are loaded into the current context, and run on its default stream.
 TEST_F(OnDevice, TheCurrentContextIsTaken) {
   vqgen_options options;
   vqgen_options_init(&options);

@@ -1,5 +1,5 @@
-// A backend that compiles and launches nothing but counts it, so that what the library itself does
-// is tested alone: in threads, under a thread sanitizer, and without a compiler.
+// A backend that only counts compilations and launches, so that the library itself is tested alone:
+// in threads, under a thread sanitizer, and without a compiler.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// A program's handlers, ignored signals and mask are its own, before, while and after
-// vqgen_prepare() compiles for CUDA.
+// vqgen_prepare() leaves a program's handlers, ignored signals and mask alone, before, during and
+// after it compiles for CUDA.
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -15,7 +15,7 @@ struct NoKernel final : LoadedKernel {
   void enqueue(std::size_t, std::span<const std::byte>, void*) const override {}
 };
 
-// Compiles as the CUDA backend does, and has no device to load for.
+// Compiles as the CUDA backend does, but has no device to load for.
 class CompilingBackend final : public NoDevice {
  public:
   std::string_view name() const override { return "cuda"; }
@@ -40,7 +40,7 @@ extern "C" void reap_all(int) {
   errno = kept;
 }
 
-// What this process does with each signal.
+// The disposition of each signal in this process.
 std::vector<struct sigaction> dispositions() {
   std::vector<struct sigaction> all(NSIG);
   for (int number = 1; number < NSIG; ++number) {
@@ -90,7 +90,7 @@ class Handlers : public ::testing::Test {
     }
     if (!found_.empty()) ::pthread_sigmask(SIG_SETMASK, &mask_found_, nullptr);
   }
-  // Of one op that is compiled; `meanwhile` runs over and over on another thread.
+  // Prepares one op that is compiled, while another thread runs `meanwhile` over and over.
   template <class Meanwhile>
   void prepare(Meanwhile&& meanwhile) {
     vqgen_runtime runtime{
@@ -128,7 +128,7 @@ TEST_F(Handlers, AreKeptThroughACompilationAndWhileItLasts) {
   }
 }
 
-// A server that is asked to end compiles to the end and sees each request itself.
+// A server that is asked to end compiles to the end and handles each request itself.
 TEST_F(Handlers, SignalsThatArriveMeanwhileAreTheProgramsOwn) {
   int sent = 0;
   prepare([&] {
@@ -141,7 +141,7 @@ TEST_F(Handlers, SignalsThatArriveMeanwhileAreTheProgramsOwn) {
   EXPECT_EQ(caught, sent);
 }
 
-// A program that takes the statuses of all children, the compiler's too.
+// A program that collects the statuses of all children, the compiler's too.
 TEST_F(Handlers, AProgramThatReapsAllChildrenCompilesAllTheSame) {
   struct sigaction action {};
   action.sa_handler = reap_all;

@@ -1,5 +1,5 @@
 // What the host backend finds in lengths, windows, sinks, positions and block tables, which it
-// reads before a kernel goes by them.
+// reads before a kernel uses them.
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -24,7 +24,7 @@ class Integers {
 
 constexpr std::int32_t kNobody = std::numeric_limits<std::int32_t>::max();
 
-// What a launch that must be refused says; nothing where it is not.
+// The message of a launch that must be refused; empty if it is not refused.
 template <class Trial>
 std::string refusal_of(const OwnedOp& op, Trial& trial) {
   const vqgen_status status = trial.launch(op.op);
@@ -34,7 +34,7 @@ std::string refusal_of(const OwnedOp& op, Trial& trial) {
   return vqgen_last_error();
 }
 
-// Lengths or positions and a table of 5 columns in place of a trial's, in pages of 16 tokens.
+// Replaces a trial's lengths or positions and its table of 5 columns, in pages of 16 tokens.
 template <class Trial, class Counts>
 std::string said_of(const OwnedOp& op, Trial& trial, Counts counts,
                     const std::vector<std::int32_t>& values,
@@ -78,7 +78,7 @@ TEST(HostIntegers, EntriesThatAreNoPagesAreNamedWhereASequenceHasTokens) {
   expect_both({80, 81}, std::vector<std::int32_t>(10, 0), {"lengths[1] is 81", "80"});
 }
 
-// Of longer sequences the first tokens are decoded, and no other page is asked for.
+// For longer sequences only the first tokens are dequantized, and only their pages are checked.
 TEST(HostIntegers, DecodeAsksForThePagesOfItsTokens) {
   const Json config =
       in_pages(edited(dequantize_json(), {{"/shape/head_dim", "64"}, {"/shape/tokens", "80"}}), 16);
@@ -101,7 +101,7 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
                         const std::vector<std::int32_t>& table) {
     return said_of(op, trial, &vqgen_append_args::positions, positions, table);
   };
-  // A shared prefix, and pages of their own where both append.
+  // A shared prefix, with separate pages where both sequences append.
   EXPECT_EQ(said({30, 16}, {0, 1, 2, -1, -1, 0, 3, -1, -1, -1}), "");
   expect_words(said({30, 16}, {0, 1, 2, -1, -1, 0, 1, -1, -1, -1}),
                {"page 1", "sequences 0 and 1", "block_table[1][1]"});
@@ -109,13 +109,13 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
                    said({30, 29}, {0, 1, 2, -1, -1, 0, 3, 2, -1, -1}),
                {"page 2", "block_table[1][2]"});
   expect_words(said({30, -1}, {0, 1, -1, -1, -1, 0, 1, -1, -1, -1}), {"block_table[0][2] is -1"});
-  // Sequences that rest, and those whose room is full: no page of theirs is asked for.
+  // Inactive sequences, and sequences without room: none of their pages is checked.
   EXPECT_EQ(said({-1, -5}, std::vector<std::int32_t>(10, kNobody)), "");
   EXPECT_EQ(said({75, 79}, std::vector<std::int32_t>(10, kNobody)), "");
   EXPECT_EQ(said({75, 80}, std::vector<std::int32_t>(10, 0)), "");
   EXPECT_EQ(said({74, 76}, {0, 0, 0, 0, 1, 0, 0, 0, 0, 0}), "");
   expect_words(said({73, -1}, {0, 0, 0, 0, kNobody, 0, 0, 0, 0, 0}), {"block_table[0][4]"});
-  // Of one sequence: two of its pages written, and one that holds tokens of before.
+  // In one sequence, two written pages are one, or a written page holds its earlier tokens.
   expect_words(said({30, -1}, {0, 2, 2, -1, -1, 0, 0, 0, 0, 0}),
                {"page 2", "block_table[0][2]", "is block_table[0][1] too", "16 tokens"});
   expect_words(said({-1, 32}, {0, 0, 0, 0, 0, 3, 1, 3, -1, -1}),
@@ -126,7 +126,7 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwn) {
   EXPECT_EQ(said({30, 30}, std::vector<std::int32_t>(10, kNobody)), "");
 }
 
-// Batches that a call fills begin before its tokens, and tokens of one that it does not ask for no
+// Flush blocks that a call fills begin before its new tokens; blocks that it does not fill need no
 // page.
 TEST(HostIntegers, AppendsHavePagesOfTheirOwnForTheBatchesThatTheyFill) {
   const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
@@ -148,7 +148,7 @@ TEST(HostIntegers, AppendsHavePagesOfTheirOwnForTheBatchesThatTheyFill) {
                {"page 1", "sequences 0 and 1", "block_table[1][1]"});
 }
 
-// Of 2 sequences, 3 query tokens at most and 20 tokens; with pages and without.
+// 2 sequences, up to 3 query tokens and 20 tokens; with pages and without.
 class HostCounts : public testing::TestWithParam<int> {
  protected:
   HostCounts()
@@ -201,7 +201,7 @@ TEST_P(HostCounts, LengthsHaveRoomForTheQueryTokensThatComeWithThem) {
   expect_words(said(true, {.lengths = {18, 5}}), {"lengths[0] is 18, 21 with", "`tokens` is 20"});
   expect_words(said(true, {.lengths = {17, 20}}), {"lengths[1] is 20, 21 with"});
   EXPECT_EQ(said(true, {.lengths = {17, 20}, .query_start = {0, 3, 3}}), "");
-  // Of more rows than query_tokens the first count.
+  // If a sequence has more rows than query_tokens, the first rows count.
   EXPECT_EQ(said(true, {.lengths = {17, 0}, .query_start = {0, 6, 6}}), "");
   expect_words(said(false, {.lengths = {21, 5}}), {"lengths[0] is 21, and `tokens` is 20"});
   expect_words(said(false, {.lengths = {20, -1}}), {"lengths[1] is -1", "rests has 0"});
@@ -215,7 +215,7 @@ TEST_P(HostCounts, WindowsAndSinksReachNoSlotOfAnotherToken) {
   expect_words(said(true, {.lengths = {17, 5}, .recent_counts = {8, 9}}),
                {"recent_counts[1] is 9", "serves a sequence with at most 8"});
   expect_words(said(false, {.sinks = {3, 0}}), {"sinks[0] is 3, and the config has 2"});
-  // One that rests asks for nothing.
+  // An inactive sequence needs nothing.
   EXPECT_EQ(said(false, {{20, 0}, {6, 99}, {2, 99}, {0, 3, 3}}), "");
 }
 
@@ -256,7 +256,7 @@ TEST_P(HostCounts, ArraysThatAreNotThereOrTooShortAreNamed) {
   expect_words(said(false, {.query_start = {0, 3}}), {"query_start[0] to [2] are"});
 }
 
-// Each integer array of each op, at an address that is nobody's.
+// Each integer array of each op, at an address outside all memory.
 TEST(HostIntegers, PointersToNowhereAreNamed) {
   const auto* const nowhere = reinterpret_cast<const std::int32_t*>(std::uintptr_t{64});
   const auto refused = [](const OwnedOp& op, auto& trial, const char* words) {
@@ -272,7 +272,7 @@ TEST(HostIntegers, PointersToNowhereAreNamed) {
   heads.args() = sound;
   heads.args().pages.block_table = nowhere;
   refused(attention, heads, "block_table[");
-  // A row of the table that begins far behind it.
+  // A row of the table begins far behind its end.
   heads.args() = sound;
   heads.args().pages.columns = 1 << 30;
   expect_words(refusal_of(attention, heads), {"block_table[1073741824] to"});

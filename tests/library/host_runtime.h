@@ -1,4 +1,4 @@
-// The host backend's runtime of the tests of launches, and ops that it prepared.
+// The host backend's runtime for the tests of launches, and ops that it prepared.
 #pragma once
 
 #include <memory>

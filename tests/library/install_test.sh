@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs libvqgen to a fresh prefix, moves that, and builds and runs both examples with CMake and
-# with pkg-config from there, on the host backend. Then the library's symbols: the C functions alone.
+# Installs libvqgen to a fresh prefix, moves the prefix, and builds and runs both examples from
+# there with CMake and pkg-config on the host backend. Then checks that the library exports only the
+# C functions.
+#
 #   install_test.sh BUILD_DIR SOURCE_DIR SHARED(ON|OFF)
 set -euo pipefail
 build="$1" source="$2" shared="$3"

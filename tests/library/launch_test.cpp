@@ -1,5 +1,5 @@
-// Results of prepared ops on the host backend, judged by the double-precision reference, at each of
-// their sizes; and what an op says of itself.
+// Results of prepared ops on the host backend, judged by the double-precision reference at each of
+// their sizes, and an op's description.
 #include "tests/library/host_runtime.h"
 #include "tests/library/trials.h"
 
@@ -28,7 +28,7 @@ TEST(Launch, AttentionIsRightAtAllTokenCounts) {
   for (const std::int64_t tokens : {1, 977, 1024, 1025, 1500}) expect_right(prepared, op, tokens);
 }
 
-// Bytes of partial scores, then those of the splits: the other layout of a workspace.
+// This workspace has partial scores before the splits' sums: the other layout.
 TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
   const Json config = edited(
       attention_json(),
@@ -40,8 +40,8 @@ TEST(Launch, AttentionByChannelsHasItsScoresInTheWorkspace) {
   for (const std::int64_t tokens : {1, 211, 300}) expect_right(prepared, op, tokens);
 }
 
-// Some of a sequence's and none, in the cache and fresh, in both dataflows that wait for each
-// other.
+// Some sequences have several query tokens and some none, in the cache and fresh, in both dataflows
+// whose blocks wait for each other.
 TEST(Launch, SeveralQueryTokensAreRight) {
   for (const char* plan : {R"({"dataflow": "channels", "splits": 2})",
                            R"({"dataflow": "mma", "splits": 3, "combine": "last_block"})"}) {
@@ -57,7 +57,8 @@ TEST(Launch, SeveralQueryTokensAreRight) {
   }
 }
 
-// By the last block, again and again with one workspace: each launch leaves its counters at 0.
+// Launches with the last block's merge, repeatedly with one workspace: each leaves its counters at
+// 0.
 TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {
   const Json last = R"({"splits": 2, "combine": "last_block"})"_json;
   const Json of_attention =
@@ -93,7 +94,7 @@ TEST(Launch, GemvIsRightAtAllRowCounts) {
   for (const int rows : {1, 2, 3, 4, 5}) expect_right(prepared, op, rows);
 }
 
-// With fewer rows than prepared for; one kernel serves all.
+// With fewer rows than prepared for: one kernel serves all.
 TEST(Launch, ProductsOfExpertsAreRight) {
   const Json config = edited(small_gemv(), {{"/shape/experts", "5"}, {"/shape/total_rows", "12"}});
   const OwnedOp prepared(config);
@@ -102,7 +103,7 @@ TEST(Launch, ProductsOfExpertsAreRight) {
   EXPECT_EQ(vqgen_op_bucket(prepared.op, 13), 0);
   const Linear op = *as_linear(read_config(config, "test").problem);
   for (const int rows : {1, 5, 11, 12}) expect_right(prepared, op, rows);
-  // An empty batch, whose x and y need not be there.
+  // An empty batch needs no x and y.
   LinearTrial none(host(), op, 1);
   none.args().m = 0;
   none.args().x = none.args().y = nullptr;
@@ -115,7 +116,7 @@ TEST(Launch, ProductsOfExpertsAreRight) {
   EXPECT_EQ(shapes["weights.codes"][0], 5);
 }
 
-// What the host backend can read, it judges before a kernel goes by it.
+// The host backend judges the integers that it can read before a kernel uses them.
 TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
   const Json config = edited(small_gemv(), {{"/shape/experts", "3"}, {"/shape/total_rows", "9"}});
   const OwnedOp prepared(config);
@@ -147,7 +148,7 @@ TEST(Launch, RowsOfExpertsThatCannotBeAreRefused) {
   expect_words(vqgen_last_error(), {"the config has no experts"});
 }
 
-// Between the buckets of 1, 2, 4, 8, 16 and 21 too.
+// Sizes between the buckets 1, 2, 4, 8, 16 and 21 too.
 TEST(Launch, GemmIsRightAtRowCountsBetweenItsBuckets) {
   const Json config = edited(small_gemv(), {{"/op", R"("gemm")"}, {"/shape/m", "21"}});
   const OwnedOp prepared(config);
@@ -157,7 +158,7 @@ TEST(Launch, GemmIsRightAtRowCountsBetweenItsBuckets) {
   for (const int rows : {1, 3, 5, 7, 8, 9, 15, 17, 20, 21}) expect_right(prepared, op, rows);
 }
 
-// Caches of fewer tokens than prepared for, whose heads are padded to whole groups.
+// Caches with fewer tokens than prepared for, whose heads are padded to whole groups.
 TEST(Launch, CodesOfOtherLayoutsAreRight) {
   const Json of_attention =
       edited(small_attention(), {{"/keys/layout", R"({"rows": 2, "words": 2})"},
@@ -173,7 +174,7 @@ TEST(Launch, CodesOfOtherLayoutsAreRight) {
   expect_right(gemv, *as_linear(read_config(of_gemv, "test").problem), 2);
 }
 
-// Caches smaller than the op was prepared for, in which the last new tokens come to stand.
+// Caches smaller than the op was prepared for, with the new tokens at their end.
 TEST(Launch, AppendIsRightAtAllCapacities) {
   const Json config = small_append();
   const OwnedOp prepared(config);
@@ -191,7 +192,7 @@ TEST(Launch, AppendIsRightAtAllCapacities) {
   }
 }
 
-// The first tokens of sequences that are longer, by the kernels of two sizes.
+// The first tokens of longer sequences, by the kernels of two sizes.
 TEST(Launch, DecodeIsRightForAllTokens) {
   const Json config = small_dequantize();
   const OwnedOp prepared(config);

@@ -1,4 +1,5 @@
-// Launches over a fake backend: ops prepared, a launch judged by what it says and what it enqueues.
+// Launches over a fake backend: ops prepared, a launch judged by its message and by what it
+// enqueues.
 #pragma once
 
 #include <cstring>
@@ -17,8 +18,8 @@ class Launches : public testing::Test {
     return op;
   }
 
-  // The status of a launch of edited arguments. Refused, it enqueues nothing, and `words` stand in
-  // the message, which is one line.
+  // The status of a launch with edited arguments. If it is refused, it enqueues nothing and its
+  // message is one line with `words`.
   template <class Args, class Edit, class Launch>
   vqgen_status launched(Args args, const Edit& edit, const Launch& launch, const char* words) {
     edit(args);
@@ -32,7 +33,7 @@ class Launches : public testing::Test {
     return status;
   }
 
-  // From now on the arguments of each launch, as the kernel gets them.
+  // From now on collects the arguments of each launch, as the kernel gets them.
   template <class KernelArgs>
   void keep_arguments(std::vector<KernelArgs>& seen) {
     fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> given) {
@@ -41,7 +42,7 @@ class Launches : public testing::Test {
     };
   }
 
-  // Of ops on a cache: the pointers of a caller's arguments are those of the kernel's.
+  // Expects the pointers of a cache in the kernel's arguments to be the caller's.
   template <class KernelArgs, class Args>
   static void expect_same_cache(const KernelArgs& seen, const Args& given) {
     const auto same = [](const void* a, const void* b) { EXPECT_EQ(a, b); };

@@ -1,5 +1,5 @@
-// vqgen_attention_merge_launch(): what must not be launched is refused with a status of its own,
-// and what is passed on arrives where it belongs.
+// vqgen_attention_merge_launch(): launches that must not happen are refused, each with its status,
+// and arguments arrive where they belong.
 #include <vq/args/attention_merge.h>
 
 #include "runtime/library/record.h"
@@ -70,7 +70,7 @@ TEST_F(MergeArgs, WhatIsNotAligned) {
   EXPECT_EQ(launched([](auto&) {}, "'lses'"), VQGEN_ALIGNMENT);
 }
 
-// Of no row nothing is merged, and nothing need be there.
+// With no rows nothing is merged, and no array is needed.
 TEST_F(MergeArgs, NoRowsAreNoLaunch) {
   n_.rows = 0;
   n_.out = nullptr;
@@ -122,7 +122,7 @@ TEST_F(MergeArgs, ArriveWhereTheyBelong) {
   EXPECT_EQ(seen.front().rows, 7);
 }
 
-// Under a policy of falling back the plain plan of the op is its own.
+// The fallback policy serves each op by the plain plan of that op.
 TEST(MergeFallback, PreparesDataflowLanes) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(merge_json());

@@ -1,4 +1,4 @@
-// A runtime of a GPU, and a stream and graphs of its caller's. The driver is opened by hand, as a
+// A GPU's runtime, with a stream and graphs of its caller. The driver is opened by hand, as a
 // program without its headers would.
 #pragma once
 
@@ -30,7 +30,7 @@ class OnDevice : public testing::Test {
     if (stream_ != nullptr) driver_function<int (*)(void*)>("cuStreamDestroy_v2")(stream_);
     vqgen_runtime_destroy(runtime_);
   }
-  // An executable graph of what `launch` queues where the stream is captured.
+  // An executable graph of what `launch` enqueues while the stream is captured.
   template <class Launch>
   void* captured(const Launch& launch) {
     constexpr int kGlobalMode = 0;  // the strictest: nothing unsafe on any thread
@@ -41,7 +41,7 @@ class OnDevice : public testing::Test {
     EXPECT_EQ(driver_function<int (*)(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
     return executable(graph);
   }
-  // Destroys `graph`.
+  // Makes an executable of `graph`, which it destroys.
   static void* executable(void* graph) {
     void* made = nullptr;
     using Instantiate = int (*)(void**, void*, unsigned long long);
@@ -55,7 +55,7 @@ class OnDevice : public testing::Test {
   static void destroy(void* executable) {
     driver_function<int (*)(void*)>("cuGraphExecDestroy")(executable);
   }
-  // Each replay of what was captured gives the right result. Destroys `graph`.
+  // Expects the right result from each replay of `graph`, which it destroys.
   template <class Trial>
   void expect_replays(void* graph, Trial& trial, int replays) {
     expect_replays_of(executable(graph), trial, replays);
@@ -70,7 +70,7 @@ class OnDevice : public testing::Test {
     }
     destroy(made);
   }
-  // Likewise, of what `launch` queues where the stream is captured.
+  // Captures `launch` and expects the right result from each replay.
   template <class Trial, class Launch>
   void expect_captured_replays(Trial& trial, int replays, const Launch& launch) {
     trial.poison();

@@ -1,4 +1,4 @@
-// The pool of pages of a trial, of a config whose shape has page_tokens.
+// The pool of pages of a trial whose config has page_tokens.
 #pragma once
 
 #include <vqgen/vqgen.h>
@@ -10,7 +10,7 @@
 
 namespace vqgen::library::test {
 
-// A cache of pages, of the config's problem.
+// A cache of pages for the config's problem.
 inline Json in_pages(Json config, int page_tokens) {
   return edited(config, {{"/shape/page_tokens", std::to_string(page_tokens)}});
 }
@@ -19,7 +19,7 @@ inline vqgen_page_strides public_strides(const PageStrides& strides) {
   return {4 * strides.page, 4 * strides.head, 4 * strides.token};
 }
 
-// The pool's arguments in place of those of contiguous rows. `words` makes the memory of a storage.
+// Sets the pool's arguments instead of the contiguous rows'. `words` makes the memory of a storage.
 template <class Args, class Words>
 void set_pages(Args& args, const PagePool& pool, DeviceData& device, const Words& words) {
   const std::uint32_t* const keys = words(pool.keys);
@@ -33,7 +33,7 @@ void set_pages(Args& args, const PagePool& pool, DeviceData& device, const Words
                 public_strides(pool.key_strides), public_strides(pool.value_strides)};
 }
 
-// A cache that is read, in pages where the op has them.
+// Sets a cache that is read, in pages if the op has them.
 template <class Args>
 void read_pages(Args& args, PagePool& pool, const AttentionData& data, int page_tokens,
                 DeviceData& device, std::uint64_t seed) {

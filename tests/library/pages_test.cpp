@@ -10,7 +10,7 @@
 namespace vqgen::library::test {
 namespace {
 
-// Launches of trials until all orders of a pool have come.
+// Launches trials until every order of a pool has occurred.
 template <class MakeTrial>
 void expect_right_in_all_orders(const OwnedOp& prepared, const MakeTrial& make) {
   ASSERT_NE(prepared.op, nullptr);
@@ -79,7 +79,7 @@ TEST(Pages, GroupsOfRowsAreRightInPages) {
   }
 }
 
-// Groups that are aligned, of rows that are not: of 3 words. Plain rows of as many beside them.
+// Aligned groups of rows that are not aligned: rows of 3 words, beside plain rows of 3 words.
 TEST(Pages, RowsOfAGroupNeedNoAlignmentOfTheirOwn) {
   const Json formats = edited(small_attention(), {{"/keys/vector_size", "8"},
                                                   {"/keys/index_bits", "12"},
@@ -118,7 +118,7 @@ TEST(Pages, AnOpSaysWhatItTakes) {
   EXPECT_FALSE(shapes_of(small_attention()).contains("block_table"));
 }
 
-// Arguments that are judged without a look at the table.
+// Arguments that are judged without reading the table.
 class PageArguments : public Launches {
  protected:
   PageArguments() {
@@ -149,14 +149,14 @@ class PageArguments : public Launches {
 
 TEST_F(PageArguments, SoundOnesPass) {
   EXPECT_EQ(launched([](auto&) {}), VQGEN_OK) << vqgen_last_error();
-  // One page: what stands between pages is not asked for.
+  // With one page, strides between pages are not checked.
   EXPECT_EQ(launched([](auto& a) {
               a.pages.count = 1;
               a.pages.keys.page = a.pages.values.page = 0;
             }),
             VQGEN_OK)
       << vqgen_last_error();
-  // Tokens of all heads in turn, with gaps, and pages at the most that there may be.
+  // Tokens interleave the heads, with gaps, and the stride of pages is the largest possible.
   EXPECT_EQ(launched([](auto& a) {
               a.pages.keys = {(std::int64_t{4} << 30) - 32, kRow, 3 * kRow};
             }),
@@ -216,7 +216,7 @@ TEST_F(PageArguments, Strides) {
                 VQGEN_BAD_INPUT);
     }
   }
-  // 16 tokens of a page as far as kernels count.
+  // 16 tokens of a page exceed the range that kernels count.
   EXPECT_EQ(launched([](auto& a) { a.pages.values.token = std::int64_t{1} << 29; },
                      "more than kernels count to"),
             VQGEN_BAD_INPUT);
@@ -233,7 +233,7 @@ TEST_F(PageArguments, AreNotThoseOfAnotherCache) {
   EXPECT_EQ(launched([](auto&) {}, "prepared without page_tokens"), VQGEN_BAD_INPUT);
 }
 
-// What PageArguments asks of attention, of the other ops.
+// Other ops require of pages what PageArguments tests for attention.
 template <class Trial>
 void expect_pages_judged(const OwnedOp& prepared, Trial& trial) {
   const auto refused = [&](const auto& edit, const char* words) {
@@ -263,8 +263,8 @@ TEST(Pages, OfAppendsAndDecodesAreJudgedAlike) {
   expect_pages_judged(OwnedOp(decode), decode_trial);
 }
 
-// The last token of a room, one that reaches beyond it, a room that is full, sequences that rest:
-// what is beyond is left out, and no page has it.
+// The last token of a room, one beyond it, a full room, and inactive sequences: tokens beyond the
+// room are left out and written to no page.
 TEST(Pages, AFullTableTakesWhatItHasRoomFor) {
   const Json config = in_pages(edited(append_json(), {{"/shape/head_dim", "64"},
                                                       {"/shape/tokens", "80"},

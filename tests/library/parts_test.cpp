@@ -1,12 +1,12 @@
 // Keys in parts through the C interface, on the host backend: results by the double-precision
-// reference, and what an op says of its codebooks.
+// reference, and the op's description of its codebooks.
 #include "tests/library/host_runtime.h"
 #include "tests/library/trials.h"
 
 namespace vqgen::library::test {
 namespace {
 
-// Of heads of 64 channels, every third one being of the second part.
+// Splits keys of 64 channels in two parts; the second has every third channel of the first 48.
 Json with_parts(Json config) {
   Json first = {{"vector_size", 8}, {"index_bits", 7}, {"num_codebooks", 2}};
   Json second = {{"vector_size", 4}, {"index_bits", 5}, {"scope", "head"}};

@@ -1,5 +1,5 @@
 // What happens on a miss: compiled, refused, or served by the plain plan until the wanted one is
-// there; freeze, prefetch, capture.
+// ready; freeze, prefetch, capture.
 #include "tests/library/fake_backend.h"
 
 namespace vqgen::library::test {
@@ -39,7 +39,7 @@ TEST(Policies, FallbackServesThePlainPlanUntilTheWantedOneIsThere) {
     if (source.entries.front().name.find("_simt_") != std::string::npos) return;
     while (!go) std::this_thread::yield();
   };
-  // Codes that the wanted plan wants better aligned than the plain one.
+  // The wanted plan requires a wider alignment of the codes than the plain one.
   const Json config = edited(gemv_json(), {{"/plan", R"({"code_words": 4})"}});
   const Outcome outcome = fake.prepare(config);
   ASSERT_NE(outcome.record, nullptr);
@@ -51,7 +51,7 @@ TEST(Policies, FallbackServesThePlainPlanUntilTheWantedOneIsThere) {
   const Record& now = outcome.record->current();
   EXPECT_EQ(dataflow_of(now), "mma");
   EXPECT_EQ(fake.prepare(config).provenance, Provenance::memory);
-  // Whoever made room for the baseline has room for what took over.
+  // A workspace made for the baseline must be large enough for its replacement.
   EXPECT_GE(outcome.record->workspace_bytes, now.workspace_bytes);
   ASSERT_EQ(now.buckets.back().demands.codes_mask, 15u);
   const Demands& before = outcome.record->buckets.back().demands;
@@ -112,7 +112,7 @@ TEST(Policies, LaunchesGoOnWhileTheWantedPlanTakesOver) {
   vqgen_op_release(op);
 }
 
-// What is right for the wanted plans is right before.
+// Arguments that fit the wanted plans must fit the baseline.
 TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
   Json gemm =
       edited(gemv_json(), {{"/shape/m", "20"}, {"/plan", R"({"splits": 2, "combine": "kernel"})"}});
@@ -130,7 +130,7 @@ TEST(Policies, TheBaselineHasTheSizesOfTheWantedPlans) {
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(before.buckets[i].most, (std::array{8, 16, 20}[i]));
   }
-  // A workspace that is enough now is enough for what takes over.
+  // A workspace that is enough for the baseline is enough for its replacement.
   const std::vector<std::size_t> asked{before.buckets[0].workspace_bytes,
                                        before.buckets[1].workspace_bytes,
                                        before.buckets[2].workspace_bytes};

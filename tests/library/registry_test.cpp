@@ -1,4 +1,5 @@
-// One op however many ask, found again without work; errors reach all who wait.
+// However many threads ask, an op is made once and found again without work; errors reach all
+// waiting threads.
 #include "tests/library/fake_backend.h"
 
 #include <barrier>
@@ -8,7 +9,7 @@
 namespace vqgen::library::test {
 namespace {
 
-// What `act(i)` does, from 16 threads at once.
+// Runs `act(i)` in 16 threads at once.
 template <class Act>
 void from_threads(const Act& act) {
   constexpr int kThreads = 16;
@@ -57,7 +58,7 @@ TEST(Registry, ThreadsOnDifferentConfigsLaunchingAllTheWhile) {
   EXPECT_EQ(fake.backend->compilations, 4 * 2);  // rows 1 and 2
 }
 
-// A runtime a device, one cache: what one compiles the other finds, and each launches its own
+// One runtime per device, with one cache: each finds what the other compiled, and launches its own
 // kernels.
 TEST(Registry, TwoDevicesFromManyThreads) {
   const TempFolder folder;
@@ -89,7 +90,7 @@ TEST(Registry, ASecondPrepareAsksNobody) {
   const Outcome again = fake.prepare(gemv_json());
   EXPECT_EQ(again.provenance, Provenance::memory);
   EXPECT_EQ(again.record, first.record);
-  // Other words for the same: blanks, and a default spelt out.
+  // Equivalent texts: with blanks, and with a default spelled out.
   Json spelt = gemv_json();
   spelt["dtype"] = "f16";
   const Outcome other = fake.registry().prepare(spelt.dump(4), "elsewhere");
@@ -161,7 +162,7 @@ TEST(Registry, AnOpOutlivesItsRuntimeAndThenUnloads) {
   EXPECT_EQ(backend->loaded, 0);
 }
 
-// A thread that waits for its stream holds up none that loads.
+// A thread that waits for its stream does not delay threads that load.
 TEST(Registry, OpsAreLoadedWhileAnotherThreadWaitsForItsStream) {
   FakeRuntime fake;
   std::promise<void> waiting;

@@ -1,5 +1,5 @@
-// Codes that a program repacks through the C functions are read by ops of that layout, and what no
-// layout makes of a size is refused.
+// Codes that a program repacks through the C functions are read by ops of that layout, and sizes
+// that do not fit a layout are refused.
 #include <vqgen/vqgen.hpp>
 
 #include <array>
@@ -46,7 +46,7 @@ TEST(RepackApi, RefusesWhatCannotBe) {
   EXPECT_EQ(to, (std::array<std::uint32_t, 12>{}));
 }
 
-// Groups are brought by one access: codes stand where it may begin, in every dataflow.
+// One access loads a group, so codes must be aligned for it, in every dataflow.
 TEST(RepackApi, AnOpAsksForTheAlignmentOfItsLayout) {
   FakeRuntime fake{{}};
   const Json config = edited(

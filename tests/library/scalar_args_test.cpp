@@ -1,5 +1,5 @@
-// vqgen_scalar_launch(): what must not be launched is refused with a status of its own, and what is
-// passed on arrives where it belongs; and the measures by hand.
+// vqgen_scalar_launch(): launches that must not happen are refused, each with its status; arguments
+// arrive where they belong; and the measures are checked by hand.
 #include <vq/args/scalar_matrix.h>
 
 #include <array>
@@ -58,7 +58,7 @@ TEST_F(ScalarArgs, WhatCannotBeIsNamed) {
   EXPECT_EQ(launched([](auto&) {}, "workspace"), VQGEN_WORKSPACE);
 }
 
-// Of no token there are scales, where they are computed, and nothing else.
+// With no tokens, computed scales are still written, and nothing else.
 TEST_F(ScalarArgs, NoTokensNeedNoMatrix) {
   n_.tokens = 0;
   n_.from = nullptr;
@@ -75,7 +75,7 @@ TEST_F(ScalarArgs, NoTokensNeedNoMatrix) {
   vqgen_op_release(given);
 }
 
-// By what the plan's kernels load and store at once, and no more.
+// The required alignments are the widths of the kernels' loads and stores, no more.
 TEST_F(ScalarArgs, AlignmentsAreThoseOfTheAccesses) {
   for (const int channels : {64, 20, 3}) {
     vqgen_op_release(op_);
@@ -112,7 +112,7 @@ TEST_F(ScalarArgs, OtherOps) {
   EXPECT_EQ(vqgen_scalar_launch(nullptr, &n_, workspace_, bytes_, nullptr), VQGEN_BAD_INPUT);
 }
 
-// Under a policy of falling back the plain plan of the op is its own.
+// The fallback policy serves each op by the plain plan of that op.
 TEST(ScalarFallback, PreparesDataflowForms) {
   FakeRuntime fake({.miss = MissPolicy::fallback});
   const Outcome outcome = fake.prepare(scalar_json());
@@ -149,7 +149,7 @@ TEST(ScalarErrors, WhatIsMissingIsRefused) {
   EXPECT_EQ(vqgen_measure_scalar_errors(x, x, -1, 2, nullptr, 0, &lost), VQGEN_BAD_INPUT);
 }
 
-// Sizes that no memory has: neither a fault of the library's nor a loop without an end.
+// Sizes that exceed any memory must cause neither a fault in the library nor an endless loop.
 TEST(ScalarErrors, SizesThatNoMemoryHas) {
   const float x[] = {1, 2};
   vqgen_scalar_errors lost{};

@@ -1,5 +1,5 @@
 // One launch of a prepared op on hard input, judged by the double-precision reference: on the host
-// and on a GPU, at once or captured.
+// and on a GPU, directly or captured.
 #pragma once
 
 #include <cmath>
@@ -32,7 +32,7 @@ inline vqgen_quantized public_args(DeviceData& device, const QuantizedTensor& te
           tensor.batch == 1 ? 0 : tensor.heads * tensor.head_words(), tensor.head_words()};
 }
 
-// A workspace of exactly what is asked for, poisoned: the host backend finds a byte too many.
+// A poisoned workspace of exactly the required size: the host backend finds a byte too many.
 inline DeviceBuffer make_workspace(vqgen_runtime* runtime, const vqgen_op* op, std::int64_t count) {
   Backend& backend = runtime->registry->backend();
   DeviceBuffer workspace(backend, vqgen_op_workspace_bytes_for(op, count));
@@ -40,8 +40,8 @@ inline DeviceBuffer make_workspace(vqgen_runtime* runtime, const vqgen_op* op, s
   return workspace;
 }
 
-// Attention over `tokens` of them with an op that may have been prepared for more. Pages are drawn
-// by `paging_seed`.
+// Attention over `tokens` tokens with an op that may have been prepared for more. `paging_seed`
+// draws the pages.
 class AttentionTrial {
  public:
   AttentionTrial(vqgen_runtime* runtime, AttentionDecode op, std::int64_t tokens,
@@ -81,7 +81,7 @@ class AttentionTrial {
     workspace_ = make_workspace(runtime_, op, args_.tokens);
     return relaunch(op, stream);
   }
-  // With the workspace that there is: nothing is allocated or copied, as a capture wants it.
+  // Launches with the existing workspace: a capture allows no allocation and no copy.
   vqgen_status relaunch(const vqgen_op* op, void* stream) {
     return launch_in(workspace_.data(), workspace_.bytes(), op, stream);
   }
@@ -115,7 +115,7 @@ class AttentionTrial {
   vqgen_attention_args args_{};
 };
 
-// A product of `rows` rows, or of as many of all experts at most, and no room for more in x and y.
+// A GEMM of `rows` rows (for experts, at most as many in total), without spare room in x and y.
 class LinearTrial {
  public:
   LinearTrial(vqgen_runtime* runtime, Linear op, int rows)
@@ -165,7 +165,7 @@ class LinearTrial {
   vqgen_linear_args args_{};
 };
 
-// New tokens for a cache with room for `tokens`, of an op that may have been prepared for more.
+// New tokens for a cache with room for `tokens`, with an op that may have been prepared for more.
 class AppendTrial {
  public:
   AppendTrial(KvAppend op, vqgen_runtime* runtime, std::int64_t tokens,
@@ -224,12 +224,12 @@ class AppendTrial {
     op.shape.tokens = tokens;
     return op;
   }
-  // All but the codes.
+  // All arrays except the codes.
   vqgen_quantized read(const QuantizedTensor& tensor) {
     return {nullptr, device_.input(tensor.codebooks), device_.input(tensor.stage_scales),
             tensor.heads * tensor.head_words(), tensor.head_words()};
   }
-  // Of every sequence: all of it has pages, appended to or not.
+  // The tokens for which each sequence has pages: all of its room, appended to or not.
   std::vector<std::int32_t> room() const {
     return std::vector<std::int32_t>(data_.positions.size(),
                                      static_cast<std::int32_t>(data_.keys.rows));
@@ -241,7 +241,7 @@ class AppendTrial {
   vqgen_append_args args_{};
 };
 
-// The first `tokens` of a cache of the op's size.
+// Dequantizes the first `tokens` of a cache of the op's size.
 class DequantizeTrial {
  public:
   DequantizeTrial(KvDequantize op, vqgen_runtime* runtime, std::int64_t tokens,
@@ -283,7 +283,7 @@ class DequantizeTrial {
   }
 
  private:
-  // An output as if all rows had been decoded: what was left out is the reference's.
+  // An output as if all rows had been dequantized: the missing ones come from the reference.
   std::vector<std::uint16_t> whole(std::size_t number) const {
     const DequantizeResult reference = reference_dequantize(data_);
     const std::vector<double>& rows = number == 0 ? reference.keys : reference.values;
@@ -311,7 +311,7 @@ class DequantizeTrial {
   vqgen_kv_dequantize_args args_{};
 };
 
-// Of `rows` query tokens, in place of a part or apart as the rows draw it.
+// Merges `rows` rows of query tokens; the data decides whether in place of a part.
 class MergeTrial {
  public:
   MergeTrial(AttentionMerge op, vqgen_runtime* runtime, std::int64_t rows)

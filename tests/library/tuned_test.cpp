@@ -1,4 +1,4 @@
-// Plans from tuned tables in the library: each size looks up its own, and its description says so.
+// Plans from tuned tables in the library: each size looks up its own, and the description says so.
 #include "tests/heuristics/tuned_rows.h"
 #include "tests/library/fake_backend.h"
 

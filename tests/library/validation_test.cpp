@@ -1,4 +1,4 @@
-// Launches that must not happen are refused with a status of their own, and nothing is queued.
+// Launches that must not happen are refused, each with its status, and nothing is enqueued.
 #include <cmath>
 #include <limits>
 
@@ -52,7 +52,7 @@ class Validation : public Launches {
     vqgen_op_release(attention_);
     vqgen_op_release(gemv_);
   }
-  // The status of a launch with an edit of sound arguments; `words` stand in the message.
+  // The status of a launch with edited arguments; its message has `words`.
   template <class Edit>
   vqgen_status attention(const Edit& edit, const char* words = "") {
     const auto launch = [&](const vqgen_attention_args* args) {
@@ -126,7 +126,7 @@ TEST_F(Validation, WhatIsNotAligned) {
   EXPECT_EQ(attention([](auto& a) { a.values.codebooks = at(8); }, "'values'"), VQGEN_ALIGNMENT);
   EXPECT_EQ(linear([](auto& l) { l.weights.codebooks = at(4); }, "'weights'"), VQGEN_ALIGNMENT);
   EXPECT_EQ(linear([](auto& l) { l.y = at(1); }, "'y'"), VQGEN_ALIGNMENT);
-  // Dataflow fragments, which both ops have here, asks for more.
+  // The mma dataflow, which both ops have here, requires more.
   const Demands& demands = attention_->record->buckets.back().demands;
   ASSERT_EQ(demands.elements_mask, 15u);
   EXPECT_EQ(attention([](auto& a) { a.raw_keys = at(8); }, "'raw_keys'"), VQGEN_ALIGNMENT);
@@ -152,7 +152,7 @@ TEST_F(Validation, WhatIsOutOfRange) {
   EXPECT_EQ(attention([&](auto& a) { a.softmax_scale = INFINITY; }, "softmax"), VQGEN_BAD_INPUT);
 }
 
-// Heads or sequences that would all read the first one's.
+// All heads or sequences would read the first one's codes.
 TEST_F(Validation, StridesOfZeroAreForWhatIsSingle) {
   const auto heads_refused = [&] {
     EXPECT_EQ(attention([](auto& a) { a.keys.head_stride = 0; }, "'keys.head"), VQGEN_BAD_INPUT);
@@ -219,7 +219,7 @@ TEST_F(Validation, WorkspacesTooSmallNullOrAskew) {
   vqgen_op_release(op);
 }
 
-// Programs of before still call it.
+// vqgen_workspace_init() exists for older programs, and does nothing.
 TEST_F(Validation, AWorkspaceNeedsNoInitialisation) {
   buffer[0] = 17;
   EXPECT_EQ(vqgen_workspace_init(&fake_.runtime, buffer, sizeof(buffer), nullptr), VQGEN_OK);
@@ -259,7 +259,7 @@ TEST_F(Validation, FaultsOfALaunchAreStatusesToo) {
   EXPECT_STREQ(vqgen_last_error(), "the driver failed");
 }
 
-// As of an empty batch, whose x and y may be null.
+// An empty batch may have a null x and y.
 TEST_F(Validation, NoRowsAreNoLaunch) {
   l_.m = 0;
   l_.x = nullptr;
@@ -280,7 +280,7 @@ TEST_F(Validation, AThreadHasItsOwnLastError) {
   expect_words(vqgen_last_error(), {"m is"});
 }
 
-// What goes into the kernels' structs, field by field where a mix-up would be silent.
+// The kernels' structs, field by field where a mix-up would go unnoticed.
 TEST_F(Validation, ArgumentsArriveWhereTheyBelong) {
   std::vector<vq::AttentionDecodeArgs> seen;
   fake_.backend->on_enqueue = [&](const FakeKernel&, std::span<const std::byte> bytes) {

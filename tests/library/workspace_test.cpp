@@ -1,5 +1,5 @@
-// What a workspace holds does not matter: plans whose last block merges have counters of the
-// library's. On the host backend, and on a GPU in streams and graphs too.
+// The contents of a workspace do not matter: plans whose last block merges have counters in the
+// library, on the host backend and on a GPU in streams and graphs.
 #include <map>
 #include <thread>
 
@@ -29,7 +29,7 @@ Json counting_product(int rows, const char* plan) {
                                {"/plan", plan}});
 }
 
-// Every op that counts.
+// Configs of every op with counters.
 std::vector<Counting> all_counting() {
   const Json experts = edited(small_gemv(), {{"/shape/experts", "3"},
                                              {"/shape/total_rows", "9"},
@@ -75,7 +75,7 @@ class AnyTrial {
     ASSERT_EQ(vqgen_synchronize(runtime_, stream), VQGEN_OK) << vqgen_last_error();
     expect_right();
   }
-  // A launch that ends at the last of the codes, which are not there, with some blocks done.
+  // A launch that fails at the end of its truncated codes, after some blocks have finished.
   void abort_in(void* workspace) {
     vqgen_quantized& codes = heads_ ? heads_->args().values : product_->args().weights;
     const Json said = parse_json(vqgen_op_description(op_.get()), "description");
@@ -115,7 +115,7 @@ void expect_right_whatever_it_holds(vqgen_runtime* runtime, void* stream) {
       SCOPED_TRACE(std::string(each.name) + " " + std::to_string(fill));
       const DeviceBuffer memory = filled(runtime, trial.bytes(), fill);
       for (int again = 0; again < 3; ++again) trial.expect_right_in(memory.data(), stream);
-      // What other launches, or the caller, have left there since.
+      // Other launches, or the caller, may have overwritten the workspace since.
       const std::vector<std::byte> other(trial.bytes(), std::byte{0x5a});
       runtime->registry->backend().upload(memory.data(), other);
       trial.expect_right_in(memory.data(), stream);
@@ -164,7 +164,7 @@ TEST(Workspace, OfEachThreadIsItsOwn) {
   }
 }
 
-// More workspaces than the library has room for at once, of two sizes of counters.
+// More workspaces than the library has room for at once, with counters of two sizes.
 TEST(Workspace, HasCountersOfItsOwnByItsAddress) {
   LaunchCounters counters(make_host_backend({}));
   counters.reserve();
@@ -223,7 +223,8 @@ TEST_F(OnDevice, WorkspacesOfGraphsMayHoldAnything) {
   driver_function<int (*)(void*)>("cuStreamDestroy_v2")(other);
 }
 
-// Each a first launch with its workspace, of more than the library has room for beforehand.
+// Each launch is the first with its workspace; there are more than the library has room for
+// beforehand.
 TEST_F(OnDevice, RoomForCountersIsMadeDuringACapture) {
   AnyTrial trial(runtime_, all_counting()[3].config);
   constexpr std::size_t kWorkspaces = 5000;

@@ -1,4 +1,4 @@
-// The cache that a runtime makes of its options and the environment.
+// The cache that a runtime makes from its options and the environment.
 #include <cstdlib>
 
 #include "core/files/files.h"
@@ -8,7 +8,7 @@
 namespace vqgen::library::test {
 namespace {
 
-// Sets a variable for as long as it lives.
+// Sets a variable for the object's lifetime.
 class Variable {
  public:
   Variable(const char* name, const std::string& value) : name_(name) {
@@ -40,7 +40,7 @@ struct FromHere {
   Json description;
 };
 
-// One op of a runtime of its own.
+// One op in its own runtime.
 FromHere prepare_with(const std::string& cache_dir, vqgen_miss_policy miss) {
   vqgen_runtime* runtime = nullptr;
   EXPECT_EQ(create(cache_dir, miss, &runtime), VQGEN_OK) << vqgen_last_error();

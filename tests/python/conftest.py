@@ -1,4 +1,4 @@
-"""Problems drawn anew in each run; VQGEN_PYTHON_SEED repeats one."""
+"""Draws new problems in each run; VQGEN_PYTHON_SEED repeats one."""
 
 import os
 import random

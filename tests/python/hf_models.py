@@ -1,4 +1,4 @@
-"""Tiny models of random weights, and caches for them whose formats need no training."""
+"""Tiny models with random weights, and caches for them whose formats need no training."""
 
 import os
 
@@ -39,7 +39,8 @@ def tiny(kind="Qwen2", **fields):
 
 @pytest.fixture(scope="module")
 def layers():
-    """What layers_of() reads of a bundle whose int8 keys and values, by token, need no training."""
+    """Return what layers_of() reads of a bundle with int8 keys and values by token, which need no
+    training."""
     item = {"kv_heads": 2, "head_dim": 64, "keys": "int8-token", "values": "int8-token"}
     op = vt.prepare(vt.config_text({"op": "kv_append", "dtype": "f16", "keys": "int8-token", "values": "int8-token",
                                     "shape": {"batch": 1, "kv_heads": 2, "head_dim": 64, "tokens": 1}}), DEVICE)
@@ -59,7 +60,7 @@ def new_cache(model, layers, batch=2, tokens=32, **options):
 
 
 def steps(model, cache, ids=IDS, prompt=5):
-    """Logits of a prompt's last token and of the single ones after it."""
+    """Return logits of a prompt's last token and of the single ones after it."""
     with torch.no_grad():
         parts = [ids[:, :prompt], *ids[:, prompt:].split(1, 1)]
         return torch.stack([model(part, past_key_values=cache).logits[:, -1].float() for part in parts], 1)

@@ -1,17 +1,17 @@
-"""Plain references in NumPy, double precision: no code of vqgen's."""
+"""Plain references in NumPy, in double precision, without vqgen's code."""
 
 import numpy as np
 
 
 def unpack(words, count, bits):
-    """Codes of `bits` bits from packed 32-bit words, least significant first; [..., count]."""
+    """Return codes of `bits` bits from packed 32-bit words, least significant first; [..., count]."""
     spread = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
     spread = spread[..., :count * bits].reshape(*words.shape[:-1], count, bits).astype(np.int64)
     return spread @ (1 << np.arange(bits))
 
 
 def pack(codes, bits):
-    """The inverse, with the last word padded by zeros."""
+    """Return the inverse of unpack(), with the last word padded by zeros."""
     spread = (codes[..., None] >> np.arange(bits)) & 1
     spread = spread.reshape(*codes.shape[:-1], -1).astype(np.uint8)
     spread = np.pad(spread, [(0, 0)] * (spread.ndim - 1) + [(0, -spread.shape[-1] % 32)])
@@ -19,8 +19,8 @@ def pack(codes, bits):
 
 
 def decoded(codes, codebooks, columns, bits):
-    """Rows of a tensor with one set of codebooks. codes: packed [..., words]; codebooks:
-    [1, stages, entries, vector]; stages of a vector stand beside each other."""
+    """Return rows of a tensor with one set of codebooks. codes: packed [..., words]; codebooks: [1, stages,
+    entries, vector]; the stages of a vector are adjacent."""
     _, stages, _, vector = codebooks.shape
     numbers = unpack(codes, columns // vector * stages, bits)
     numbers = numbers.reshape(*codes.shape[:-1], columns // vector, stages)
@@ -30,10 +30,10 @@ def decoded(codes, codebooks, columns, bits):
 
 
 def pool(order, pages, heads, page_tokens, key_words, value_words, empty):
-    """Keys' and values' codes in pages, [pages, heads, page_tokens, words], as engines lay them out:
-    apart with a page's heads in turn ("hnd") or its tokens ("nhd"), in one tensor ("joint"), or a
-    token's key and value side by side. empty(shape) is an array of uint32 or int32. Returns the two
-    views, and the arrays that they are of."""
+    """Lay out keys' and values' codes in pages, [pages, heads, page_tokens, words], as engines do: in two
+    tensors
+    by heads ("hnd") or by tokens ("nhd"), in one tensor ("joint"), or a token's key and value side by side.
+    empty(shape) makes an array of uint32 or int32. Return the two views and their arrays."""
     if order == "hnd":
         whole = [empty((pages, heads, page_tokens, words)) for words in (key_words, value_words)]
         return *whole, whole
@@ -53,7 +53,7 @@ ORDERS = ("hnd", "nhd", "joint", "side by side")
 
 
 def attention(query, keys, values, lengths):
-    """query: [batch, heads, dim]; keys, values: [batch, kv_heads, tokens, dim]. (out, lse)."""
+    """query: [batch, heads, dim]; keys, values: [batch, kv_heads, tokens, dim]. Return (out, lse)."""
     group = query.shape[1] // keys.shape[1]
     keys, values = (np.repeat(each, group, axis=1) for each in (keys, values))
     scores = np.einsum("bhd,bhtd->bht", query.astype(np.float64), keys) / query.shape[-1]**0.5
@@ -67,7 +67,8 @@ def attention(query, keys, values, lengths):
 
 
 def merge(outs, lses):
-    """outs: [parts, rows, heads, dim]; lses: [parts, rows, heads], of which -inf counts nothing.
+    """outs: [parts, rows, heads, dim]; lses: [parts, rows, heads], where a part with -inf does not count.
+    Return
     (out, lse)."""
     lses = np.asarray(lses, np.float64)
     counts = lses > -np.inf
@@ -81,6 +82,6 @@ def merge(outs, lses):
 
 
 def worst(result, expected):
-    """The largest error, of the largest expected magnitude. NaN where there is one."""
+    """Return the largest error relative to the largest expected magnitude; NaN if there is one."""
     error = np.abs(np.asarray(result, np.float64) - expected).max()
     return error / np.abs(expected).max()

@@ -3,16 +3,16 @@
 #
 #   run.sh BUILD_DIR SOURCE_DIR PYTHON [plain|torch [FILE]]
 #
-# plain: NumPy and pytest; what PYTHON lacks is installed from PyPI into build/python-tests. Tests of
-# PyTorch are skipped without it, and those of pictures without matplotlib.
-# torch: the tests that need PyTorch, by the Python of VQGEN_TORCH_PYTHON, or by PYTHON, or by
-# build/torch-venv, into which PyTorch and transformers are installed from PyPI. Without them this fails.
-# VQGEN_TEST_PRELOAD: libraries that Python has to load first, as sanitizers' are.
+# plain: NumPy and pytest, installed from PyPI into build/python-tests if PYTHON lacks them. Tests
+# of PyTorch and of plots are skipped without PyTorch and matplotlib.
+# torch: the tests that need PyTorch, with VQGEN_TORCH_PYTHON, PYTHON or build/torch-venv, into
+# which PyTorch and transformers are installed from PyPI; fails without them.
+# VQGEN_TEST_PRELOAD: libraries that Python must load first, such as sanitizers'.
 set -euo pipefail
 build="$1" source="$2" given="$3" kind="${4:-plain}" file="${5:-}"
 say() { printf 'run.sh: %s\n' "$*" >&2; }
 
-# in_venv NAME IMPORTS INSTALL...: `python` becomes the virtual environment build/NAME, which INSTALL
+# in_venv NAME IMPORTS INSTALL...: makes `python` the virtual environment build/NAME, which INSTALL
 # fills unless it has all that IMPORTS names.
 in_venv() {
   local venv="$source/build/$1" imports="$2"
@@ -26,7 +26,7 @@ in_venv() {
   ) 9>"$venv.lock" || { say "$imports cannot be installed into $venv; name a Python that has them by VQGEN_TORCH_PYTHON"; exit 1; }
 }
 pip() { "$python" -m pip install -q --disable-pip-version-check "$@"; }
-# On the CPU PyTorch needs none of NVIDIA's libraries, 3 GB, that it asks for.
+# PyTorch on the CPU needs none of the 3 GB of NVIDIA libraries that it requests.
 install_torch() {
   pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' 'transformers>=5.17' safetensors \
     filelock typing-extensions sympy networkx jinja2 fsspec setuptools

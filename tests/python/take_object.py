@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A compiler launcher that takes another build's object, where that was made of the same source.
+"""A compiler launcher that takes another build's object if that was made from equal sources.
 
     take_object.py BUILD_DIR COMPILER ARGUMENTS...
 
-Same means: text, definitions, include folders, standard and code generation. Optimisation, symbols,
-warnings and precompiled headers may differ. All else is compiled.
+Sources are equal if text, definitions, include folders, standard and code generation are. Optimisation,
+symbols, warnings and precompiled headers may differ. All else is compiled.
 """
 
 import json
@@ -18,7 +18,7 @@ FREE = ("-O", "-g", "-W", "-fpch-preprocess", "--param=", "-MD", "-DNDEBUG")
 
 
 def meaning(command):
-    """The words that decide what an object holds."""
+    """Return the words that decide what an object holds."""
     kept, words = {os.path.realpath(command[0])}, iter(command[1:])
     for word in words:
         if word in ("-o", "-c", "-MF", "-MT", "-include"):
@@ -29,7 +29,7 @@ def meaning(command):
 
 
 def taken(other, command):
-    """The other build's object, or None."""
+    """Return the other build's object, or None."""
     here = os.getcwd()
     output, source = (command[command.index(option) + 1] for option in ("-o", "-c"))
     for entry in json.loads((other / "compile_commands.json").read_text()):

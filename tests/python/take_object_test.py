@@ -1,4 +1,4 @@
-"""take_object.py takes an object where nothing that decides it differs, and compiles all else."""
+"""take_object.py takes an object if nothing that decides it differs, and compiles all else."""
 
 import json
 import pathlib

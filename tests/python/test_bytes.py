@@ -1,4 +1,4 @@
-"""Products of int8 entries of a common scale, through the library on the host backend."""
+"""GEMM with int8 entries and a common scale, through the library on the host backend."""
 
 import numpy as np
 import pytest

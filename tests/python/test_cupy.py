@@ -1,4 +1,4 @@
-"""Ops on arrays of CuPy, on a GPU: without copies, on CuPy's current stream."""
+"""Ops on CuPy arrays on a GPU: without copies, on CuPy's current stream."""
 
 import numpy as np
 import pytest

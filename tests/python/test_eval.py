@@ -1,4 +1,4 @@
-"""Simulated quantization against what the kernels store, and the evaluation's command."""
+"""Simulated quantization against the kernels' results, and the command of the evaluation."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
             stored = stored @ hadamard(dim)
         if factor is not None:
             stored = stored * factor.double().cpu().numpy()[:, None]
-        # Near ties may go either way, and then a sub-vector differs.
+        # Near ties may resolve either way, and then a sub-vector differs.
         wrong = np.abs(expected.cpu().numpy() - stored) > 1e-4 * np.abs(stored).max()
         assert wrong.mean() < 5e-3, wrong.mean()
 
@@ -157,7 +157,7 @@ def test_simulated_scalars_are_those_that_the_kernels_store(draw, form, units, s
 @pytest.mark.parametrize("form", [{"preset": "int4-kivi-keys"}, {
     "preset": "int4-kivi-keys", "vector_size": 2, "decoder": "scalar", "group_tokens": 16}])
 def test_groups_of_tokens_are_those_that_the_kernels_store(draw, form):
-    """KIVI's keys, token by token: what fills a group is coded, and the rest raw."""
+    """KIVI's keys, token by token: full groups are coded, the other tokens are raw."""
     heads, dim, tokens = 2, 64, 75
     form = vqgen.format_fields(form)
 
@@ -209,7 +209,7 @@ def test_simulated_attention_sees_raw_tokens_where_the_cache_has_them(draw, rece
 
 @pytest.mark.parametrize("recent_tokens, batch", [(5, 1), (5, 3), (7, 4), (4, 4)])
 def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens, batch):
-    """What a token sees raw, told by attention alone: of the simulation and of the kernels, step by step."""
+    """Attention alone shows which tokens are raw: compare the simulation with the kernels, step by step."""
     heads, dim, tokens, sinks = 2, 64, 21, 2
     form = {"vector_size": 4, "index_bits": 4}
 
@@ -229,7 +229,7 @@ def test_simulated_batches_leave_the_window_as_in_the_cache(draw, recent_tokens,
     for now in range(tokens):
         cache.append(keys[:, :, now:now + 1].transpose(1, 2), values[:, :, now:now + 1].transpose(1, 2))
         out, _ = cache.attend(query[:, :, now].contiguous())
-        # Near ties may go either way, and then a sub-vector of a row differs.
+        # Near ties may resolve either way, and then a sub-vector of a row differs.
         assert ((out - expected[:, :, now]).abs() > 0.02).float().mean() < 0.05, now
 
 
@@ -242,7 +242,7 @@ def test_a_batch_that_the_window_lacks_is_refused(draw):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A model of random weights whose tokens are bytes, and a text."""
+    """Return a model with random weights whose tokens are bytes, and a text."""
     sys.path.insert(0, str(SOURCE / "scripts"))
     import tinycode_model
     folder = tmp_path_factory.mktemp("model")
@@ -306,7 +306,7 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
     names = {path.name.rsplit("-", 1)[0] for path in books.iterdir()}
     assert len(list(books.iterdir())) == 5 and names == {
         "smooth + hadamard-d4b8-8", *(f"vecinfer-d4b8-vecinfer-d4b8-{count}" for count in (1, 6, 8))}
-    # Bundles of the text are there; the transforms, which the other text trained, are of it now.
+    # The text's bundles exist already, but the transforms were trained on the other text.
     assert vqgen.eval.main([*command[:3], *command[5:]]) == 0
     trained = [line for line in capsys.readouterr().err.splitlines() if line.startswith("training")]
     assert [line.split("-")[0] for line in trained] == ["training smooth + hadamard",

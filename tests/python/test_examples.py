@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say what they are to say."""
+"""The examples run unchanged and print what they should."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Processes that end while a daemon thread is in a call: they end as if it were not there, and leave nothing."""
+"""Processes that end while a daemon thread is in a call: they end as usual and leave nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Products of experts in one launch, against each expert alone in NumPy."""
+"""MoE GEMMs in one launch, against each expert alone in NumPy."""
 
 import json
 
@@ -10,7 +10,7 @@ import vqgen
 
 
 def made(draw, experts, rows, features, columns):
-    """A call's x, weights, output scales and offsets, and what it gives."""
+    """Return a call's x, weights, output scales and offsets, and its result."""
     codes = draw.integers(0, 256, (experts, features, columns // 8 * 2))
     books = draw.standard_normal((experts, 2, 256, 8)).astype(np.float16) / 8
     packed = np.stack([reference.pack(each, 8) for each in codes])

@@ -1,7 +1,7 @@
-"""Attention over a quantized cache, contiguous and in FlashInfer's pages, against its references in
-plain PyTorch, over the dense keys and values that kv_dequantize gives, cut into pages; and merges.
-VQGEN_FLASHINFER names a folder with the unpacked wheel of flashinfer-python (docs/internals/testing.md);
-nothing compiled of it is loaded."""
+"""Attention over a quantized cache, contiguous and in FlashInfer's pages, against FlashInfer's references in
+plain PyTorch, over the dense keys and values from kv_dequantize, cut into pages; and merges. VQGEN_FLASHINFER
+names a folder with the unpacked wheel of flashinfer-python (docs/internals/testing.md); none of its compiled
+code is loaded."""
 
 import importlib
 import itertools
@@ -34,8 +34,9 @@ FORMATS = [("vecinfer-d4b8",) * 2, ("vecinfer-d4b8i8",) * 2, ("vecinfer-d2b8",) 
 
 
 def cases():
-    """(batch, tokens, head_dim, query heads of a KV head, formats, window, sinks). On a GPU all
-    batches, tokens and head_dims of FlashInfer's own tests that fit, and the rest in turn."""
+    """Return (batch, tokens, head_dim, query heads per KV head, formats, window, sinks). On a GPU these are
+    all
+    batches, tokens and head_dims of FlashInfer's tests that fit; all else alternates."""
     if DEVICE == "cpu":
         return [(3, 54, 128, 1, FORMATS[0], 0, 0), (4, 33, 128, 4, FORMATS[1], 8, 2),
                 (2, 40, 256, 2, MIXED, 0, 0)]
@@ -48,7 +49,7 @@ def cases():
 
 @pytest.fixture(scope="module")
 def templates():
-    """Imports one of its modules of references. Its packages are stood in for: theirs load kernels."""
+    """Import one of its modules of references, with its packages stubbed, since they load kernels."""
     for name, folder in (("flashinfer_trace", TRACE),
                          ("flashinfer_trace.templates", TRACE / "templates")):
         package = sys.modules[name] = types.ModuleType(name)
@@ -69,7 +70,7 @@ def own_cache(tmp_path_factory):
 
 
 def codebooks(form, draw):
-    """Random entries and stage scales of one head's codebooks each, as VQCache takes them."""
+    """Return random entries and stage scales of one head's codebooks each, as VQCache takes them."""
     fields = vqgen.format_fields(form)
     shape = (KV_HEADS, 1, 1 << fields["index_bits"], fields["vector_size"])
     entries = torch.randn(shape, generator=draw, device=DEVICE)
@@ -80,7 +81,7 @@ def codebooks(form, draw):
 
 
 def filled(case, draw):
-    """A contiguous cache of random codes, with lengths of 0 and of all its tokens among them."""
+    """Return a contiguous cache of random codes; lengths include 0 and all tokens."""
     batch, tokens, head_dim, group, forms, recent_tokens, sinks = case
     books = [codebooks(form, draw) for form in forms]
     smooth = 0.5 + torch.rand(KV_HEADS, head_dim, generator=draw, device=DEVICE)
@@ -101,13 +102,14 @@ def filled(case, draw):
 
 
 def contiguous(cache, query):
-    """out [batch, query_heads, head_dim] and the natural lse [batch, query_heads]."""
+    """Return out [batch, query_heads, head_dim] and the natural lse [batch, query_heads]."""
     return cache.attend(query)
 
 
 def cut(rows, page_size, order):
-    """[batch, heads, tokens, n] in pages, [batch * pages, page_size, heads, n]: of the pages of all
-    sequences in a row, number i stands at order[i]."""
+    """Cut [batch, heads, tokens, n] into pages, [batch * pages, page_size, heads, n]: page i of all sequences
+    in
+    a row is at order[i]."""
     batch, heads, tokens, size = rows.shape
     pages = rows.view(batch, heads, tokens // page_size, page_size, size).permute(0, 2, 3, 1, 4)
     pool = rows.new_empty(len(order), page_size, heads, size)
@@ -116,8 +118,8 @@ def cut(rows, page_size, order):
 
 
 def in_pages(layout):
-    """Attention over the same codes in pages of a pool in a random order, [pages, PAGE, heads, words]
-    (NHD) or [pages, heads, PAGE, words] (HND), as FlashInfer has them."""
+    """Attend over the codes in pages of a pool in random order, [pages, PAGE, heads, words] (NHD) or
+    [pages, heads, PAGE, words] (HND), as FlashInfer lays them out."""
     def attend(cache, query):
         batch, pages = len(cache.lengths), cache.tokens // PAGE
         draw = torch.Generator(DEVICE).manual_seed(int(cache.lengths.sum()))
@@ -143,7 +145,7 @@ OURS = [contiguous, in_pages("NHD"), in_pages("HND")]  # ways to attend to what 
 
 
 def paged(cache, page_size, draw):
-    """The dense keys and values in pages of random order, and the block table, [batch, pages]."""
+    """Return the dense keys and values in pages of random order, and the block table, [batch, pages]."""
     batch, pages = len(cache.lengths), cache.tokens // page_size
     order = torch.randperm(batch * pages, generator=draw, device=DEVICE)
     keys, values = (cut(dense, page_size, order) for dense in cache.dequantize(cache.tokens))
@@ -151,8 +153,9 @@ def paged(cache, page_size, draw):
 
 
 def worst(out, expected):
-    """The largest error of a sequence, of its own largest magnitude: longer ones have smaller outputs.
-    NaN where there is one. Empty sequences are left out."""
+    """Return the largest error of a sequence relative to its largest magnitude (longer ones have smaller
+    outputs);
+    NaN if there is one. Leaves out empty sequences."""
     return np.max([reference.worst(mine, theirs) for mine, theirs in zip(
         out.cpu(), expected.double().cpu().numpy()) if theirs.any()])
 

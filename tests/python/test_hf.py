@@ -1,5 +1,6 @@
-"""A model of random weights over a VQCache, on a GPU where there is one: against the same model, in
-eager PyTorch, over what the cache's codes stand for."""
+"""A model with random weights over a VQCache, on a GPU if there is one, against the model in eager PyTorch
+over
+the cache's dequantized contents."""
 
 import contextlib
 
@@ -53,7 +54,7 @@ def new_cache(model, codebooks, batch, tokens=48, **options):
 
 
 def prompts(lengths):
-    """Left-padded, with their mask."""
+    """Return left-padded prompts with their mask."""
     longest = max(lengths)
     tokens = torch.full((len(lengths), longest), PAD)
     for row, length in zip(tokens, lengths):
@@ -67,7 +68,7 @@ def decoded(held, dim):
 
 
 class Decoded(CacheLayerMixin):
-    """Keys and values that stand, the newest token's too."""
+    """Fixed keys and values, including the newest token's."""
 
     def __init__(self, keys, values):
         super().__init__()
@@ -90,7 +91,7 @@ class Decoded(CacheLayerMixin):
 
 
 def eager_logits(model, cache, tokens, lengths):
-    """Logits of each sequence's newest token by eager attention over the decoded cache."""
+    """Return logits of each sequence's newest token by eager attention over the decoded cache."""
     logits = []
     model.set_attn_implementation("eager")
     for sequence, length in enumerate(lengths):
@@ -130,7 +131,7 @@ def test_steps_agree_with_eager_attention_over_the_decoded_cache(model, codebook
 
 
 class Growing(Decoded):
-    """Decoded keys and values of earlier tokens, behind which new ones stand as they are."""
+    """Decoded keys and values of earlier tokens, followed by new ones unchanged."""
 
     def update(self, keys, values, *_, **__):
         return torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
@@ -229,7 +230,7 @@ def test_what_cannot_be_done_is_refused_in_words(model, codebooks, tmp_path):
 
 
 def contents(cache):
-    """What each layer holds: codes and raw tokens."""
+    """Return the contents of each layer: codes and raw tokens."""
     cache.settle()
     return [(layer.cache.keys.codes, layer.cache.values.codes, layer.cache.raw_keys,
              layer.cache.raw_values) for layer in cache.layers]
@@ -266,15 +267,15 @@ def test_steps_that_were_taken_back_leave_no_trace(model, codebooks, captured, b
         assert caches[0].lengths.tolist() == caches[1].lengths.tolist() == lengths
         assert caches[0].get_seq_length() == caches[1].get_seq_length()
     drafted, alone = map(contents, caches)
-    # Keys and values of the first layer depend on its own token alone, and have the same bits.
+    # Keys and values of the first layer depend only on their own token, and have equal bits.
     assert all(map(torch.equal, drafted[0], alone[0]))
     for ours, theirs in zip(drafted[1][2:], alone[1][2:]):
         assert torch.allclose(ours.float(), theirs.float(), atol=0.02)
 
 
 def generate(model, cache, inputs, new, drafts):
-    """Tokens and their logits, how many passes there were behind the prompt, and how many drafts were
-    refused."""
+    """Return tokens and their logits, the number of passes after the prompt, and the number of rejected
+    drafts."""
     refused, crop = [], cache.crop
     cache.crop = lambda tokens: (refused.append(-tokens), crop(tokens))
     with vqgen.hf.captured(model, cache):

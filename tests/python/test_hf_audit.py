@@ -1,5 +1,6 @@
-"""What the installed transformers asks of attention: each keyword that a model passes to its attention
-function, and each function that masks are made of, is served or refused by name. A new one fails here."""
+"""The installed transformers' demands on attention: each keyword that a model passes to its attention
+function,
+and each function that makes masks, is supported or refused by name. A new one fails here."""
 
 import ast
 import inspect
@@ -18,8 +19,8 @@ from vqgen._attention import HARMLESS, REFUSED, _attention
 from vqgen._masks import MASKS
 
 OPERANDS = {"module", "query", "key", "value", "attention_mask", "scaling"}  # of the attention function itself
-# Functions that models make masks by. Those that are served make a causal mask, or hand on to such; others
-# mark their masks, or belong to layers that a VQCache is refused for when it is made.
+# Functions by which models make masks. The supported ones (True) make a causal mask or call one that does; the others
+# mark their masks, or belong to layers for which VQCache refuses to be made.
 CREATES = {
     "create_causal_mask": True,
     "create_masks_for_generate": True,
@@ -32,7 +33,7 @@ CREATES = {
 
 
 def keywords_of(source):
-    """Those of the calls of an attention function, as transformers' models name it."""
+    """Return the keywords in the calls of an attention function, under the name that models use."""
     for match in re.finditer(r"\battention_interface\(", source):
         end, depth = match.end(), 1
         while depth:

@@ -1,4 +1,4 @@
-"""Caches of models after calls that fail, of long prompts, copied, and under torch.compile."""
+"""Caches of models after failed calls, with long prompts, copied, and under torch.compile."""
 
 import copy
 import pickle
@@ -14,7 +14,7 @@ from hf_models import DEVICE, IDS, layers, model, near, new_cache, own_cache, st
 from vqgen._models import attending
 
 
-# What a call refuses, it leaves as it was.
+# A refused call leaves the cache as it was.
 
 
 @pytest.mark.parametrize("recent_tokens, drafts", [(0, 0), (8, 0), (8, 3)])

@@ -1,5 +1,6 @@
-"""What vqgen's attention does not serve is refused by name, before a token comes out, and leaves the
-cache as it was."""
+"""vqgen's attention refuses by name what it does not support, before it makes a token, and leaves the cache
+as it
+was."""
 
 import copy
 
@@ -20,7 +21,7 @@ from vqgen._models import attending, heads_of, require_served
 from vqgen._opaque import Mask, Sealed
 
 
-# What update() hands on.
+# Arguments that update() passes on.
 
 
 def test_a_cache_that_another_attention_reads_is_an_error(model, layers):
@@ -82,7 +83,7 @@ def test_what_cannot_be_moved_is_refused_in_words(model, layers):
             refused()
 
 
-# What a model asks of attention by keyword.
+# Attention arguments that a model passes by keyword.
 
 
 @pytest.mark.parametrize("name, value", [*((name, 1.0) for name in sorted(REFUSED) if name != "is_causal"),

@@ -1,4 +1,4 @@
-"""K-means through PyTorch, of sub-vectors that no kernel trains, beside that of all cores."""
+"""K-means through PyTorch, for sub-vectors that no kernel trains, against K-means on all cores."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def clustered(draw, units=1, rows=600, columns=64):
 
 
 def error(vectors, trained):
-    """Mean squared, by units."""
+    """Return the mean squared error per unit."""
     out = []
     for unit, own in enumerate(vectors.reshape(len(vectors), -1, trained.codebooks.shape[-1])):
         tables = trained.codebooks[unit].float().cpu()

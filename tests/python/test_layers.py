@@ -1,4 +1,4 @@
-"""Modules and caches of PyTorch as its users treat them: gradients, dtypes, copies, files, no rows."""
+"""PyTorch modules and caches under their users' operations: gradients, dtypes, copies, files, no rows."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ __all__ = ["own_cache"]  # the fixture
 
 
 def layer_of(draw, dtype=torch.float16, out=40, columns=64, **fields):
-    """A layer of random codes, and its W."""
+    """Return a layer with random codes, and its W."""
     form = {**FORM, "num_codebooks": 2, **fields}
     packed = reference.pack(draw.integers(0, 256, (out, columns // 4 * 2)), 8)
     books = torch.from_numpy(draw.standard_normal((1, 2, 256, 4))).to(dtype)

@@ -1,4 +1,4 @@
-"""Merges of results of attention, on NumPy and the host backend."""
+"""Merges of attention results, on NumPy and the host backend."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_parts_of_a_sequence_merge_to_the_whole(host, draw):
         expected, expected_lse = reference.attention(query, keys, values, [30] * rows)
         assert out.dtype == np.float16 and reference.worst(out, expected) < 2e-3
         assert np.abs(lse - expected_lse).max() < 1e-3
-        # A part without a token, and the result in its place.
+        # A part without a token, whose memory takes the result.
         outs[1][:], lses[1][:] = np.nan, -np.inf
         expected, expected_lse = reference.merge(outs, lses)
         out, lse = op(outs, lses, out=outs[1], lse=lses[1])

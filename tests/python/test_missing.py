@@ -1,4 +1,4 @@
-"""Programs of the package where what they need is not installed."""
+"""Programs of the package without the modules that they need."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 FLAGSHIP = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"]) / "docs" / "charts" / "flagship.json"
 
 
-# Each program of the package, without what it needs.
+# Each program of the package, without the module that it needs.
 @pytest.mark.parametrize("missing, program, said", [
     ("matplotlib", ["vqgen.plots", "rows", FLAGSHIP, "--out", "p.svg"],
      "vqgen.plots: needs matplotlib; pip install matplotlib\n"),

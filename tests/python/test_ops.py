@@ -45,7 +45,7 @@ def test_sequences_and_heads_may_lie_apart(host, draw):
               "keys": {"vector_size": 4, "index_bits": 8},
               "values": {"vector_size": 4, "index_bits": 8}}
     op = host.attention(config)
-    # Keys and values side by side in one tensor with room for more, as a server keeps them.
+    # Keys and values side by side in one tensor with spare room, as a server keeps them.
     whole = draw.integers(0, 1 << 32, (batch, kv_heads, 2, 64, dim // 16), dtype=np.uint32)
     books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
     keys, values = (vqgen.Quantized(whole[:, :, i], books[i]) for i in range(2))
@@ -172,7 +172,7 @@ def test_products(host, draw, op):
     dense = reference.decoded(weights.codes, weights.codebooks, columns, 8) * scales[:, None]
     expected = x.astype(np.float64) @ dense.T
     assert reference.worst(linear(x, weights, output_scales=scales), expected) < 4e-3
-    # Between the buckets too, x and out being views with other rows behind them.
+    # Sizes between the buckets too; x and out are views with other rows behind them.
     assert [linear.bucket(count) for count in (1, 3, 5, 7, 8)] == [1, 4, 7, 7, 0]
     for count in range(1, rows):
         around = np.full((rows, columns), np.nan, np.float16)
@@ -346,7 +346,7 @@ def test_runtimes_that_there_are_not(options, words):
 def test_threads_call_one_op_at_once(host, draw):
     shape = {"batch": 1, "query_heads": 2, "kv_heads": 1, "head_dim": 64, "tokens": 64}
     form = {"vector_size": 4, "index_bits": 8}
-    # Splits, so that a workspace is shared.
+    # Splits make the launches share a workspace.
     op = host.attention({"shape": shape, "keys": form, "values": form,
                          "plan": {"dataflow": "simt", "splits": 4}})
     cache = random_cache(draw, 1, 1, 64, 64, 4, 8)

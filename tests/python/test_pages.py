@@ -1,4 +1,4 @@
-"""Caches in pages, on NumPy and the host backend: the arrays of engines, taken as they lie."""
+"""Caches in pages, on NumPy and the host backend: the arrays of engines, used in place."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SHAPE = dict(batch=BATCH, kv_heads=KV_HEADS, head_dim=DIM, tokens=TOKENS)
 
 
 def ops(host, page_tokens, form=FORM, **more):
-    """An append of 20 tokens, an attention and a decode of the same cache."""
+    """Return an append of 20 tokens, an attention and a kv_dequantize over one cache."""
     if page_tokens:
         more["page_tokens"] = page_tokens
     return (host.append(configs.AppendConfig(configs.AppendShape(new_tokens=20, **SHAPE, **more),
@@ -26,7 +26,7 @@ def ops(host, page_tokens, form=FORM, **more):
 
 
 def fill(ops, caches, draw, **pages):
-    """Tokens of three sequences, one of which rests, appended, attended to and decoded."""
+    """Append tokens of three sequences, one of which is inactive, attend to them and dequantize them."""
     append, attention, decode = ops
     fresh = draw.standard_normal((2, 2, BATCH, 20, KV_HEADS, DIM)).astype(np.float16)
     append(*fresh[0], np.array([0, 0, -1], np.int32), *caches, counts=np.array([20, 7, 9], np.int32),
@@ -46,7 +46,7 @@ def contiguous(books, draw, ops):
 
 
 def table_of(draw):
-    """Of pages in any order, wide enough; and those that are no sequence's."""
+    """Return a table of pages in random order, wide enough, and the pages that no sequence has."""
     order = draw.permutation(PAGES).astype(np.int32)
     return order[:BATCH * COLUMNS].reshape(BATCH, COLUMNS), order[BATCH * COLUMNS:]
 
@@ -74,7 +74,7 @@ def test_pages_of_engines_are_a_contiguous_cache(host, draw, order):
             for token in tokens:
                 assert np.array_equal(pool[table[sequence, token // PAGE], :, token % PAGE],
                                       row[sequence, :, token])
-    # Pages of no sequence, and of the sequence that rests.
+    # Pages that no sequence has, and those of the inactive sequence.
     for pool, kept in zip((keys, values), untouched):
         assert np.array_equal(pool[spare], kept)
     changed = sum((a != b).any(axis=-1).sum() for a, b in zip(whole, before))

@@ -1,6 +1,6 @@
-"""Pictures: their points are those of documents that the real tool wrote, or that are made by hand
-where a GPU is needed; the committed ones are those of their figures; what is no such document is
-refused in a line."""
+"""Charts: their points match documents that the real tool wrote, or that are made by hand if they need a GPU;
+the
+committed charts match their figures; other documents are refused in one line."""
 
 import copy
 import json
@@ -38,7 +38,8 @@ def told(folder, *arguments):
 
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory):
-    """Of keys of 2 heads and 128 tokens; what vqgen count-accesses --json says; and the file that it writes."""
+    """Return a profile of keys with 2 heads and 128 tokens, the output of vqgen count-accesses --json, and
+    its file."""
     folder = tmp_path_factory.mktemp("profile")
     draw = np.random.default_rng(3)
     names = {"l.k": 0, "l.v": 1}
@@ -58,7 +59,7 @@ def profile(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tuning(tmp_path_factory):
-    """A sweep of two problems, tuned on a recording; the path of what vqgen tune --json says."""
+    """Tune a sweep of two problems on a recording; return the path of the output of vqgen tune --json."""
     folder = tmp_path_factory.mktemp("tuning")
     (folder / "c.json").write_text(json.dumps(PRODUCT))
     (folder / "none.json").write_text('[{"plan": "linear_simt/threads=992", "time_us": 1}]')
@@ -87,7 +88,7 @@ def ablated(tmp_path_factory):
 
 
 def lines(axes):
-    """Label -> points of what is drawn as lines and markers."""
+    """Return label -> points of what is drawn as lines and markers."""
     return {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
 
 
@@ -318,7 +319,7 @@ def test_committed_charts_are_those_of_their_figures(kind, tmp_path):
     committed = SOURCE / "docs" / "charts" / f"{CHARTS[kind]}.svg"
     assert committed.stat().st_size < 30_000
     assert texts_of(committed) == texts_of(tmp_path / "a.svg")
-    # Another matplotlib may place them elsewhere, by less than two points of a chart of 540.
+    # Another matplotlib version may shift them by less than two points of a chart of 540.
     drawn, expected = (np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', path.read_text()), float)
                        for path in (committed, tmp_path / "a.svg"))
     assert len(drawn) > 20 and np.abs(drawn - expected).max() < 2

@@ -1,4 +1,4 @@
-"""README's first program runs as it is written, and its attention is that over the decoded cache."""
+"""README's first program runs as written, and its attention equals that over the decoded cache."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_the_program_of_readme_attends_to_the_cache():
     exec(program, names)  # README's own text
 
     def decoded(cache):
-        """[B, KV, T, D], a code per byte."""
+        """Return [B, KV, T, D] from one code per byte."""
         entries = cache.codebooks[0, 0].astype(np.float64)
         return entries[cache.codes.view(np.uint8)].reshape(names["B"], names["KV"], names["T"], names["D"])
 

@@ -1,4 +1,4 @@
-"""What is no number, text or array that a call takes, or lies where it must not: one line, and nothing done."""
+"""Invalid numbers, texts and arrays, and arrays in the wrong memory: one line, and nothing done."""
 
 import importlib
 import sys
@@ -64,7 +64,7 @@ def test_texts(host, tmp_path):
 
 
 class Strange:
-    """Has a __dlpack__, and no more of an array."""
+    """Has a __dlpack__ and nothing else of an array."""
 
     def __init__(self, gives):
         self.gives = gives
@@ -79,7 +79,7 @@ class Strange:
 
 
 class Otherwise(np.ndarray):
-    """Tells another shape than DLPack does."""
+    """Reports another shape than DLPack does."""
 
     @property
     def shape(self):
@@ -129,7 +129,7 @@ def test_shapes_that_are_not_those_of_dlpack(host):
 
 
 def test_a_format_file_is_read_once(tmp_path, monkeypatch):
-    """The text that the sizes follow from is what trains, whatever the file says by then."""
+    """The text that set the sizes is what trains, whatever the file contains by then."""
     path = tmp_path / "form.json"
     path.write_text('{"vector_size": 4, "index_bits": 4}')
     fields = vqgen._core.format_fields

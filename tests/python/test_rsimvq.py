@@ -1,4 +1,4 @@
-"""Codebooks by RSimVQ: laws of the training, an oracle in NumPy, and what the kernels make of them."""
+"""Codebooks by RSimVQ: laws of the training, an oracle in NumPy, and the kernels' results."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ QUICK = {"steps": 40, "batch": 200, "learning_rate": 5e-3}
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Small products are slower on several, far more so beside other work."""
+    """Use one thread: small products are slower on several, far more so beside other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -23,14 +23,15 @@ def one_thread():
 
 
 def clustered(draw, units=1, rows=150, columns=32):
-    """Vectors that codebooks can learn: correlated, of unequal channels."""
+    """Return vectors that codebooks can learn: correlated, with unequal channels."""
     mixed = draw.standard_normal((columns, columns)) * np.exp(draw.standard_normal(columns))
     return (draw.standard_normal((units, rows, columns)) @ mixed).astype(np.float32)
 
 
 def oracle(vectors, codebooks, scales=None):
-    """Codes and sums of greedy residual quantization of one unit, in double precision: equations 1 to
-    3. vectors: [n, size], codebooks: [stages, entries, size]."""
+    """Return codes and sums of greedy residual quantization of one unit, in double precision: equations 1 to
+    3.
+    vectors: [n, size], codebooks: [stages, entries, size]."""
     left, codes = vectors.astype(np.float64), []
     for stage, entries in enumerate(codebooks.astype(np.float64)):
         entries = entries if scales is None else entries * float(scales[stage])
@@ -40,7 +41,7 @@ def oracle(vectors, codebooks, scales=None):
 
 
 def error(vectors, trained, size=16):
-    """Mean squared, by units."""
+    """Return the mean squared error per unit."""
     return np.array([((own - oracle(own, books, scales)[1])**2).mean() for own, books, scales in zip(
         vectors.reshape(len(vectors), -1, size), np.asarray(trained.codebooks),
         [None] * len(vectors) if trained.scales is None else trained.scales)])
@@ -54,7 +55,7 @@ def test_training_never_ends_above_its_start_and_gains(draw):
     assert trained.codebooks.shape == start.codebooks.shape == (2, 3, 16, 16)
     assert trained.codebooks.dtype == np.float16 and trained.scales is None
     assert (error(vectors, trained) < error(vectors, start)).all()
-    # Steps that only do harm are left out, to the bit.
+    # Steps that only harm are left out, to the bit.
     wild = vqgen.train_rsimvq(vectors, FORMAT, start=start, steps=10, learning_rate=30.0)
     assert (error(vectors, wild) <= error(vectors, start)).all()
     none = vqgen.train_rsimvq(vectors, FORMAT, steps=0)
@@ -66,14 +67,14 @@ def test_a_sample_judges_and_all_vectors_have_the_last_word(draw, monkeypatch):
     monkeypatch.setattr(_rsimvq, "_JUDGED", 2)
     vectors = clustered(draw, rows=400)
     start = vqgen.train_codebooks(vectors, FORMAT)
-    # Steps on the vectors of the sample alone are good for these, and bad for the others.
+    # Steps fitted on the sample's vectors alone help these and harm the others.
     monkeypatch.setattr(torch, "randperm", lambda count, generator: torch.arange(count))
     own = vqgen.train_rsimvq(vectors, FORMAT, start=start, steps=200, batch=40, learning_rate=0.1)
     assert (error(vectors, own) <= error(vectors, start)).all()
 
 
 def test_other_vectors_may_judge(draw):
-    """k-means of few vectors fits them alone; what judges is another part of the same kind."""
+    """K-means fits a few vectors alone; other vectors of this distribution judge it."""
     whole = clustered(draw, rows=1000)
     vectors, others, last = whole[:, :60].copy(), whole[:, 60:500].copy(), whole[:, 500:].copy()
     start = vqgen.train_codebooks(vectors, FORMAT)
@@ -100,7 +101,7 @@ def test_more_stages_lose_less(draw):
 
 
 def test_gradients_are_those_of_the_loss(draw):
-    """By finite differences with all that sg() holds, and the codes, fixed; in double precision."""
+    """Finite differences in double precision, with the codes and all that sg() holds fixed."""
     vectors = torch.from_numpy(clustered(draw).reshape(-1, 16)[:60].astype(np.float64))
     vectors /= vectors.square().mean().sqrt()
     entries = torch.from_numpy(draw.standard_normal((3, 8, 16)))
@@ -113,7 +114,7 @@ def test_gradients_are_those_of_the_loss(draw):
     codes = _nearest.encoded(vectors, module.tables().detach())[0].numpy()
 
     def chosen(values):
-        """Per stage its residual and its entry, in NumPy."""
+        """Return the residual and the entry of each stage, in NumPy."""
         left, found = vectors.numpy(), []
         for stage in range(3):
             table = module.scales[stage].item() * values["entries"][stage] @ values["projections"][stage].T
@@ -175,7 +176,7 @@ def test_a_random_start_learns_and_revives_dead_entries(draw):
     assert errors[0, 300] < 0.5 * errors[0, 0]
     used = oracle(vectors.reshape(-1, 16), trained.codebooks[0])[0]
     assert all(len(np.unique(stage)) > 12 for stage in used.T)
-    # A start whose entries but two are far from all vectors.
+    # A start in which all entries but two are far from all vectors.
     start = np.full((1, 1, 16, 16), 1e4, np.float16)
     start[0, 0, :2] = vectors.reshape(-1, 16)[:2]
     form = {**FORMAT, "num_codebooks": 1}
@@ -271,7 +272,7 @@ def test_distances_by_blocks_are_those_at_once(draw, monkeypatch):
 
 
 def test_training_takes_one_unit_of_pytorch(draw):
-    """Whose stride PyTorch tells as 1."""
+    """PyTorch reports the stride of a single unit as 1."""
     vectors = torch.from_numpy(clustered(draw))
     assert torch.equal(vqgen.train_codebooks(vectors, FORMAT).codebooks,
                        torch.from_numpy(vqgen.train_codebooks(vectors.numpy(), FORMAT).codebooks))

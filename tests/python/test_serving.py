@@ -1,6 +1,8 @@
-"""A trace of serving through pages: requests arrive, grow by chunks of their prompt and by drafts,
-share prefixes, are evicted and readmitted, in a batch of fixed size whose other sequences rest. On a
-GPU every step is a replay of one captured CUDA graph."""
+"""A serving trace through pages: requests arrive, grow by chunks of their prompt and by drafts, share
+prefixes, are
+evicted and readmitted, in a batch of fixed size whose other sequences are inactive. On a GPU every step
+replays
+one captured CUDA graph."""
 
 import collections
 import dataclasses
@@ -36,8 +38,9 @@ def tensor(array, kind=None):
 
 
 class Step:
-    """New tokens appended and attended to, of a batch of fixed size: inputs and outputs stay where
-    they are, so that one captured graph serves all steps."""
+    """Append and attend to new tokens, in a batch of fixed size: inputs and outputs stay in place, so that
+    one
+    captured graph serves all steps."""
 
     def __init__(self, batch, codes, **page_tokens):
         shape = {"batch": batch, "kv_heads": KV_HEADS, "head_dim": DIM, "tokens": TOKENS,
@@ -112,7 +115,7 @@ def requests(draw):
 
 
 class Server:
-    """Gives pages out, and steps through the requests that it has room for."""
+    """Allocates pages, and steps through the requests that fit."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -133,7 +136,7 @@ class Server:
         return self.draw.integers(-1 << 31, 1 << 31, shape).astype(np.int32)
 
     def let_go(self, request):
-        """Frees the pages that nobody else has, whose codes are no longer anybody's."""
+        """Free the pages that nobody else has, whose codes then belong to no request."""
         for page in request.pages:
             self.users[page] -= 1
             if self.users[page] > 0:
@@ -165,7 +168,7 @@ class Server:
             self.users.update(request.pages)
 
     def grow(self, request):
-        """How many tokens come next, with pages for them; 0 where the request had to go."""
+        """Return how many tokens come next, with pages for them; 0 if the request was evicted."""
         left = request.prompt - request.done
         count = min(left, QUERIES) if left > 0 else int(self.draw.integers(1, QUERIES + 1))
         count = min(count, request.tokens - request.done)
@@ -239,7 +242,7 @@ class Server:
 
 
 def alone(request, step, codes):
-    """Its results in contiguous rows of a batch of its own, token by token."""
+    """Return a request's results in contiguous rows of its own batch, token by token."""
     outs, lses = [], []
     for first in range(0, request.tokens, QUERIES):
         count = min(QUERIES, request.tokens - first)

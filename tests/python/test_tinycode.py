@@ -1,4 +1,4 @@
-"""A real trained model, on a GPU: VQGEN_TINYCODE names the folder with its weights and text."""
+"""A real trained model on a GPU: VQGEN_TINYCODE names the folder with its weights and text."""
 
 import os
 import pathlib
@@ -94,8 +94,7 @@ def test_greedy_tokens_are_those_of_eager_attention_over_the_decoded_cache(model
     assert torch.equal(out, again), "captured steps choose other tokens"
     made = out[:, longest:]
 
-    # Teacher-forced: the prompt attends to itself raw, and each token after it to what the codes
-    # stand for.
+    # Teacher-forced: the prompt attends to its raw tokens, and each later token to dequantized ones.
     items = vqgen.hf.layers_of(codebooks)
     decoded = [decode(layer.cache, item, tensors)
                for layer, (item, tensors) in zip(cache.layers, items)]
@@ -132,7 +131,8 @@ def test_greedy_tokens_with_drafts_are_those_without(model, text, codebooks):
 
 
 def decode(cache, item, tensors):
-    """Keys and values of a layer, [batch, kv_heads, tokens, head_dim], by NumPy from its codes."""
+    """Return keys and values of a layer, [batch, kv_heads, tokens, head_dim], decoded from its codes by
+    NumPy."""
     out = []
     for held, form in ((cache.keys, item["keys"]), (cache.values, item["values"])):
         codes, books = held.codes.cpu().numpy().view(np.uint32), held.codebooks.cpu().numpy()
@@ -144,8 +144,9 @@ def decode(cache, item, tensors):
 
 
 def forced(model, held, tokens, prompt):
-    """Logits where the first `prompt` tokens see raw keys and values, and the others those of
-    `held`, by layers."""
+    """Return logits for which the first `prompt` tokens see raw keys and values, and the others those of
+    `held`,
+    by layer."""
     def attention(module, query, key, value, _, scaling=None, **__):
         keys, values = held[module.layer_idx]
         raw = simulation.attention(query[:, :, :prompt], *(

@@ -1,4 +1,4 @@
-"""PyTorch ops, on a GPU where there is one, or else on the host backend."""
+"""PyTorch ops, on a GPU if there is one, otherwise on the host backend."""
 
 import os
 import subprocess
@@ -77,7 +77,7 @@ PAGE, COLUMNS, PAGES = 16, 3, 8
 
 
 def paged_call(draw, op, **shape):
-    """Config, the arguments of codes, and the block table, of an op in pages."""
+    """Return config, the arguments of codes, and the block table, of an op in pages."""
     config = vt.config_text({"op": op, "shape": {**SHAPE, "page_tokens": PAGE, **shape},
                              "keys": FORM, "values": FORM})
     pools = draw.integers(0, 1 << 32, (2, PAGES, 2, PAGE, 4), dtype=np.uint32).view(np.int32)
@@ -300,7 +300,7 @@ def test_a_layer_of_a_bundle(tmp_path):
     y = layer(tensor(x.reshape(2, 4, -1), torch.float16))
     assert y.shape == (2, 4, dense.shape[0])
     expected = (x @ dense.T).reshape(y.shape)
-    # 2 bits cost some 30 % (docs/guides/quantize.md); a layer in a wrong order would cost over 100 %.
+    # 2 bits cost some 30 % (docs/guides/quantize.md); layers in a wrong order would cost over 100 %.
     assert np.linalg.norm(y.cpu().numpy() - expected) < 0.4 * np.linalg.norm(expected)
     with pytest.raises(vqgen.BadInput, match="it has " + item):
         vt.VQLinear.from_bundle(tmp_path / "w", "other")

@@ -9,7 +9,7 @@ FORMAT = {"vector_size": 4, "index_bits": 5, "scope": "head", "num_codebooks": 2
 
 
 def decoded(vectors, trained):
-    """What the nearest entries, stage by stage, stand for."""
+    """Return the sums of the nearest entries, stage by stage."""
     out = np.zeros_like(vectors)
     for unit, left in enumerate(vectors.reshape(vectors.shape[0], -1, 4)):
         left = left.copy()

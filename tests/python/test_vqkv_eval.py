@@ -28,7 +28,7 @@ QUICK = {"steps": 20, "batch": 128}
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Small products are slower on several, far more so beside other work."""
+    """Use one thread: small products are slower on several, far more so beside other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,7 +43,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A model of random weights whose tokens are bytes, and a text."""
+    """Return a model with random weights whose tokens are bytes, and a text."""
     sys.path.insert(0, str(SOURCE / "scripts"))
     import tinycode_model
     folder = tmp_path_factory.mktemp("model")
@@ -225,14 +225,14 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
     # Each is trained once.
     trained = [line for line in said.err.splitlines() if line.startswith("training")]
     assert len(set(trained)) == len(trained) == 6
-    # Bundles are there; without kernels their losses are the same.
+    # The bundles exist already; without kernels their losses are equal.
     assert vqgen.eval.main([*command, "--no-kernels"]) == 0
     again = json.loads(out.read_text())["accuracy"]["rows"]
     said = capsys.readouterr().err.splitlines()
     assert all("in parts" in line for line in said if line.startswith("training"))
     assert [row["loss"] for row in again] == [None] * 9
     assert again[2]["simulated"] == rsimvq["simulated"]
-    # Another text judges: other codebooks, of other names.
+    # For another text there are other codebooks, with other names.
     assert vqgen.eval.main([*command, "--no-kernels", "--judges", "3"]) == 0
     said = capsys.readouterr().err
     assert said.count("-judged-3-") == 2 and "training wide-wide-6" in said
@@ -242,7 +242,8 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
 
 
 def test_rsimvq_starts_from_a_bundle(model, tmp_path):
-    """And takes another text to judge by; without steps its codebooks are those of the bundle."""
+    """Training starts from a bundle and judges by another text; without steps the codebooks are the
+    bundle's."""
     scaled = {**WIDE, "stage_scales": True, "scope": "head"}
     vqgen.hf.calibrate(model, BATCHES, tmp_path / "start", keys=scaled, values=WIDE)
     start = vqgen.hf.layers_of(tmp_path / "start")

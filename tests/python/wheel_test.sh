@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# A wheel is built of the checkout as `pip install .` does it, installed into a fresh virtual
-# environment, used far from the checkout, and removed. What is tested is the package: objects that the
-# build tree has are taken (take_object.py), and others compiled without optimisation.
+# Builds a wheel from the checkout as `pip install .` does, installs it into a fresh virtual
+# environment, uses it far from the checkout, and removes it. Only packaging is tested, so objects
+# come from the build tree (take_object.py) and the rest is compiled without optimisation.
+#
 #   wheel_test.sh BUILD_DIR SOURCE_DIR PYTHON
 set -euo pipefail
 build="$1" source="$2" python="$3"

@@ -1,4 +1,4 @@
-// Counting accesses: against a naive loop over naively unpacked codes, in awkward formats and
+// Counting accesses, against a naive loop over naively unpacked codes, in awkward formats and
 // sizes.
 #include "quantizer/access_counts.h"
 
@@ -12,8 +12,8 @@
 namespace vqgen {
 namespace {
 
-// The tensor's counts of one part, [unit][stage][entry], straight from the definitions: the code at
-// its bit (layout/codes.h), the unit by its formula (layout/format.h).
+// The tensor's counts of one part, [unit][stage][entry], by the definitions: the code at its bit
+// (layout/codes.h), the unit by its formula (layout/format.h).
 std::vector<std::int64_t> naive_counts(const QuantizedTensor& tensor, std::int64_t part,
                                        std::int64_t parts) {
   const VqFormat& format = tensor.format;
@@ -29,7 +29,7 @@ std::vector<std::int64_t> naive_counts(const QuantizedTensor& tensor, std::int64
         const std::int64_t code =
             samples::naive_code(tensor, index, vector * format.num_codebooks + stage);
         const std::int64_t codebook = unit.number * format.num_codebooks + stage;
-        const std::int64_t entry = code % format.entries();  // of a lattice, the low 8 bits
+        const std::int64_t entry = code % format.entries();  // of a lattice code, the low 8 bits
         ++counts[static_cast<std::size_t>(codebook * format.entries() + entry)];
       }
     }
@@ -98,7 +98,7 @@ TEST(CountAccesses, OfALatticeAreThoseOfItsEntries) {
             profile);
 }
 
-// All that ships is counted, to a profile that is read back, or refused by name.
+// Each shipped format is counted, to a profile that is read back, or refused by name.
 TEST(CountAccesses, OfEachPresetCanBeReadOrIsRefused) {
   int counted = 0, refused = 0;
   for (const std::string& name : format_names()) {
@@ -140,7 +140,7 @@ TEST(CountAccesses, MorePartsThanRowsLeaveSomeEmpty) {
   expect_counted(samples::random_tensor(shape, 7), 7);
 }
 
-// Entries that are hot in one half of the tokens alone are seen as such.
+// Entries that are hot in only one half of the tokens are detected as such.
 TEST(CountAccesses, TellsSteadyFromUnsteady) {
   const samples::Shape shape{samples::table_format(2, 4), 1, 1, 64, 32};
   const auto tensor_of = [&](bool steady) {

@@ -1,4 +1,4 @@
-// Bundles whose metadata and tensors disagree, or that hold numbers no kernel may see.
+// Bundles whose metadata and tensors disagree, or that hold numbers that no kernel may see.
 #include <functional>
 #include <limits>
 
@@ -9,8 +9,8 @@
 namespace vqgen {
 namespace {
 
-// A valid bundle with `spoil` done to its data before it is written: the reader must refuse it with
-// a message that holds `expected`.
+// Writes a valid bundle after `spoil` has changed its data: the reader must refuse it with a
+// message that holds `expected`.
 template <class Data>
 void expect_refused(const std::function<void(Data&)>& spoil, const std::string& expected) {
   Bundle bundle = samples::full_bundle();
@@ -57,7 +57,7 @@ TEST(BundleLies, SchemaAndItems) {
   expect_refused_metadata(R"("kv_heads":2)", R"("kv_heads":-2)", "/items/0/kv_heads");
 }
 
-// Of many items: nothing is compared with all before it, and a text is parsed once.
+// With many items, no item is compared with all previous ones, and a text is parsed once.
 TEST(BundleLies, ManyItems) {
   constexpr std::size_t kItems = 20'000;
   const Json item{{"name", "a"},        {"kind", "weights"},
@@ -177,7 +177,7 @@ TEST(BundleLies, ALatticeWhoseTableIsNone) {
   refused(1.0f, 4000);
   refused(4.5f, 8191);
 
-  // A table of 65,536 entries, or of vectors that a projection would move off the lattice.
+  // A table of 65,536 entries, or a table of vectors that a projection would move off the lattice.
   const std::vector<std::byte> bytes = serialize_bundle(samples::lattice_bundle());
   const SafetensorsFile file(bytes, "b");
   const auto refused_with = [&](std::vector<TensorView> views, const std::string& expected,

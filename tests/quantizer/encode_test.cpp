@@ -25,7 +25,7 @@ double squared_distance(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-// Lowest index of the smallest distance, in double.
+// The lowest index with the smallest distance, in double.
 std::uint32_t brute_force(std::span<const float> vector, std::span<const float> entries) {
   std::uint32_t best = 0;
   double least = INFINITY;
@@ -139,7 +139,8 @@ TEST(Encode, ManySubVectorsCrossTheChunks) {
 }
 
 TEST(Reconstruct, UndoesTransformsAndOutputScales) {
-  // Codebooks that hold the very vectors make quantization exact but for rounding to 16 bits.
+  // With codebooks that hold exactly these vectors, quantization is exact except for 16-bit
+  // rounding.
   VqFormat format = table_format(16, 3);
   FloatTensor rows = normal_tensor(1, 1, 8, 16, 1);
   format.output_scales = true;
@@ -170,7 +171,7 @@ TEST(Reconstruct, ReportsMeanAndRelativeError) {
   EXPECT_EQ(reconstruction_error(original, original).relative, 0.0);
 }
 
-// Of each head and channel over batches and rows.
+// The mean of each head and channel is over batches and rows.
 TEST(Reconstruct, CenteredIsWithoutTheMeanOfAChannel) {
   const FloatTensor keys{2, 2, 1, 2, {1, 2, 3, 4, 3, 2, 5, -4}};
   const FloatTensor expected{2, 2, 1, 2, {-1, 0, -1, 4, 1, 0, 1, -4}};
@@ -183,7 +184,7 @@ TEST(Reconstruct, CenteredIsWithoutTheMeanOfAChannel) {
 TEST(Encode, EveryWidthOfRegistersFindsTheSame) {
   for (const std::size_t dimension : {1u, 2u, 3u, 4u, 8u, 16u}) {
     const std::size_t blocks = 3;
-    const std::size_t count = 101;  // no multiple of what is searched at once
+    const std::size_t count = 101;  // not a multiple of the vectors that are searched at once
     std::vector<float> table =
         samples::normal_floats(static_cast<std::int64_t>(blocks * dimension * kNearestLanes), 1);
     for (float& value : table) value = std::round(value * 2) / 2;  // so that there are ties

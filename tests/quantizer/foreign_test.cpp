@@ -1,4 +1,4 @@
-// What is given in place of a safetensors file: shards with their index, folders, files of other
+// Files given instead of a safetensors file: shards with their index, folders, files of other
 // formats. Each is read, or refused by its name.
 #include "quantizer/foreign.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 class Foreign : public ::testing::Test {
  protected:
-  // A shard of tensors of one number each.
+  // A shard of tensors with one number each.
   void shard(const std::string& name, const std::map<std::string, float>& tensors) const {
     std::vector<std::vector<float>> values;
     std::vector<TensorView> views;
@@ -120,7 +120,7 @@ TEST_F(Foreign, FilesOfOtherFormatsAreNamed) {
   for (const auto& [content, words] : known) refused(text("given", content), words);
 }
 
-// However its header's length is spelt in bytes.
+// Whatever bytes the length of its header has.
 TEST_F(Foreign, AHeaderThatBeginsLikeAnotherFormatIsRead) {
   const std::string head = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
   for (const std::size_t length : {std::size_t{0x7b}, std::size_t{0x280}, std::size_t{0x8b1f}}) {

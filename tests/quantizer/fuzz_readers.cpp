@@ -1,6 +1,7 @@
 // Mutates valid files and requires that the readers either accept the result or throw vqgen::Error:
-// no crash, no other exception, no endless loop, no sanitizer report. Runs for VQGEN_FUZZ_SECONDS
-// (default 5) a reader, from a fixed seed; each input depends on the seed and its number alone.
+// no crash, no other exception, no endless loop, no sanitizer report. Runs each reader for
+// VQGEN_FUZZ_SECONDS (default 5) from a fixed seed; an input depends only on the seed and its
+// number.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +37,7 @@ class Mutator {
 
   std::size_t below(std::size_t bound) { return bound == 0 ? 0 : random_() % bound; }
 
-  // One to four changes of `text`.
+  // Makes one to four changes to `text`.
   std::string mutate(std::string text) {
     for (std::size_t left = 1 + below(4); left > 0; --left) change(text);
     return text;
@@ -75,7 +76,7 @@ class Mutator {
     }
   }
 
-  // Replaces the digits at or after `place` by a number that readers stumble over.
+  // Replaces the digits at or after `place` by a number that is hard for readers.
   void number(std::string& text, std::size_t place) {
     static constexpr const char* kNumbers[] = {
         "0",   "-1",        "4294967296",       "1e999", "-0.0", "18446744073709551615",
@@ -96,8 +97,7 @@ std::chrono::duration<double> fuzz_duration() {
   return std::chrono::duration<double>(seconds != nullptr ? std::atof(seconds) : 5.0);
 }
 
-// Feeds `read(mutator, base)` for the set time; `read` makes one input of corpus[base] and reads
-// it.
+// Feeds `read(mutator, base)` for the set time; `read` mutates corpus[base] and reads the result.
 template <class Read>
 void fuzz(const std::string& name, const std::vector<std::string>& corpus, const Read& read) {
   std::size_t inputs = 0;
@@ -109,7 +109,7 @@ void fuzz(const std::string& name, const std::vector<std::string>& corpus, const
       read(mutator, mutator.below(corpus.size()));
       ++accepted;
     } catch (const Error&) {
-      // Refused in the right way.
+      // A refusal by vqgen::Error is right.
     } catch (const std::exception& error) {
       FAIL() << name << ": seed " << kSeed << ", input " << inputs << ": " << error.what();
     }
@@ -152,7 +152,7 @@ TEST(FuzzReaders, Json) {
   });
 }
 
-// What an accepted profile promises: its figures can be worked out.
+// An accepted profile must have computable figures.
 TEST(FuzzReaders, AccessCounts) {
   const std::vector<std::string> corpus{
       access_counts_text(profile_bundle(samples::full_bundle(), 2)), access_counts_text({})};
@@ -175,8 +175,7 @@ std::vector<std::byte> bytes_of(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// A mutation of the header alone, its length made to fit, so that what lies behind the first check
-// is reached.
+// Mutates only the header and fixes its length, so that later checks are reached.
 std::string with_mutated_header(Mutator& mutator, const std::string& file) {
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof length);
@@ -188,7 +187,7 @@ std::string with_mutated_header(Mutator& mutator, const std::string& file) {
   return result + header + file.substr(data);
 }
 
-// What an accepted file promises: every tensor can be read, every bundle decoded.
+// Every tensor of an accepted file can be read, and every bundle decoded.
 void use(const SafetensorsFile& file) {
   for (const TensorInfo& info : file.tensors()) {
     switch (info.type) {

@@ -31,7 +31,7 @@ double mean_square(const std::vector<float>& vectors, const std::vector<float>& 
   return sum / static_cast<double>(vectors.size());
 }
 
-// FAISS' own, as many iterations over all vectors.
+// FAISS' own k-means, with as many iterations over all vectors.
 std::vector<float> faiss_entries(const std::vector<float>& vectors, int dimension, int entries,
                                  int iterations, int seed) {
   faiss::ClusteringParameters parameters;
@@ -67,7 +67,8 @@ TEST(KMeans, IsAsGoodAsFaissOnRealData) {
 }
 
 TEST(KMeans, GivesEmptyEntriesToThoseThatMissMost) {
-  // 90 times one point and 70 others: most entries begin at the point, and all but one are empty.
+  // 90 copies of one point and 70 other points: most entries begin at the point, and all but one of
+  // these are empty.
   std::vector<float> vectors = samples::normal_floats(70 * 2, 1);
   for (int i = 0; i < 90; ++i) vectors.insert(vectors.end(), {3.0f, 3.0f});
   const std::vector<float> entries = entries_of(vectors, 2, 60, 30, 1);

@@ -1,5 +1,5 @@
-// Quantizing to the E8P lattice: the search against all 65,536 points, the fitted scale, and what
-// tensors of its codes decode to.
+// Quantizing to the E8P lattice: the search against all 65,536 points, the fitted scale, and the
+// decoded values of its tensors.
 #include <cmath>
 
 #include "quantizer/encode.h"
@@ -21,7 +21,7 @@ Vector entry_of(std::uint32_t code) {
   return Vector(table).subspan(code % 256 * 8, 8);
 }
 
-// Every point by its definition: signs one by one, that of element 7 by the sum.
+// Every point by its definition: signs one by one, that of element 7 by the parity of the sum.
 const std::vector<float>& points() {
   static const std::vector<float> all = [] {
     std::vector<float> made;
@@ -67,7 +67,7 @@ TEST(LatticePoint, IsTheDefinitionForEveryCode) {
 
 TEST(NearestPoint, AgreesWithABruteForceSearchInDouble) {
   for (const float scale : {1.0f, 0.37f, 12.5f}) {
-    // Within the lattice, about its edge, beyond it, and far off to one side.
+    // Points within the lattice, near its edge, beyond it, and far off to one side.
     for (const float spread : {0.3f, 1.0f, 3.0f, 100.0f}) {
       for (const float offset : {0.0f, 50.0f}) {
         std::vector<float> vectors = normal_floats(12 * 8, 7);
@@ -110,7 +110,8 @@ TEST(NearestPoint, TiesAndAScaleOfNothing) {
   const std::vector<float> zeros(8, 0.0f);
   std::vector<std::uint32_t> codes{7};
   NearestPoint(e8p_table(), 1.0f).find(zeros, codes);
-  // As near with either shift: that of + 1/4, whose nearest has all signs negative.
+  // Both shifts are equally near: the one of + 1/4 wins, whose nearest point has all signs
+  // negative.
   EXPECT_EQ(codes[0], 0x7f00u);
   EXPECT_NEAR(distance(zeros, point_of(codes[0]), 1), least_distance(zeros, 1), 1e-12);
   NearestPoint(e8p_table(), 0.0f).find(normal_floats(8, 1), codes);

@@ -28,8 +28,8 @@ TEST(Pack, GivesBackEveryCodeAtEveryWidthAndAwkwardLength) {
           static_cast<std::size_t>(vq::row_words(static_cast<std::int64_t>(count), 1, 1, bits));
       EXPECT_EQ(words, (count * static_cast<std::size_t>(bits) + 31) / 32);
 
-      // Exactly as long as the row, so that a sanitizer sees a word too far; and guarded, so that
-      // a plain build does.
+      // Exactly as long as the row, so that a sanitizer sees a word too many; guards show it in a
+      // plain build.
       std::vector<std::uint32_t> guarded(words + 2, 0xdeadbeef);
       pack_row(codes, bits, std::span(guarded).subspan(1, words));
       EXPECT_EQ(guarded.front(), 0xdeadbeef);

@@ -1,4 +1,5 @@
-// Keys in parts on their way to codes and bundles: each part is what its channels alone would be.
+// Quantizing keys in parts to codes and bundles: each part equals what its channels alone would
+// give.
 #include "quantizer/parts.h"
 
 #include "quantizer/access_counts.h"
@@ -16,7 +17,7 @@ namespace {
 using samples::normal_floats;
 using samples::table_format;
 
-// 24 of 32 channels and the other 8, neither in order; rows of 45 bits and of 24.
+// 24 of 32 channels and the other 8, both out of order; rows of 45 and of 24 bits.
 VqFormat two_parts() {
   VqFormat first = table_format(8, 5, Scope::head, 3);
   VqFormat second = table_format(4, 4, Scope::tensor, 3);

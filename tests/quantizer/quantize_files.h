@@ -1,4 +1,4 @@
-// Files of small tensors for quantize_kv() and quantize_weights(), and requests on them.
+// Files of small tensors for quantize_kv() and quantize_weights(), and requests for them.
 #pragma once
 
 #include "quantizer/train/quantize.h"
@@ -7,7 +7,7 @@
 
 namespace vqgen {
 
-// Writes float tensors as F16 and makes requests on them.
+// Writes float tensors as F16 and makes requests for them.
 class Quantize : public ::testing::Test {
  protected:
   void add(const std::string& name, std::vector<std::int64_t> shape, std::uint32_t seed) {

@@ -1,14 +1,14 @@
-// What is refused, and what left out, before anything is trained.
+// What is refused, and what is left out, before anything is trained.
 #include "tests/quantizer/quantize_files.h"
 
 namespace vqgen {
 namespace {
 
-// Every way in which an item is refused, as the last of three: nothing is trained before it.
+// Every way to refuse an item, as the last of three: nothing is trained before it.
 TEST_F(Quantize, AllItemsAreJudgedBeforeTheFirstIsTrained) {
   struct Fault {
     std::vector<std::int64_t> shape;
-    std::uint16_t element;  // of all of them
+    std::uint16_t element;  // for all of them
     const char* words;
   };
   const std::vector<Fault> faults{{{64, 100}, 0x3c00, "8 does not divide in_features 100"},
@@ -57,7 +57,7 @@ TEST_F(Quantize, AllCachesAreJudgedBeforeTheFirstIsTrained) {
     const std::string message = message_of([&] { quantize_kv(request); });
     EXPECT_NE(message.find(words), std::string::npos) << message;
   };
-  // Of the second layer: its values' length, its queries, a number, the calibration's.
+  // Faults of the second layer: its values' length, its queries, a number, the calibration's.
   shapes_[5] = {2, 20, 32};
   refused([&](auto& r) { r.input = write("shape.safetensors"); }, "'layer1.v': has shape");
   shapes_[5] = {2, 40, 16};

@@ -11,7 +11,7 @@ using samples::table_format;
 
 const std::filesystem::path kData = std::filesystem::path(VQGEN_SOURCE_DIR) / "tests" / "data";
 
-// A bias lowers the errors of keys, and not those of what softmax sees, in parts or not.
+// A bias lowers the errors of keys but not those of what softmax sees, in parts or not.
 TEST_F(Quantize, KeysHaveErrorsWithoutTheirMean) {
   QuantizeKvRequest request = kv_request();
   request.key_format.smooth = request.key_format.hadamard = false;
@@ -71,7 +71,7 @@ TEST_F(Quantize, MakesAnItemOfEachLayer) {
   EXPECT_FALSE(data.values.format.hadamard);
   EXPECT_EQ(data.original_keys, values_[0]);
   EXPECT_EQ(data.original_values, values_[1]);
-  // What was made is what the reader accepts.
+  // The reader accepts what was made.
   write_bundle(directory_ / "bundle.safetensors", result.bundle);
   const Bundle again = read_bundle(directory_ / "bundle.safetensors");
   EXPECT_EQ(serialize_bundle(again), serialize_bundle(result.bundle));
@@ -224,7 +224,7 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
   request.inputs = "x";
   request.format = table_format(4, 4, Scope::tensor, 2);
   request.keep_original = true;
-  // Error of the rows that are neither scaled up nor zero.
+  // The error of the rows that are neither scaled up nor zero.
   const auto other_rows = [&](const QuantizeResult& result) {
     const FloatTensor rows = reconstruct(std::get<LinearData>(result.bundle.items[0].data).weights);
     double error = 0;
@@ -261,8 +261,7 @@ TEST_F(Quantize, WeightsAreDividedByTheirOutputScales) {
   EXPECT_NE(message_of([&] { quantize_weights(request); }).find("cannot train"), std::string::npos);
 }
 
-// The lattice at 2 bits is better than two residual codebooks of the same bits, which need
-// training.
+// At 2 bits the lattice is better than two trained residual codebooks.
 TEST(QuantizeSample, RealWeightsOnTheLattice) {
   QuantizeWeightsRequest request;
   request.input = kData / "tinycode-weight.safetensors";

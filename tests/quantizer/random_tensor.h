@@ -1,4 +1,4 @@
-// Quantized tensors of random codes in awkward formats, and their codes by definition, for the
+// Quantized tensors with random codes in awkward formats, and their codes by definition, for the
 // tests of counting and reordering.
 #pragma once
 
@@ -30,7 +30,8 @@ inline std::vector<Shape> awkward_shapes() {
   return shapes;
 }
 
-// Codes are code_of(row, number in the row), `row` through batch, heads and rows; codebooks random.
+// Codes are code_of(row, number in the row), where `row` counts over batch, heads and rows;
+// codebooks are random.
 template <class CodeOf>
 QuantizedTensor tensor_with(const Shape& shape, CodeOf&& code_of) {
   const VqFormat& format = shape.format;
@@ -58,14 +59,14 @@ QuantizedTensor tensor_with(const Shape& shape, CodeOf&& code_of) {
   return tensor;
 }
 
-// Random codes, the lower the likelier, so that some are hot and many never read.
+// Random codes, lower ones more likely, so that some entries are hot and many are never read.
 inline QuantizedTensor random_tensor(const Shape& shape, std::uint32_t seed) {
   std::mt19937 random(seed);
   const auto entries = static_cast<std::uint32_t>(shape.format.entries());
   return tensor_with(shape, [&](std::int64_t, std::int64_t) {
     const std::uint32_t first = static_cast<std::uint32_t>(random()) % entries;
     const std::uint32_t second = static_cast<std::uint32_t>(random()) % entries;
-    // Not in order of their numbers: 5 is odd, so this permutes.
+    // The hot codes are not in order of number: 5 is odd, so this permutes.
     return (std::min(first, second) * 5 + 3) % entries;
   });
 }

@@ -1,5 +1,4 @@
-// Reordering: what decodes, decodes to the same bits; entries stand hot-first; nothing else
-// changes.
+// Reordering: decoded values keep their bits, entries are hot-first, and nothing else changes.
 
 #include <cstring>
 
@@ -65,7 +64,7 @@ TEST(Reorder, DecodesToTheSameBitsHotFirst) {
     EXPECT_EQ(after.stage_scales, tensor.stage_scales);
     EXPECT_EQ(after.row_words, tensor.row_words);
 
-    // How uneven and how steady the accesses are has not changed.
+    // The skew and the steadiness of the accesses do not change.
     const AccessCounts now = profile_of(after);
     EXPECT_EQ(summarise(now).top_share, summarise(before).top_share);
     EXPECT_EQ(now.parts.accesses, before.parts.accesses);
@@ -83,7 +82,7 @@ TEST(Reorder, AgainChangesNothing) {
   }
 }
 
-// Any counts will do, such as those of another tensor with the same codebooks.
+// Any counts are accepted, such as those of another tensor with the same codebooks.
 TEST(Reorder, FollowsTheGivenCounts) {
   const samples::Shape shape{samples::table_format(2, 3), 1, 1, 4, 16};
   const QuantizedTensor tensor = samples::random_tensor(shape, 10);
@@ -138,7 +137,7 @@ TEST(Reorder, OfABundleNeedsAProfileThatFits) {
   EXPECT_NE(refusal(other).find("'blocks.0.q.weights' is of another"), std::string::npos);
 }
 
-// By the counts of other data: that data's order, and still the same bits.
+// Counts of other data give that data's order, and still the same bits.
 TEST(Reorder, OfABundleByTheProfileOfAnother) {
   const Bundle bundle = samples::full_bundle();
   std::vector<AccessCounts> profiles = profile_bundle(bundle, 1);

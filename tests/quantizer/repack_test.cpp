@@ -1,4 +1,4 @@
-// Layouts of codes: the order by its definition, and that nothing but places changes.
+// Layouts of codes: the order by its definition, and that only places change.
 
 #include <numeric>
 
@@ -16,7 +16,7 @@ std::string name_of(const CodeLayout& layout) {
   return fmt::format("{}x{}", layout.rows, layout.words);
 }
 
-// Words 1, 2, 3 .. row after row, so that each is told from the others and from padding.
+// Words 1, 2, 3 .. row after row, so that each differs from the others and from padding.
 std::vector<std::uint32_t> numbered_words(const CodeRows& sizes) {
   std::vector<std::uint32_t> words(
       static_cast<std::size_t>(sizes.heads * sizes.rows * sizes.row_words));
@@ -70,7 +70,7 @@ TEST(Repack, FollowsTheDefinitionAndGoesBack) {
       const auto packed = repacked(plain, {}, layout, sizes);
       ASSERT_EQ(packed, by_definition(layout, sizes));
       ASSERT_EQ(repacked(packed, layout, {}, sizes), plain);
-      // Padding means nothing.
+      // Padding has no meaning.
       std::vector<std::uint32_t> padded = packed;
       for (std::uint32_t& word : padded) word = word == 0 ? ~0u : word;
       ASSERT_EQ(repacked(padded, layout, {}, sizes), plain);
@@ -156,7 +156,7 @@ TEST(Repack, ATensorSaysTheSame) {
       pack_codes(unpack_codes(tensor), again);
       EXPECT_EQ(again.codes, tensor.codes);
 
-      // How often entries are read is no matter of where codes stand.
+      // Access counts do not depend on the places of codes.
       const AccessCounts profile = count_accesses(tensor, "x", Operand::keys);
       EXPECT_EQ(profile, count_accesses(plain, "x", Operand::keys));
       QuantizedTensor hot = tensor, hot_plain = plain;
@@ -185,7 +185,7 @@ TEST(Repack, EncodingIntoALayoutIsEncodingAndRepacking) {
   EXPECT_EQ(grouped.codes, plain.codes);
 }
 
-// The layout is of the metadata, and of the shape of the codes.
+// The layout is in the metadata and in the shape of the codes.
 TEST(Repack, BundlesKeepTheLayout) {
   Bundle bundle = samples::full_bundle();
   const std::vector<std::byte> plain = serialize_bundle(bundle);

@@ -1,5 +1,5 @@
-// One test for each kind of lie that a safetensors file can tell: each must give an Error that
-// names the file, never a crash or a wrong tensor.
+// One test per kind of inconsistency in a safetensors file: each must give an Error that names the
+// file, never a crash or a wrong tensor.
 #include <cstring>
 #include <utility>
 
@@ -17,7 +17,7 @@ std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes
   return bytes;
 }
 
-// The message for a file of this header and 8 bytes of data; it must hold `expected`.
+// The message for a file with this header and 8 bytes of data; it must hold `expected`.
 void expect_lie(const std::string& header, const std::string& expected) {
   const std::string message =
       message_of([&] { SafetensorsFile(file_of(header, 8), "lie.safetensors"); });
@@ -83,7 +83,7 @@ TEST(SafetensorsLies, DtypeThatIsNone) {
   }
 }
 
-// Types that this reader does not know are no reason to refuse the tensors beside them.
+// Types that this reader does not know must not make it refuse the tensors beside them.
 TEST(SafetensorsLies, DtypeUnknownIsJudgedWhereItIsRead) {
   for (const std::string dtype : {"F33", "F8_E8M0", "F4", "F6_E2M3", "C64", "F64", "BOOL"}) {
     const std::string header = R"({"a":{"dtype":")" + dtype +

@@ -56,8 +56,7 @@ TEST_F(Safetensors, GivesBackWhatWasWritten) {
   EXPECT_EQ(file.find("absent"), nullptr);
 }
 
-// A quarter of a terabyte, all of it a hole but for the ends: nothing but what is asked for is
-// read.
+// A quarter of a terabyte, all of it a hole except the ends: only what is asked for is read.
 TEST_F(Safetensors, TensorsOfAFileThatNoMemoryHoldsAreRead) {
   const samples::TemporaryDirectory directory;
   const std::filesystem::path path = directory / "large.safetensors";

@@ -119,7 +119,7 @@ inline Bundle full_bundle(DType dtype = DType::f16) {
   return Bundle{{{"layer0", attention}, {"blocks.0.q", gemv}}};
 }
 
-// Weights of the lattice.
+// A weights item in the lattice's format.
 inline Bundle lattice_bundle(DType dtype = DType::f16) {
   LinearData gemv;
   gemv.dtype = dtype;
@@ -144,7 +144,7 @@ inline std::vector<TensorView> views_of(const std::vector<std::byte>& bytes) {
   return views;
 }
 
-// A directory that goes when the test does.
+// A temporary directory.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {

@@ -1,4 +1,5 @@
-// Scalar codes on the CPU: every code read, the nearest number found, scales that clamp nothing.
+// Scalar codes on the CPU: every code is read, the nearest number is found, and scales clamp
+// nothing.
 #include "quantizer/scalar.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ const std::vector<VqFormat> kFormats{scalar_format(2, Decoder::scalar),
                                      scalar_format(4, Decoder::scalar),
                                      scalar_format(2, Decoder::e4m3)};
 
-// Numbers that may be written, of the first element.
+// The numbers that may be written, for the first element.
 std::vector<float> numbers_of(const VqFormat& format) {
   const std::vector<float> ones(static_cast<std::size_t>(format.vector_size), 1.0f);
   std::vector<float> point(ones.size());
@@ -91,7 +92,7 @@ TEST(Scalar, ScalesAreNoZerosInfinitiesOrNaN) {
   }
 }
 
-// The largest element of a token is the largest number; codes and scale stand side by side.
+// The largest element of a token gets the largest number; codes and scale are side by side.
 TEST(Scalar, TokensHaveScalesOfTheirOwn) {
   FloatTensor tensor = samples::normal_tensor(1, 2, 5, 16, 4);
   for (float& value : tensor.row(3)) value = 0.0f;
@@ -125,7 +126,7 @@ TEST(Scalar, TokensHaveScalesOfTheirOwn) {
   }
 }
 
-// The format of KIVI's values, and its like with 8 bits or all channels together.
+// The format of KIVI's values, with 8 bits too, and with all channels in one group.
 VqFormat affine_format(int vector, int together) {
   VqFormat format{.vector_size = vector, .index_bits = 16};
   format.decoder = Decoder::affine;
@@ -192,8 +193,8 @@ TEST(Scalar, ZerosAndScalesAreKivis) {
   }
 }
 
-// The same of a channel of some tokens, KIVI's keys; a token's row has its part of the group's
-// words.
+// KIVI's keys: a channel of a group of tokens shares zero and scale, and each token's row holds its
+// part of the group's words.
 TEST(Scalar, GroupsOfTokensAreKivis) {
   for (const CodeLayout layout : {CodeLayout{1, 1}, CodeLayout{4, 1}}) {
     VqFormat format = affine_format(4, 0);

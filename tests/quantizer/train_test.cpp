@@ -37,7 +37,7 @@ TEST(Train, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
   EXPECT_EQ(elsewhere.entries, first.entries);
 }
 
-// Whatever serves them: scales of channels, of int8 entries and of others, in each stage.
+// All formats with scales: of channels, of int8 entries and of others, in each stage.
 TEST(Train, DeadChannelsTakeTheLeastScaleOfTheirHead) {
   FloatTensor tensor = normal_tensor(1, 2, 200, 16, 1);
   for (std::int64_t row = 0; row < 400; ++row) {
@@ -99,7 +99,8 @@ TEST(Train, FindsClustersThatAreThere) {
     tensor.row(row)[0] = tensor.row(row)[0] * 0.01f + static_cast<float>(row % 4) * 10.0f;
     tensor.row(row)[1] = tensor.row(row)[1] * 0.01f + static_cast<float>(row / 4 % 4) * 10.0f;
   }
-  // Lloyd's iterations may keep two centroids in one cluster; one of a few seeds finds all.
+  // Lloyd's iterations may keep two centroids in one cluster; one of a few seeds finds all
+  // clusters.
   double best = INFINITY;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     const Codebooks codebooks = train_codebooks(request_for(table_format(2, 5), tensor, seed));
@@ -143,7 +144,7 @@ TEST(Train, ScalarScalesFollowTheLargestOfEachChannel) {
       }
       EXPECT_GE(scale * peak, most);
       EXPECT_LE(scale * peak, most * 1.002f);
-      // Half a step, of e4m3 at the top of its range, where a step is 32.
+      // Half a step of e4m3 at the top of its range, where a step is 32.
       EXPECT_LE(away, scale * (decoder == Decoder::scalar ? 0.5f : 16.0f) * 1.0001f);
     }
     format.scope = Scope::head;

@@ -8,7 +8,7 @@ namespace {
 
 using samples::table_format;
 
-// The unit of every element, as the extents tell it; every element belongs to exactly one.
+// The unit of every element by the extents; every element belongs to exactly one unit.
 std::vector<std::int64_t> unit_of_elements(const UnitMap& map) {
   std::vector<std::int64_t> owner(static_cast<std::size_t>(map.heads * map.rows * map.columns), -1);
   for (std::int64_t unit = 0; unit < map.units(); ++unit) {

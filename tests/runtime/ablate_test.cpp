@@ -1,4 +1,4 @@
-// ablate() with times that a formula gives: what rows measure and report, whatever device it is.
+// ablate() with times from a formula: what rows measure and report, on any device.
 #include "runtime/ablate.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ std::vector<Placement> placements(Plan plan, const Problem& problem) {
 
 std::string_view dataflow(const Plan& plan) { return dataflow_name(plan); }
 
-// Least for one shape, and by another offset for each level.
+// The time is least for one shape, plus an offset for each level.
 double formula(const Plan& plan, const Problem& problem) {
   static const std::map<std::string_view, double> kDataflows{
       {"simt", 4.0},         {"mma", 1.0},   {"lut", 2.0},
@@ -106,7 +106,7 @@ class Fake {
   std::optional<AblationSpace> space_;
 };
 
-// The rows' restrictions, said anew.
+// The rows' restrictions, written independently.
 bool obeys(const std::string& row, const Plan& plan, const Problem& problem) {
   const auto all = placements(plan, problem);
   const auto each = [&](auto holds) { return std::all_of(all.begin(), all.end(), holds); };
@@ -172,8 +172,8 @@ TEST(Ablate, RowsObeyTheirRestrictionsAndHaveTheBestOfWhatWasMeasured) {
   }
 }
 
-// What GC* and SC* are: all plans of the space with codebooks there, in any fusion, and the best of
-// them is found, or one close to it, with no more plans than the winner had.
+// GC* and SC* are the best of all plans with codebooks there, in any fusion. The search must find
+// such a plan, or one close to it, with no more plans than the winner had.
 TEST(Ablate, BaselinesAreTunedAsTheWinnerIs) {
   for (const Problem& problem : problems()) {
     SCOPED_TRACE(to_json(problem).dump());
@@ -195,7 +195,7 @@ TEST(Ablate, BaselinesAreTunedAsTheWinnerIs) {
   }
 }
 
-// Where plans take what the cost model expects, a row has its fastest after a few plans.
+// If plans take what the cost model expects, a row finds its fastest after a few plans.
 TEST(Ablate, WhatTheCostModelExpectsToBeFastestIsTried) {
   const GpuSpec gpu = find_gpu("h200");
   for (const Problem& problem : problems()) {

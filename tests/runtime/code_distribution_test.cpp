@@ -1,4 +1,4 @@
-// What --codes says: names that are canonical, files that are matched to a problem, and refusals.
+// The values of --codes: canonical names, files that are matched to a problem, and refusals.
 #include "runtime/code_distribution.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(CodeDistribution, OthersAreRefused) {
   }
 }
 
-// Skewed by two codes of 16; of the format of the problem below.
+// Two of 16 codes are frequent; the format is that of the problem below.
 AccessCounts skewed_profile() {
   std::vector<std::int64_t> counts(16, 1);
   counts[3] = counts[12] = 400;
@@ -75,7 +75,7 @@ TEST(CodeDistribution, AProfileIsMatchedAndDrawn) {
   expect_words(message_of([&] { read_codes(file); }), {file});
 }
 
-// As the profile of the bundle that vqgen count-accesses writes, in name and in what is drawn.
+// A bundle's name and codes equal those of the profile that vqgen count-accesses writes.
 TEST(CodeDistribution, ABundleIsItsProfile) {
   const TempFolder folder;
   const Problem problem = problem_of_profile();

@@ -1,5 +1,5 @@
-// The reader of ncu's tables, on one written by hand in the format that it documents, and on the
-// ways in which ncu does not come to one.
+// The reader of ncu's tables, on a table written by hand in the documented format, and on failures
+// of ncu.
 #include "runtime/counters.h"
 
 #include <gtest/gtest.h>

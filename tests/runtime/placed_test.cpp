@@ -1,4 +1,4 @@
-// Whatever place() makes of a profile, a kernel's result is the same to the bit.
+// Whatever place() makes of a profile, a kernel's result does not change by a bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -37,7 +37,7 @@ class Placements : public testing::Test {
                    make_linear_data(op, {.seed = 4, .codes = CodePattern::zipf}));
   }
 
-  // Every level is to be used by some of `trials` placements.
+  // Some of the `trials` placements must use each level.
   void expect_same_bits(const Problem& problem, int trials) {
     std::mt19937_64 random(11);
     Plan far = choose(problem, gpu_, {.chooser = Chooser::rules});
@@ -64,7 +64,7 @@ class Placements : public testing::Test {
   }
 
   std::unique_ptr<Backend> backend_ = test::keeping_kernels(make_host_backend({.optimize = false}));
-  GpuSpec gpu_ = find_gpu("t4");  // little shared memory: not all fits
+  GpuSpec gpu_ = find_gpu("t4");  // little shared memory: not everything fits
 };
 
 TEST_F(Placements, OfACacheDoNotChangeABit) {

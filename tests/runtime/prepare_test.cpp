@@ -1,5 +1,5 @@
-// prepare() with access_counts: compiled, placed by the registers that the kernel takes, compiled
-// once more at most, and only where it gains something.
+// prepare() with access_counts: compiles, places by the kernel's registers, and compiles at most
+// once more, only if that gains something.
 #include "runtime/prepare.h"
 
 #include "core/access/access_counts.h"
@@ -66,7 +66,7 @@ TEST_F(Prepare, CompilesOnceWhereNothingChanges) {
   bare_ = 255;  // no register is free
   EXPECT_EQ(registers(prepared()), 0);
   EXPECT_EQ(backend_.compilations, 1);
-  bare_ = 0;  // a machine that has none, such as the host
+  bare_ = 0;  // a machine without registers, such as the host
   const Prepared result = prepared();
   EXPECT_EQ(registers(result), 0);
   EXPECT_EQ(backend_.compilations, 2);
@@ -84,7 +84,7 @@ TEST_F(Prepare, KeepsTheFirstKernelWhereTheSecondIsWorse) {
   config_ = read_config(edited(to_json(config_.problem), {{"/shape/out_features", "65536"}}), "c");
   config_.access_counts = (folder_.path() / "p.json").string();
   bare_ = 50;
-  held_ = 200;  // one block where there were four
+  held_ = 200;  // one block instead of four
   result = prepared();
   EXPECT_EQ(registers(result), 0);
   expect_words(last_reason(result), {"tried, but the kernel then takes 200", "blocks stay"});
@@ -117,7 +117,8 @@ TEST_F(Prepare, StrategyPaperSetsTheFusionAndTheConfigGoesOverIt) {
   EXPECT_EQ(fusion_of(Strategy::paper), LinearFusion::shared);
 }
 
-// Refused before its codebooks are placed by the profile, which counts what its blocks do.
+// The plan is refused before its codebooks are placed by the profile, since placing counts what its
+// blocks do.
 TEST_F(Prepare, APlanThatCannotRunIsRefusedBeforeItIsPlaced) {
   for (const char* fixed :
        {R"({"dataflow": "mma", "threads": 32, "warps_along_columns": 2})",

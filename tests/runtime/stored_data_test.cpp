@@ -1,4 +1,4 @@
-// Bundles against configs whose formats differ: refused by the fields that differ, whichever they
+// Bundles against configs whose formats differ: refused by the differing fields, whichever they
 // are.
 #include "runtime/stored_data.h"
 
@@ -28,7 +28,7 @@ BundleItem matrix_of(const VqFormat& format) {
   return {"up", data};
 }
 
-// The configs are not validated: formats meet that no problem has together.
+// The configs are not validated, so formats meet that no valid problem has together.
 TEST(StoredData, FormatsThatDifferAreRefusedByName) {
   Config attention = read_config(attention_json(), "c.json");
   Config gemv = read_config(gemv_json(), "c.json");

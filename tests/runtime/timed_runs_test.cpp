@@ -1,4 +1,4 @@
-// How many runs are timed: all of short ones, few of long ones.
+// How many runs are timed: all if they are short, few if they are long.
 #include "runtime/backend/backend.h"
 
 #include <gtest/gtest.h>

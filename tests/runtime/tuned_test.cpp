@@ -1,5 +1,5 @@
-// Plans from tuned tables: when a row changes the plan and when it does not, what is said of it,
-// and where tables are found.
+// Plans from tuned tables: when a row changes the plan and when it does not, what is reported, and
+// where tables are found.
 #include "core/files/files.h"
 #include "runtime/environment.h"
 #include "runtime/prepare.h"
@@ -29,7 +29,7 @@ class Tuned : public testing::Test {
                      {.chooser = chooser, .tables = &tables});
   }
 
-  // Of whatever dataflow.
+  // The threads of a plan of any dataflow.
   static int threads_of(const Plan& plan) {
     return std::visit([](const auto& each) { return each.threads; }, plan);
   }
@@ -119,7 +119,7 @@ TEST_F(TunedAccessCounts, APlanMeasuredWithTheseCodesIsTakenAsItWasMeasured) {
   ASSERT_EQ(found.placements.size(), 1u);
   EXPECT_EQ(found.placements[0].placement, *placement_of(other_, Operand::weights));
   expect_words(found.placements[0].reasons.at(0), {"measured with these codes"});
-  // And so is it compiled, once, though the kernel leaves room for entries in registers.
+  // It is compiled once, though the kernel leaves room for entries in registers.
   TunedTables tables;
   tables.add("t.jsonl", table_text({{row_}}));
   test::CountingBackend backend;

@@ -43,14 +43,14 @@ enum Axis {
   kRowTiles,
   kBasis,
 };
-constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: codes of the lattice
+constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: lattice codes
 constexpr std::array kValueBitsOf{5, 10, 0};
 constexpr int kKeyLattice = 3;
 constexpr int kValueLattice = 2;
 constexpr int kFragments = 1;
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kResiduals{1, 2, 3};
-constexpr std::array kHeadDims{80, 96, 128};  // 64 is of append_test
+constexpr std::array kHeadDims{80, 96, 128};  // append_test has 64
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 40};
 constexpr std::array kNewCounts{1, 2, 7};
@@ -61,7 +61,7 @@ constexpr std::array kSplitCounts{1, 3, 128};
 constexpr std::array kBlockTokens{1, 2, 4};
 constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
-constexpr std::array kBlockSequences{1, 2, 3};  // of fragments
+constexpr std::array kBlockSequences{1, 2, 3};  // of append_mma
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
@@ -125,7 +125,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 }  // namespace
 
 SweepCases append_pairwise(std::uint64_t seed) {
-  std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
+  std::set<AxisPair> impossible;  // head_dims; 80 and 96 are not powers of two
   for (const int head_dim : {0, 1})
     impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   for (const Axis transform : {kSmooth, kHadamard}) {
@@ -136,7 +136,7 @@ SweepCases append_pairwise(std::uint64_t seed) {
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   impossible.emplace(AxisValue{kKeyBits, kKeyLattice}, AxisValue{kDataflow, kFragments});
   impossible.emplace(AxisValue{kValueBits, kValueLattice}, AxisValue{kDataflow, kFragments});
-  // Warps along the entries are no more than a block has.
+  // A block bounds the warps along the entries.
   for (int threads = 0; threads < kSizes[kThreads]; ++threads) {
     for (int along = threads + 1; along < kSizes[kAlong]; ++along) {
       impossible.emplace(AxisValue{kThreads, threads}, AxisValue{kAlong, along});

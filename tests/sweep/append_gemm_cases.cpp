@@ -35,8 +35,8 @@ enum Axis {
   kPages,
   kOrder,
 };
-// Channels of a head and of the sub-vectors of keys and values: every width, and one key, two and
-// more of a head.
+// Channels of a head and of the sub-vectors of keys and values: every width, with one, two and more
+// keys per head.
 struct Width {
   int head_dim, key, value;
 };
@@ -55,7 +55,7 @@ constexpr std::array kSplitCounts{1, 2, 128};
 constexpr std::array kBlockTokens{1, 5, 50};
 constexpr std::array kTiles{1024, 16384};
 
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 5, 3, 2,
                               2, 2, 2, 2, 3, 3, 3, 2, 2, 6, 6, 4, 5};
 
@@ -76,7 +76,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .page_tokens = pick(kPageTokens, kPages),
               .flush_block = pick(kWindows, kWindow).batch};
   const auto format = [&](int size, int bits, int num_codebooks, int scope) {
-    // Half a head is a group where sub-vectors fit it.
+    // Half a head is a channel group if sub-vectors fit it.
     const bool halves = width.head_dim / 2 % size == 0;
     return cache_format(bits, size, num_codebooks, scope == 3 && !halves ? 1 : scope,
                         width.head_dim, halves ? 32 : 1 << 16);

@@ -1,5 +1,5 @@
-// kv_append by products: the bits of append_simt on what estimates by tensor cores decide worst,
-// of keys in parts too, and kernels that trust estimates too far, which such input has to find.
+// append_gemm gives the bits of append_simt on inputs for which tensor-core estimates decide worst,
+// also for keys in parts; and such input finds kernels that trust estimates too much.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -102,7 +102,7 @@ TEST_F(AppendByProducts, ManyEntriesHaveTheBitsOfLanes) {
   }
 }
 
-// One place of the kernel's text changed; some hard input tells.
+// Each fault changes one place of the kernel's text; some hard input reveals it.
 TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = products_problem(products_cases().front());
   const Plan plan = AppendGemm{.threads = 64, .tokens_per_block = 37};
@@ -119,7 +119,7 @@ TEST_F(AppendByProducts, HardInputFindsKernelsThatTrustEstimates) {
       {"store_shared(parts + 2 * warp() + 1, nearest)", "store_shared(parts + 2 * warp() + 1, 0u)"},
   };
   expect_estimates_checked(op, plan, faults);
-  // Of sub-vectors that are no numbers of 16 bits.
+  // With stage scales, scaled sub-vectors are not 16-bit elements.
   KvAppend scaled = op;
   scaled.keys = with_scales(op.keys);
   const Fault of_one_side[] = {{"bits < 0 ? 0.0f : estimate_value(bits)", "estimate_value(bits)"}};

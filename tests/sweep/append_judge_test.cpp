@@ -1,5 +1,5 @@
-// The judge of kv_append on right results with one fault each, which it has to find and to name,
-// and on what kernels with one fault each make.
+// The judge of kv_append must find and name one seeded fault per result, and the output of kernels
+// with one fault each.
 #include <gtest/gtest.h>
 
 #include "tests/sweep/harness.h"
@@ -19,7 +19,7 @@ KvAppend judged_problem() {
               .sinks = 2};
   op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::head};
   op.keys.smooth = op.keys.hadamard = op.keys.stage_scales = true;
-  // 8 codes of 5 bits leave 24 bits of two words.
+  // 8 codes of 5 bits leave 24 of the bits of two words.
   op.values = {.vector_size = 8, .index_bits = 5, .scope = Scope::tensor};
   return op;
 }
@@ -31,7 +31,7 @@ class AppendJudge : public testing::Test {
     const KvAppend op = judged_problem();
     data_ = make_append_data(op, {.seed = 41});
     data_.positions = {3, 9};
-    // Compiled once for all of these.
+    // Compiled once for all tests of the suite.
     static Kernel append(*sweep_backend(), op, rules_plan<AppendSimt>(op, sweep_gpu()),
                          sweep_gpu());
     right_ = append.run(data_);
@@ -72,7 +72,7 @@ TEST_F(AppendJudge, FindsPaddingThatIsNotZero) {
   expect_found(wrong, "values of sequence 0, head 0: token 7: padding is not zero");
 }
 TEST_F(AppendJudge, FindsARowThatWasToBeLeftAlone) {
-  for (const std::size_t token : {0u, 2u, 8u, 23u}) {  // 3..7 are appended
+  for (const std::size_t token : {0u, 2u, 8u, 23u}) {  // tokens 3..7 are appended
     AppendResult wrong = right_;
     word_of(wrong, 0, 1, token, 0) ^= 1u << 9;
     expect_found(wrong, "head 1: token " + std::to_string(token) + " was changed");
@@ -80,7 +80,7 @@ TEST_F(AppendJudge, FindsARowThatWasToBeLeftAlone) {
 }
 TEST_F(AppendJudge, FindsARawSlotThatIsWrong) {
   AppendResult wrong = right_;
-  wrong.raw_values[5 * 64 + 1] ^= 1;  // of head 0, whose slots are 6
+  wrong.raw_values[5 * 64 + 1] ^= 1;  // of head 0, which has 6 slots
   expect_found(wrong, "values of sequence 0, head 0: raw slot 5");
   wrong = right_;
   wrong.raw_keys[6 * 64] ^= 0x8000;
@@ -94,7 +94,7 @@ TEST_F(AppendJudge, FindsARowThatWasNotWritten) {
   expect_found(wrong, "keys of sequence 1, head 1: token 13");
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(AppendJudge, FindsWhatWrongKernelsWrite) {
   const KvAppend op = judged_problem();
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());

@@ -1,5 +1,5 @@
-// kv_append by fragments: the bits of append_simt on what estimates by tensor cores decide worst,
-// and kernels that trust estimates too far, which such input has to find.
+// append_mma gives the bits of append_simt on inputs for which tensor-core estimates decide worst;
+// and such input finds kernels that trust estimates too much.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -57,7 +57,7 @@ TEST_F(AppendByFragments, HardInputHasTheBitsOfLanes) {
   }
 }
 
-// The last block has fewer sequences, and of each fewer tokens.
+// The last block has fewer sequences, and fewer tokens of each.
 TEST_F(AppendByFragments, HardInputOfSeveralSequencesHasTheBitsOfLanes) {
   for (KvAppend op : a_third(hard_problems())) {
     op.shape.batch = 5;
@@ -70,8 +70,8 @@ TEST_F(AppendByFragments, HardInputOfSeveralSequencesHasTheBitsOfLanes) {
   }
 }
 
-// Sequences at rest, at the capacity and with fewer tokens than the call has room for, in one block
-// with others; rows of no numbers there change no row of another sequence.
+// Inactive sequences, sequences at capacity and with few tokens share a block with others; rows of
+// NaN there change no row of another sequence.
 TEST_F(AppendByFragments, SequencesOfABlockHaveTheirOwnPlacesAndCounts) {
   constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
   for (KvAppend op : {hard_problems()[0], hard_problems()[2]}) {
@@ -104,7 +104,7 @@ TEST_F(AppendByFragments, SequencesOfABlockHaveTheirOwnPlacesAndCounts) {
   }
 }
 
-// One place of the kernel's text changed; some hard input tells.
+// Each fault changes one place of the kernel's text; some hard input reveals it.
 TEST_F(AppendByFragments, HardInputFindsKernelsThatTrustEstimates) {
   const KvAppend op = hard_problems().front();
   const Plan plan = rules_plan(AppendMma{}, op, sweep_gpu());

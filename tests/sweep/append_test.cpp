@@ -1,5 +1,5 @@
-// kv_append beside the sweep: the codes that the quantizer takes, the cache that attention reads,
-// plans that change no bit, ties, numbers that are none, and a judge that finds what is wrong.
+// kv_append beside the sweep: the quantizer's codes, the cache that attention reads, plans that
+// change no bit, ties, NaN and infinity, and a judge that finds faults.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -54,7 +54,7 @@ TEST_F(Append, PlansChangeNoBit) {
   }
 }
 
-// Every row of a tensor by the quantizer: [batch][heads][tokens] of the new tokens.
+// Quantizes every row of a tensor: [batch][heads][tokens] of the new tokens.
 QuantizedTensor quantized_on_the_host(const AppendData& data, const QuantizedTensor& cache,
                                       const std::vector<std::uint16_t>& elements) {
   FloatTensor rows{data.batch, cache.heads, data.new_tokens, cache.columns, {}};
@@ -74,7 +74,8 @@ QuantizedTensor quantized_on_the_host(const AppendData& data, const QuantizedTen
                 {cache.format, cache.dtype, cache.units, cache.codebooks, cache.stage_scales, {}});
 }
 
-// Rows of one tensor that differ from what the quantizer makes; where `into` is, those go into it.
+// Counts the rows of one tensor that differ from the quantizer's, and copies the quantizer's to
+// `into`.
 int differing_rows(const AppendData& data, const QuantizedTensor& host, std::int64_t tokens,
                    const std::vector<std::uint32_t>& codes, std::vector<std::uint32_t>& into) {
   int different = 0;
@@ -93,8 +94,8 @@ int differing_rows(const AppendData& data, const QuantizedTensor& host, std::int
   return different;
 }
 
-// With transforms, that round in another order, a near tie may fall otherwise, and the judge takes
-// either code; without, all are the same.
+// Transforms round in another order, so a near tie may resolve either way, and the judge takes both
+// codes. Without transforms all codes are equal.
 TEST_F(Append, CodesAreTheQuantizers) {
   for (const bool lattice : {false, true}) {
     KvAppend op = append_problem();
@@ -120,7 +121,7 @@ TEST_F(Append, CodesAreTheQuantizers) {
   }
 }
 
-// Scalar codes bit for bit, beyond the largest number too.
+// Scalar codes are equal to the bit, also beyond the largest number.
 TEST_F(Append, ScalarCodesAreTheQuantizers) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const int vector : {2, 4, 0, 1}) {  // 0: by token; 1: by token and channels, with a zero
@@ -145,7 +146,7 @@ TEST_F(Append, ScalarCodesAreTheQuantizers) {
         op.values.group_channels = 16;
       }
       AppendData data = make_append_data(op, {.seed = 14});
-      for (std::size_t i = 0; i < data.new_keys.size(); i += 7) {  // about the least numbers
+      for (std::size_t i = 0; i < data.new_keys.size(); i += 7) {  // near the smallest numbers
         const float value = element_to_float(dtype, data.new_values[i]);
         data.new_values[i] = element_from_float(dtype, value / 4096);
       }
@@ -186,7 +187,7 @@ TEST_F(Append, TiesGoToTheLowestIndex) {
   }
 }
 
-// What is no number gets some code, and no other row another one.
+// A row with NaN and infinity gets some code, and other rows keep theirs.
 TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
   for (const Decoder decoder :
        {Decoder::table, Decoder::e8p, Decoder::scalar, Decoder::e4m3, Decoder::affine}) {
@@ -194,14 +195,14 @@ TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
     op.values = {.vector_size = 8, .index_bits = decoder == Decoder::table ? 3 : 16};
     op.values.decoder = decoder;
     if (op.values.is_scalar()) op.values.vector_size = 2;
-    op.values.token_scales = op.values.is_scalar();  // and the keys stay a table
+    op.values.token_scales = op.values.is_scalar();  // the keys keep a table
     op.shape.recent_tokens = op.shape.sinks = 0;
     AppendData data = make_append_data(op, {.seed = 13});
     Kernel append = kernel(op);
     AppendResult right = append.run(data);
     // Token 1 of sequence 0, head 1.
     const std::size_t row = 1 * 2 + 1;
-    const std::uint16_t none[] = {0x7e00, 0x7c00, 0xfc00, 0xfe00};  // f16
+    const std::uint16_t none[] = {0x7e00, 0x7c00, 0xfc00, 0xfe00};  // NaN and infinities in f16
     for (std::size_t i = 0; i < 64; ++i) {
       data.new_keys[row * 64 + i] = data.new_values[row * 64 + i] = none[i % 4];
     }
@@ -218,8 +219,8 @@ TEST_F(Append, NumbersThatAreNoneHarmNoOtherRow) {
   }
 }
 
-// Attention reads the cache of steps as the one that was encoded at once, with windows and sinks of
-// every sequence's own, by codes and raw.
+// Attention over a cache appended in steps equals attention over one encoded at once, with windows
+// and sinks per sequence, from codes and raw tokens.
 void expect_attention_over(const KvAppend& at_once, const AppendData& all,
                            const AppendResult& cache, const AppendResult& whole) {
   const AttentionDecode op = reader_of(at_once, 4);
@@ -238,12 +239,12 @@ void expect_attention_over(const KvAppend& at_once, const AppendData& all,
   const AttentionOutput encoded_at_once = attention.run(data);
   EXPECT_EQ(by_steps.out, encoded_at_once.out);
   EXPECT_EQ(by_steps.lse, encoded_at_once.lse);
-  // Raw tokens are those that were appended: attention over raw keys of another token differs.
+  // Raw tokens are the appended ones: attention over another token's raw keys differs.
   std::swap_ranges(data.raw_keys.begin(), data.raw_keys.begin() + 64, data.raw_keys.begin() + 128);
   EXPECT_NE(attention.run(data).out, by_steps.out);
 }
 
-// A prompt in parts, the last of which may be shorter, and whole; codes, and the raw slots.
+// A prompt in parts, the last of which may be shorter, equals the whole in codes and raw slots.
 TEST_F(Append, InPartsIsTheCacheThatIsEncodedAtOnce) {
   constexpr int kTokens = 19;
   for (const auto& [page_tokens, part] :
@@ -264,7 +265,7 @@ TEST_F(Append, InPartsIsTheCacheThatIsEncodedAtOnce) {
   }
 }
 
-// Counts that are not given, and capacities that cut a run of tokens off.
+// Missing counts, and capacities that cut off a run of tokens.
 TEST_F(Append, WithoutCountsAllAreAppendedThatFit) {
   const KvAppend op = append_problem();
   AppendData data = make_append_data(op, {.seed = 31});

@@ -1,6 +1,6 @@
-// Every example config compiles by NVRTC for every architecture; in both element types for sm_75,
-// which has no instructions for bf16, and for the lattice, which adds elements. So do the fusions
-// of products, and kernels whose last block merges. Needs no GPU.
+// NVRTC compiles every example config for every architecture, in both element types for sm_75 (no
+// bf16 instructions) and for the lattice (adds elements), and also GEMM fusions and kernels with
+// the last block's merge. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,11 +27,11 @@ bool on_lattice(const Problem& problem) {
   return op != nullptr && op->weights.decoder == Decoder::e8p;
 }
 
-// A GPU of each architecture; plans of its other GPUs differ in sizes alone.
+// A GPU of each architecture; plans of its other GPUs differ only in sizes.
 constexpr const char* kOneOfEach[] = {"t4", "a100", "a10", "l40s", "h200", "b200", "rtx5090"};
 
-// Backend and GPU; skips where NVRTC does not know the architecture, as those before 12.8 do not
-// know Blackwell, and says so.
+// Backend and GPU. Skips with a message if NVRTC does not know the architecture, as versions before
+// 12.8 do not know Blackwell.
 class Architectures : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -106,7 +106,7 @@ TEST_P(Architectures, EveryFusionCompiles) {
         const KernelResources& kernel = artifact.kernels.front();
         EXPECT_GT(kernel.registers, 0);
         EXPECT_LE(kernel.registers * plan.threads, 65536) << enum_name(fusion) << vector_size;
-        constexpr int kFewSpills = 128;  // bytes; 72 were seen
+        constexpr int kFewSpills = 128;  // bytes; the most seen is 72
         EXPECT_LE(kernel.spill_bytes, kFewSpills) << enum_name(fusion) << vector_size;
       }
     }
@@ -233,7 +233,7 @@ TEST_P(Architectures, AppendOfManyTokensCompiles) {
     const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
     const KernelResources& kernel = artifact.kernels.front();
     EXPECT_LE(kernel.registers * plan.threads, 65536);
-    constexpr int kFewSpills = 192;  // bytes; 180 were seen, on sm_100
+    constexpr int kFewSpills = 192;  // bytes; the most seen is 180, on sm_100
     EXPECT_LE(kernel.spill_bytes, kFewSpills) << vector_size;
     std::printf("%d registers, %d bytes spilled\n", kernel.registers, kernel.spill_bytes);
   }
@@ -271,7 +271,7 @@ TEST_P(Architectures, DecodeCompiles) {
   const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
   const KernelResources& kernel = artifact.kernels.front();
   EXPECT_GT(kernel.registers, 0);
-  EXPECT_LE(kernel.registers, 160);  // 155 were seen; of one stage and 128 channels 80
+  EXPECT_LE(kernel.registers, 160);  // the most seen is 155; with one stage and 128 channels 80
   EXPECT_EQ(kernel.spill_bytes, 0);
   std::printf("%d registers\n", kernel.registers);
 }
@@ -289,14 +289,14 @@ TEST_P(Architectures, MergeCompiles) {
   std::printf("%d registers\n", kernel.registers);
 }
 
-// Of both ops, in one kernel, without a register more than a block of its threads has.
+// Attention and GEMV merge in one kernel, within the registers that a block of its threads has.
 TEST_P(Architectures, TheLastBlockCompiles) {
   for (const char* name : {"llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8"}) {
     const Config config =
         read_config(test::source_folder() / "examples/configs" / (std::string(name) + ".json"));
     Plan plan = choose(config.problem, gpu, {.chooser = Chooser::rules});
     const int splits =
-        as_linear(config.problem) == nullptr ? 20 : 1;  // a whole turn of loads, a rest
+        as_linear(config.problem) == nullptr ? 20 : 1;  // a full round of loads, and a rest
     ASSERT_TRUE(test::change_own(
         plan, [&](auto& own) requires requires { own.splits; } {
           own.splits = std::max(own.splits, splits);
@@ -314,7 +314,7 @@ TEST_P(Architectures, TheLastBlockCompiles) {
     ASSERT_EQ(artifact.kernels.size(), 1u);
     const int threads = std::visit([](const auto& each) { return each.threads; }, *merging);
     EXPECT_LE(artifact.kernels.front().registers * threads, 65536) << name;
-    constexpr int kFewSpills = 96;  // bytes; 72 were seen, on sm_75
+    constexpr int kFewSpills = 96;  // bytes; the most seen is 72, on sm_75
     EXPECT_LE(artifact.kernels.front().spill_bytes, kFewSpills) << name;
   }
 }

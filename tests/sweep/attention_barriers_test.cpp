@@ -1,5 +1,5 @@
-// Every barrier of attention's kernels is needed, and the race checker knows: with any one of them
-// left out, or a wait for copies, it reports a race.
+// Every barrier of the attention kernels is needed, and the race checker knows: without any one of
+// them, or without a wait for copies, it reports a race.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -19,7 +19,7 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
   op.keys.smooth = op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   with_integers(op.keys,
-                std::holds_alternative<AttentionMma>(like));  // whose scales one waits for
+                std::holds_alternative<AttentionMma>(like));  // one barrier waits for their scales
   const Problem problem = op;
   Plan plan = rules_plan(like, problem, find_gpu("h200"));
   ASSERT_TRUE(change_own(
@@ -47,7 +47,7 @@ TEST(Barriers, OfBlocksThatShareSequencesAreAllNeeded) {
   plan.combine = Combine::last_block;
   expect_every_barrier_needed(op, plan, 7);
 }
-// Of 20 splits, which are two groups.
+// 20 splits make two groups.
 TEST(Barriers, OfTeamsThatMergeAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionMma{}, 6, 20);
 }
@@ -73,14 +73,14 @@ TEST(Barriers, OfAttentionByBytesAreAllNeeded) {
   AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
   AttentionDecode op = attention_of_integers();
   expect_every_barrier_needed(op, plan, 7);
-  // Four rounds or more for each split: in the first one the maximum's barrier orders all.
+  // Each split has at least four rounds: in the first, the maximum's barrier orders all accesses.
   op.shape.tokens = 600;
   plan.splits = 2;
   plan.combine = Combine::last_block;
   expect_every_barrier_needed(op, plan, 9);
 }
 
-// Three tiles of raw tokens a warp.
+// Each warp has three tiles of raw tokens.
 TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.shape.recent_tokens = 40;
@@ -99,8 +99,8 @@ TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 7);
 }
 
-// Codes that warps copy: not before they have waited for their copies, the first round's by one
-// warp for all; nor over codes that are still to be read.
+// Warps copy codes: they must not read them before they have waited for their copies (one warp
+// copies the first round for all), nor overwrite codes that are still to be read.
 TEST(Barriers, OfRoundsOfCodesAreAllNeeded) {
   for (const int page_tokens : {0, 16}) {
     SCOPED_TRACE(page_tokens);
@@ -121,8 +121,8 @@ TEST(Barriers, OfRoundsOfCodesAreAllNeeded) {
   }
 }
 
-// With one table in flight, which has all barriers; with two, where each has a wait for the copies
-// of the last turn.
+// With one table in flight all barriers exist; with two, each round has a wait for the copies of
+// the previous one.
 TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
   AttentionDecode op;
   op.shape = {.batch = 1,
@@ -146,8 +146,8 @@ TEST(Barriers, OfAttentionByBinsAreAllNeeded) {
   }
 }
 
-// Behind a part whose tables stand in global memory, the first table of the next takes a place that
-// a part before may still read.
+// After a part whose tables are in global memory, the next part's first table takes a buffer that
+// an earlier part may still read.
 TEST(Barriers, OfTablesBehindThoseInGlobalMemoryAreNeeded) {
   AttentionDecode op;
   op.shape = {.batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = 96, .tokens = 300};

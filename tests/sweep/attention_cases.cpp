@@ -45,8 +45,8 @@ enum Axis {
   kBasis,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
-constexpr int kKeyE8p = kBits;  // codes of the lattice, which has vectors of 8 alone
-constexpr int kValueE8p = 4;    // of the value bits, which follow key bits by a shift
+constexpr int kKeyE8p = kBits;  // lattice codes, which have vectors of 8 alone
+constexpr int kValueE8p = 4;    // of the value bits, which are the key bits shifted
 const std::vector<int> kSizes{kBits + 1,
                               5,
                               3,
@@ -94,7 +94,7 @@ constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
-// Query tokens: one, several in the cache, several fresh, and some of either.
+// Query tokens: one, several in the cache, several fresh, and a varying number.
 struct Queries {
   int most;
   bool fresh;
@@ -103,17 +103,17 @@ struct Queries {
 constexpr std::array kQueryCases{
     Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
     Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged}};
-// Half are fragments, which choice takes most of these.
+// Half are mma, which choice takes most often.
 const std::array<Plan, 6> kDataflows{AttentionSimt{}, AttentionLut{}, AttentionChannels{},
                                      AttentionMma{},  AttentionMma{}, AttentionMma{}};
 constexpr int kTables = 1;
 constexpr int kChannels = 2;
-// Keys and values; 0 leaves what the heuristics took.
+// Splits of key and value channels; 0 leaves the heuristics' choice.
 constexpr std::array kSharesOf{std::pair{0, 0}, std::pair{2, 4}, std::pair{8, 1}};
-constexpr int kMostTableBits = 10;  // larger tables fit no block, or hardly any
+constexpr int kMostTableBits = 10;  // larger tables hardly fit a block
 
-// Narrow groups have a codebook a sub-vector; of larger codebooks that is more memory than a test
-// should take.
+// Narrow groups have a codebook per sub-vector; with larger codebooks a test would need too much
+// memory.
 constexpr int kMostNarrowEntries = 2048;
 
 void vary(AttentionMma& plan, int variant) {
@@ -142,7 +142,7 @@ void vary(AttentionMma& plan, int variant) {
   }
 }
 
-// Of lanes, tables and channels.
+// Varies simt, lut and channels.
 template <class P>
 requires requires(P plan) { plan.tile_tokens; }
 void vary(P& plan, int variant) {
@@ -171,8 +171,8 @@ void vary(P& plan, int variant) {
   }
 }
 
-// Forced placements, keys and values apart so that all pairs of levels meet. Tables do not place
-// keys: there the level says how long tiles are.
+// Forces placements of keys and values independently, so that all pairs of levels occur. lut does
+// not place keys: its level sets the length of tiles.
 constexpr std::array<int, kPlacements> kTilesOfTables{0, 5, 8, 16, 32, 48, 96, 128};
 void fix_levels(Plan& plan, const AttentionDecode& op, int keys, int values) {
   Placement* const of_keys = placement_of(plan, Operand::keys);
@@ -198,7 +198,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
   op.shape.batch_invariant = v[kBatchInvariant] == 1;
-  constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits, so that all 15 occur
+  constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits: all 15 occur
   const int value_bits =
       v[kValueBits] == kValueE8p ? 0 : 2 + (v[kKeyBits] + pick(kShifts, kValueBits)) % kBits;
   op.keys = cache_format(v[kKeyBits] == kKeyE8p ? 0 : v[kKeyBits] + 2, pick(kVectors, kKeyVector),
@@ -224,16 +224,16 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   if (result.dataflow_dropped) plan = rules_plan(AttentionSimt{}, op, gpu);
   change_own(
       plan, [&](auto& own) requires requires { own.splits; } {
-        own.threads = std::min(own.threads, 128);  // a fiber each: more cost time and show nothing
+        own.threads = std::min(own.threads, 128);  // a fiber each: more only take time
         own.splits = pick(kSplitCounts, kSplits);
       });
-  // Each change where check() lets it be, on its own and on those before it.
+  // Applies each change that check() permits, alone and on top of the previous ones.
   const auto attempt = [&](const Plan& changed) {
     const bool fits = check(changed, op, gpu).ok;
     if (fits) plan = changed;
     result.override_dropped = result.override_dropped || !fits;
   };
-  // Where the plan has what is changed.
+  // Changes the plan if it has the field.
   const auto change = [&](auto&& apply) {
     Plan changed = plan;
     if (change_own(changed, apply)) attempt(changed);
@@ -298,7 +298,7 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.emplace(AxisValue{kKeyBits, bits}, AxisValue{kDataflow, kTables});
   }
   impossible.emplace(AxisValue{kDataflow, kChannels},
-                     AxisValue{kCombine, 1});  // which plans do not say
+                     AxisValue{kCombine, 1});  // which plans do not state
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });

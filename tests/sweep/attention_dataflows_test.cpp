@@ -1,5 +1,5 @@
-// Laws between the dataflows of attention_decode, and of each of them: what may be changed without
-// changing the result.
+// Laws between the dataflows of attention_decode, and of each of them: changes that must not change
+// the result.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,8 @@ class Dataflows : public SweepTest<testing::TestWithParam<Plan>> {
   }
 };
 
-// fp32 throughout: what differs is the order of sums, and so the last bits of a rounded output.
+// All compute in fp32, so they differ only in the order of sums: in the last bits of a rounded
+// output.
 TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
   const AttentionDecode op = problem();
   const AttentionData data =
@@ -64,7 +65,7 @@ TEST_P(Dataflows, AgreesWithLanesWithinRounding) {
   EXPECT_GT(squares, 0);
   EXPECT_LT(std::sqrt(differences / squares), 1e-4);
   for (std::size_t h = 0; h < lanes.lse.size(); ++h) {
-    if (lanes.lse[h] == other.lse[h]) continue;  // -inf of an empty sequence
+    if (lanes.lse[h] == other.lse[h]) continue;  // -inf for an empty sequence
     EXPECT_NEAR(lanes.lse[h], other.lse[h], 1e-4f * (1 + std::abs(lanes.lse[h]))) << h;
   }
 }
@@ -73,7 +74,7 @@ TEST_P(Dataflows, PlacementDoesNotChangeABit) {
   const auto expect_law = [](const AttentionDecode& op, const std::vector<int>& variants) {
     const AttentionData data = make_attention_data(op, {.seed = 22});
     Plan plan = plan_of(op);
-    Placement* const keys = placement_of(plan, Operand::keys);  // none of tables
+    Placement* const keys = placement_of(plan, Operand::keys);  // lut has none
     Placement* const values = placement_of(plan, Operand::values);
     ASSERT_EQ(keys == nullptr, std::holds_alternative<AttentionLut>(plan));
     if (keys != nullptr) *keys = all_global();
@@ -149,17 +150,17 @@ INSTANTIATE_TEST_SUITE_P(Each, Dataflows,
 
 class Softmaxes : public Dataflows {};
 
-// In the query of a head: all other outputs are what they were, and a NaN makes no number of that
-// head.
+// A NaN or infinity in one head's query changes no other output, and a NaN makes that head's output
+// NaN.
 TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
   AttentionDecode op = of_integers();
   op.shape = {.batch = 2, .query_heads = 10, .kv_heads = 2, .head_dim = 64, .tokens = 70};
-  op.keys.hadamard = false;  // which would make none of all channels
+  op.keys.hadamard = false;  // which would spread a NaN to all channels
   const AttentionData data = make_attention_data(op, {.seed = 27});
   const AttentionOutput before = run(plan_of(op), data, op);
   const auto head_dim = static_cast<std::size_t>(op.shape.head_dim);
   for (const std::uint16_t none : {std::uint16_t{0x7e00}, std::uint16_t{0x7c00}}) {  // NaN, inf
-    constexpr std::size_t kHead = 12;  // of the second sequence
+    constexpr std::size_t kHead = 12;  // in the second sequence
     AttentionData lost = data;
     lost.queries[kHead * head_dim + 5] = none;
     const AttentionOutput after = run(plan_of(op), lost, op);
@@ -173,7 +174,7 @@ TEST_P(Softmaxes, WhatIsNoNumberStaysInItsHead) {
   }
 }
 
-// The softmax of blocks, which tables and channels have too, and that of warps.
+// The block softmax, which lut and channels have too, and the warp softmax.
 INSTANTIATE_TEST_SUITE_P(Each, Softmaxes,
                          testing::Values(Plan(AttentionSimt{}), Plan(AttentionMma{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
@@ -182,7 +183,7 @@ class OneDataflow : public Dataflows {};
 
 TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
   AttentionDecode op = problem();
-  op.keys.index_bits = 5;  // shares that begin in the middle of a word
+  op.keys.index_bits = 5;  // shares begin within a word
   op.keys.num_codebooks = 1;
   const AttentionData data = make_attention_data(op, {.seed = 27});
   const AttentionResult reference = reference_of(op, data);
@@ -196,7 +197,7 @@ TEST_F(OneDataflow, EverySplitOfTheChannelsIsRight) {
   }
 }
 
-// f16 products round each score by about its 4000th part: seen, and no more than that.
+// f16 tables round each score by about 1/4000: visible, but no more than that.
 TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
   const AttentionDecode op = problem();
   const AttentionData data = make_attention_data(op, {.seed = 28});
@@ -213,7 +214,7 @@ TEST_F(OneDataflow, HalvesRoundScoresAndNoMore) {
   }
 }
 
-// A table of entries that no other test has room for, and vectors that leave columns empty.
+// A table larger than any other test's, and vectors that leave columns empty.
 TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   AttentionDecode op = problem();
   op.shape.head_dim = 96;
@@ -227,8 +228,8 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
   EXPECT_TRUE(compare(reference.out, run(plan, data, op).out, op.dtype).ok);
 }
 
-// Codes that are bytes, of groups of channels: as narrow as a sub-vector, a lane's share of a key
-// and two lanes' of a value, wider than both, and such that one ends within a share.
+// 8-bit codes with channel groups: as narrow as a sub-vector, a lane's share of a key, two lanes'
+// share of a value, wider than both, and ending within a share.
 TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
   constexpr int kEntries = 256;
   for (const auto& [head_dim, group] :

@@ -1,4 +1,4 @@
-// Cases of attention by bytes, whose formats are few: keys and values of 256 int8 entries.
+// Cases of attention by int8_mma, which has few formats: keys and values of 256 int8 entries.
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/plans.h"
@@ -35,13 +35,13 @@ constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
 constexpr std::array kTokenCounts{1, 31, 32, 33, 150, 403};
 constexpr std::array kScopes{Scope::tensor, Scope::head, Scope::channel_group};
-constexpr std::array kWordsOfRun{1, 2, 4};  // which leave rows as they are
+constexpr std::array kWordsOfRun{1, 2, 4};  // layouts that leave rows as they are
 constexpr std::array kThreadsOf{32, 64, 96};
 constexpr std::array kRoundsOf{2, 3, 4};
 constexpr std::array kHeadsOf{8, 4, 1};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
 constexpr std::array kSinkCounts{0, 3, 40};
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3, 4, 5, 5, 3};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {

@@ -1,5 +1,5 @@
-// Attention by bytes: softmaxes of every kind are as exact as with 16-bit products, no head or
-// sequence takes from another, and kernels that drop a part are found.
+// Attention by int8_mma: all softmaxes are as exact as with 16-bit products, heads and sequences do
+// not affect each other, and kernels that drop a part are found.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ class AttentionByBytes : public SweepTest<testing::TestWithParam<DType>> {
   }
 };
 
-// From all tokens alike to one that is all there is: queries of every size.
+// Queries of every size: from equal weights for all tokens to all weight on one.
 TEST_P(AttentionByBytes, FlatAndPeakedSoftmaxesAreExact) {
   for (const float size : a_third({0.0f, 0.1f, 1.0f, 4.0f, 40.0f})) {
     for (const int group : {4, 7}) {
@@ -66,8 +66,8 @@ TEST_P(AttentionByBytes, FlatAndPeakedSoftmaxesAreExact) {
   }
 }
 
-// The largest entries of one sign with probabilities that are all the same: sums as large as they
-// may be for so many tokens.
+// The largest entries of one sign, with equal probabilities: sums as large as possible for so many
+// tokens.
 TEST_P(AttentionByBytes, SumsOfTheLargestNumbersAreExact) {
   for (const float sign : {1.0f, -1.0f}) {
     const AttentionDecode op = problem();
@@ -79,7 +79,7 @@ TEST_P(AttentionByBytes, SumsOfTheLargestNumbersAreExact) {
   }
 }
 
-// The maximum rises with each step, by a little and by a lot, and not again.
+// The maximum rises with each step, by a little or a lot, or never after the first.
 TEST_P(AttentionByBytes, RisingAndFallingScoresAreExact) {
   for (const bool rising : {true, false}) {
     const AttentionDecode op = problem();
@@ -101,14 +101,14 @@ TEST_P(AttentionByBytes, RisingAndFallingScoresAreExact) {
   }
 }
 
-// The first token has a score of 9 to 11 above those of thousands of others, which have as much
-// weight together: in the warp of all of them, and in others that begin with its maximum, each has
-// a few of the 65,536 steps of a probability.
+// The first token scores 9 to 11 above thousands of others, which together have as much weight. In
+// the first token's warp, and in warps that begin with its maximum, each of the others has only a
+// few of the 65,536 steps of a probability.
 TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
   for (const float score : {9.0f, 10.0f, 11.0f}) {
     AttentionDecode op = problem(64, 4, 4000);
     AttentionData data = make_attention_data(op, {.seed = 50});
-    constexpr int kFirst = 255;  // the entry that only the first token has
+    constexpr int kFirst = 255;  // only the first token has this entry
     for (std::size_t i = 0; i < data.keys.codebooks.size(); ++i) {
       const auto entry = static_cast<int>(i / 4 % 256);
       const float own = entry == kFirst ? 127.0f : static_cast<float>(entry % 17 - 8);
@@ -132,8 +132,8 @@ TEST_P(AttentionByBytes, AFirstTokenOfMostOfTheWeightLeavesTheOthersTheirs) {
   }
 }
 
-// Warps of a block begin with one maximum, lower the more tokens it has, or their own where that is
-// larger; nor do warps without tokens keep others waiting.
+// Warps of a block begin with a common maximum, lower the more tokens there are, or their own if
+// that is larger. Warps without tokens do not delay others.
 TEST_P(AttentionByBytes, WarpsThatBeginWithAMaximumInCommonAreExact) {
   for (const std::int64_t tokens : a_third({8192, 8193, 33})) {
     const AttentionDecode op = problem(64, 4, tokens);
@@ -179,8 +179,8 @@ TEST_P(AttentionByBytes, WhoMergesAndTheOrderOfLanesChangeNoBit) {
   }
 }
 
-// In the query of a head: all other outputs are what they were, and a NaN makes no number of that
-// head.
+// A NaN or infinity in one head's query changes no other output, and a NaN makes that head's output
+// NaN.
 TEST_P(AttentionByBytes, WhatIsNoNumberStaysInItsHead) {
   const AttentionDecode op = problem(64, 5);
   const AttentionData data = make_attention_data(op, {.seed = 46});
@@ -188,7 +188,7 @@ TEST_P(AttentionByBytes, WhatIsNoNumberStaysInItsHead) {
   const auto head_dim = static_cast<std::size_t>(op.shape.head_dim);
   for (const float none :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    constexpr std::size_t kHead = 12;  // of the second sequence
+    constexpr std::size_t kHead = 12;  // in the second sequence
     AttentionData lost = data;
     lost.queries[kHead * head_dim + 5] = element_from_float(op.dtype, none);
     const AttentionOutput after = run(op, plan(op), lost);
@@ -234,8 +234,8 @@ TEST_P(AttentionByBytes, SequencesAloneHaveTheBitsOfTheBatch) {
   }
 }
 
-// Pages of each size in each order, of splits that begin within one, of a sequence that rests,
-// change no bit; a wrong page does.
+// Pages of each size in each order change no bit, with splits that begin within a page and an
+// inactive sequence; a wrong page does.
 TEST_P(AttentionByBytes, PagesChangeNoBit) {
   for (const int head_dim : {64, 128}) {
     AttentionDecode op = problem(head_dim, 4, 450);
@@ -277,7 +277,7 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
                 {"static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}});
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_P(AttentionByBytes, WrongSumsAreFound) {
   const AttentionDecode op = problem();
   const AttentionInt8Mma own = plan(op);
@@ -295,7 +295,7 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
   });
 }
 
-// Raw tokens, few and many, none of them codes or all, of one split and of several.
+// Raw tokens: few, many, none or all, with one split and with several.
 TEST_P(AttentionByBytes, RawTokensCountOnce) {
   for (const int head_dim : {64, 128}) {
     AttentionDecode op = problem(head_dim, head_dim == 64 ? 4 : 7);

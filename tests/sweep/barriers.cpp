@@ -17,17 +17,17 @@
 namespace vqgen::test {
 namespace {
 
-// A place of the text, and the call that stands there.
+// A place of the text, and the call there.
 struct Barrier {
   std::size_t at;
   std::string call;
 };
 
-// The variable that a kernel of numbered() reads as it is loaded.
+// The variable that a kernel of numbered() reads when it is loaded.
 constexpr const char* kLeftOut = "VQGEN_TEST_LEFT_OUT";
 
-// The kernel with its barriers numbered from 1. Loaded with kLeftOut set to a number, it leaves
-// that one out; with 0, none. So one compilation serves all.
+// The kernel with its barriers numbered from 1. If kLeftOut is a number when it is loaded, it omits
+// that barrier; with 0, none. So one compilation serves all.
 KernelSource numbered(KernelSource right, const std::vector<Barrier>& barriers) {
   std::vector<std::size_t> order(barriers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -43,7 +43,8 @@ KernelSource numbered(KernelSource right, const std::vector<Barrier>& barriers) 
   return right;
 }
 
-// Runs over data that fills several tiles, chunks and units. Error(device) where there is a race.
+// Runs over data that fills several tiles, chunks and units. Throws Error(device) if there is a
+// race.
 void run(Backend& backend, const KernelSource& source, const Problem& problem, const Plan& plan,
          std::size_t left_out = 0) {
   ASSERT_EQ(::setenv(kLeftOut, std::to_string(left_out).c_str(), 1), 0);
@@ -115,7 +116,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
            append != nullptr || fragments != nullptr, grouped);
   add_part("class RingCodes {", of_class, fragments != nullptr, ring);
   add_part("static void await_copy()", of_member, fragments != nullptr, !ring);
-  // Which has a test of its own.
+  // Another test covers this function.
   add_part("void begin_first() const {", of_member,
            std::holds_alternative<AttentionHistogram>(plan), false);
 
@@ -176,7 +177,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     } catch (const Error& error) {
       const std::string said = error.what();
       const auto says = [&](const char* words) { return said.find(words) != std::string::npos; };
-      // A block that reads a peer's memory before that has begun or behind its end.
+      // A block may read a peer's memory before the peer has begun or after it has ended.
       const bool of_peer = says("load_peer of 16 bytes from block") &&
                            (says("may not have begun") || says("has ended"));
       EXPECT_TRUE(says(": race at ") || (clusters && of_peer)) << said << " with " << what;

@@ -1,4 +1,4 @@
-// What shows that a kernel's barriers are needed: the race checker on texts that lack one.
+// Shows that a kernel's barriers are needed: the race checker runs on texts that lack one.
 #pragma once
 
 #include <string>
@@ -10,15 +10,14 @@
 
 namespace vqgen::test {
 
-// With any barrier or wait for copies of the plan's kernels left out, `barriers` in all, there is a
-// report of a race, and none without; but for `unseen`, where another wait covers it on the host.
-// `change` is a place of the text and what stands there instead, in all of them: so that a run
-// comes to what its data do not ask for.
+// Expects `barriers` barriers and waits for copies, and a race report without each of them (except
+// `unseen`, which another wait covers on the host), but none with all. `change` replaces a place of
+// every text, so that a run takes a path that its data would not.
 void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::size_t barriers,
                                  const std::string& unseen = "",
                                  const std::pair<std::string, std::string>& change = {});
 
-// What a run says of a kernel that differs in one place; "" where the text has no such place.
+// The report of a kernel with one replaced place; "" if the text has no such place.
 std::string report_of(const KernelSource& right, const Problem& problem, const Plan& plan,
                       const std::string& place, const std::string& instead,
                       ErrorKind kind = ErrorKind::device);

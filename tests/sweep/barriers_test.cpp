@@ -1,5 +1,5 @@
-// Every barrier of the shipped kernels is needed, and the race checker knows: with any one of them
-// left out, or a wait for copies, it reports a race.
+// Every barrier of the shipped kernels is needed, and the race checker knows: without any one of
+// them, or without a wait for copies, it reports a race.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,7 +15,7 @@
 namespace vqgen::test {
 namespace {
 
-// Partials of other blocks: not without the counter, nor by the read-only path.
+// Other blocks' partials must not be read without the counter, nor by the read-only path.
 void expect_counter_needed(const Problem& problem, const Plan& plan) {
   const KernelSource right = generate(problem, plan, find_gpu("h200"), Machine::host, {});
   const std::string uncounted =
@@ -59,7 +59,7 @@ TEST(Barriers, OfDecodeAreAllNeeded) {
   op.keys = {.vector_size = 4, .index_bits = 6, .num_codebooks = 2, .scope = Scope::tensor};
   op.keys.hadamard = true;
   op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
-  // Three steps, whose codes stand in two places; codebooks by stores, and by copies.
+  // Three steps use two code buffers; codebooks arrive by stores, and by copies.
   const DequantizeSimt plan{.threads = 64,
                             .tokens_per_block = 90,
                             .key_codebook = all_shared(64),
@@ -71,7 +71,7 @@ TEST(Barriers, OfDecodeAreAllNeeded) {
   EXPECT_NE(early.find(": race at "), std::string::npos) << early;
 }
 
-// Of a result that stands in place of a part.
+// The result replaces one of the parts.
 TEST(Barriers, OfMergeAreAllNeededAndItsLoadsAreCoherent) {
   AttentionMerge op;
   op.shape = {.rows = 9, .heads = 3, .head_dim = 64, .parts = 3};
@@ -102,8 +102,8 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   KvAppend wide_op = op;
   wide_op.keys = wide(32, 2, 6);
   wide_op.values = wide(64, 1, 8);
-  // Of values four tiles, so that each place has a second one; and two groups, as the warps of one
-  // keep together.
+  // The values have four tiles, so that each buffer is reused; append_gemm has two warpgroups,
+  // since the warps of one stay together.
   const AppendGemm by_warps{.threads = 64, .tokens_per_block = 5, .tile_bytes = 1024};
   const AppendGemm by_groups{
       .threads = 256, .tokens_per_block = 5, .tile_bytes = 1024, .warpgroups = 1};
@@ -120,7 +120,7 @@ TEST(Barriers, OfAppendAreAllNeededAndOneWriterASlot) {
   const std::string all =
       report_of(right, op, plan, "if (number >= work.all - kWindow)", "if (true)");
   EXPECT_NE(all.find(": race at "), std::string::npos) << all;
-  // Shares that cut through words.
+  // Shares cut through words.
   plan.splits = 2;
   op.keys.vector_size = 8;
   op.keys.index_bits = 5;
@@ -156,16 +156,16 @@ TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
   };
   EXPECT_NE(report("copy_async_wait<0>();\n    sync_warp();", "sync_warp();").find(": race at "),
             std::string::npos);
-  // One step of a group: the next one's scales come once this one's are taken.
+  // A group has one step: the next group's scales arrive after this one's are taken.
   plan.step_tokens = 16;
   EXPECT_NE(report("kTakeFirst = Reader::kSteps == 1", "kTakeFirst = false").find(": race at "),
             std::string::npos);
-  // By a ring.
+  // The ring of bulk copies brings the codes.
   plan.step_tokens = 8;
   plan.code_stages = 2;
   expect_every_barrier_needed(op, plan, 7);
   EXPECT_NE(report("reader_.await();", ";").find("copy_bulk of 16 bytes"), std::string::npos);
-  // Of barriers where sums are stored.
+  // Sums that are stored over the ring's barriers are found.
   EXPECT_NE(report("beside() + number;",
                    "beside() + number - fragments_layout(kConfig).ring_barriers / 8;")
                 .find("over a barrier of bulk copies"),
@@ -176,7 +176,7 @@ TEST(Barriers, OfKeysInGroupsAreAllNeeded) {
             std::string::npos);
 }
 
-// A call whose newest tokens take the ring's slots of those that its first group begins with.
+// The call's newest tokens overwrite ring slots from which its first group reads.
 TEST(Barriers, OfAppendOfGroupsAreAllNeededAndOldTokensAreReadFirst) {
   KvAppend op;
   op.shape = {.batch = 1,
@@ -212,7 +212,7 @@ TEST(Barriers, OfGemvBySlicesAreAllNeeded) {
   Gemv op;
   op.shape = {.rows = 2, .out_features = 40, .in_features = 2048};
   op.weights = {.vector_size = 8, .index_bits = 8, .scope = Scope::tensor};
-  with_integers(op.weights, true);  // whose largest magnitudes one waits for
+  with_integers(op.weights, true);  // one barrier waits for their largest magnitudes
   auto plan = rules_plan<LinearSlicedCodebook>(op, find_gpu("h200"));
   plan.threads = 64;
   expect_every_barrier_needed(op, plan, 2);
@@ -230,11 +230,11 @@ TEST(Barriers, OfGemmAreAllNeeded) {
   small.chunk_columns = 1024;
   small.code_words = 1;
   small.splits = 1;
-  small.fusion = LinearFusion::shared;  // has one more, that of a warp
+  small.fusion = LinearFusion::shared;  // has one more barrier, a warp's
   expect_every_barrier_needed(problem, small, 5);
 }
 
-// Of a ring of bulk copies.
+// Expects the ring's waits for bulk copies to be needed.
 void expect_waits_for_chunks(const Gemm& op, const Plan& plan, const std::string& wait) {
   const KernelSource right = generate(op, plan, find_gpu("h200"), Machine::host, {});
   const std::string early = report_of(right, op, plan, wait, ";");
@@ -255,7 +255,7 @@ TEST(Barriers, OfGemmByBytesAreAllNeeded) {
   plan.code_words = 1;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 4);
-  plan.prepack_x = 1;  // whose ring has one of a warp
+  plan.prepack_x = 1;  // its ring has one warp barrier
   expect_every_barrier_needed(op, plan, 5);
   expect_waits_for_chunks(op, plan, "x_.ring().await();");
 }
@@ -296,7 +296,7 @@ TEST(Barriers, OfGemmByBytegroupsAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 4);
 }
 
-// Of sums in the shared memory of a cluster's blocks: nobody takes what is not stored yet, nor
+// Sums in the shared memory of a cluster's blocks: no block reads what is not stored yet, or
 // another block's part.
 TEST(Barriers, OfClustersAreAllNeeded) {
   Gemm op;
@@ -340,7 +340,7 @@ TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
   plan.rows_per_block = 256;  // pieces of few steps
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(op, plan, 5);
-  // Groups that share columns: their sums stand where the last pieces of a split are.
+  // Warpgroups that share columns store their sums over the last pieces of a split.
   op.shape.in_features = 1536;
   plan.threads = 256;
   plan.outputs_per_warp = 32;
@@ -350,7 +350,7 @@ TEST(Barriers, OfGemmByRowgroupsAreAllNeeded) {
   plan.combine = Combine::cluster;
   EXPECT_TRUE(check(plan, op, find_gpu("h200")).ok);
   expect_every_barrier_needed(op, plan, 10);
-  // Without a kernel before they take the place of all of x.
+  // Without the pre-pass the sums take the place of all of x.
   op.shape.out_features = 200;  // so that both blocks load from each other
   op.shape.in_features = 1024;
   op.weights.group_channels = 256;
@@ -372,7 +372,7 @@ TEST(Barriers, OfGemmByWarpGroupsAreAllNeeded) {
   plan.chunk_columns = 256;
   plan.codebook = all_shared(op.weights.entries());
   expect_every_barrier_needed(problem, plan, 3);
-  plan.prefetch_steps = 1;  // which waits for all products once a run besides
+  plan.prefetch_steps = 1;  // also waits for all products once per run
   expect_every_barrier_needed(problem, plan, 2, "warpgroup_wait<kSets - 1>();");
 }
 

@@ -1,5 +1,5 @@
-// Attention by bins: plans that differ, over wide formats and keys in parts; what changes no bit;
-// what is not read; and kernels with a fault.
+// The histogram attention dataflow: different plans over wide formats and keys in parts, changes
+// that change no bit, data that is not read, and faulty kernels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace vqgen::test {
 namespace {
 
-// Every third channel in the second part.
+// Every third channel is in the second part.
 VqFormat two_parts(VqFormat first, VqFormat second, int head_dim) {
   const int of_second = head_dim - head_dim / 3 / 16 * 16;
   for (int i = 0; i < head_dim; ++i) {
@@ -32,9 +32,9 @@ struct BinsCase {
   void (*change)(AttentionHistogram& plan) = nullptr;
 };
 
-// As VQKV has them; every group and width of a lookup; codebooks of each kind; codes that cross
-// words, and that fill them; tables of some parts in global memory; few tokens, some beside whole
-// blocks, and more than one block has.
+// VQKV's formats; every group and width of a lookup; codebooks of each kind; codes that cross words
+// and that fill them; some tables in global memory; few tokens, tokens beside whole blocks, and
+// more than one block has.
 std::vector<BinsCase> bins_cases() {
   using enum Scope;
   const AttentionShape vqkv{.batch = 3,
@@ -177,7 +177,7 @@ AttentionDecode problem_of(const BinsCase& from) {
   return op;
 }
 
-// The rules' plan with fewer threads: a fiber each.
+// The rules' plan with fewer threads, each of which is a fiber.
 AttentionHistogram plan_of(const AttentionDecode& op) {
   auto plan = rules_plan<AttentionHistogram>(op, sweep_gpu());
   plan.threads = 64;
@@ -215,13 +215,13 @@ TEST_F(Bins, OfHardCodesAreRight) {
   std::uint64_t seed = 21;
   for (int codes = 0; codes < static_cast<int>(enum_names<CodePattern>.size()); ++codes) {
     const auto pattern = static_cast<CodePattern>(codes);
-    if (pattern == CodePattern::captured) continue;  // by a profile that this test has not
+    if (pattern == CodePattern::captured) continue;  // choice by a profile that this test lacks
     expect_right(vqkv, {.seed = seed++, .codes = pattern}, false);
   }
 }
 
-// Of queries that make scores of hundreds, where roundings of their parts to 16 bits would show;
-// and of tables with most numbers beyond 16 bits.
+// Queries with scores of hundreds, for which 16-bit rounding of their parts would show, and tables
+// with most numbers beyond 16 bits.
 TEST_F(Bins, OfLargeScoresAreRight) {
   for (const std::size_t number : a_third<std::size_t>({1, 2, 5, 6})) {
     AttentionDecode op = problem_of(bins_cases()[number]);
@@ -245,7 +245,7 @@ TEST_F(Bins, OfLargeScoresAreRight) {
   }
 }
 
-// Where probabilities and tables stand, and how blocks share them, changes no bit.
+// The places of probabilities and tables, and the division among blocks, change no bit.
 TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
   const AttentionDecode op = problem_of(bins_cases()[2]);
   const AttentionData data =
@@ -264,7 +264,7 @@ TEST_F(Bins, PlansThatShareOtherwiseGiveTheSameBits) {
   expect_same_bits(run(other), expected);
 }
 
-// Codes of raw tokens and past the end, other sequences' numbers, a second run.
+// Changes codes of raw tokens and past the end, other sequences' numbers, and runs a second time.
 TEST_F(Bins, NothingElseIsRead) {
   AttentionDecode op = problem_of(bins_cases().front());
   op.shape.batch_invariant = true;
@@ -281,7 +281,7 @@ TEST_F(Bins, NothingElseIsRead) {
   for (std::size_t i = 0; i < of_first; ++i) ASSERT_EQ(poisoned.out[i], expected.out[i]) << i;
 }
 
-// Of one head's query.
+// A NaN in one head's query must not reach other heads.
 TEST_F(Bins, NanStaysInItsHead) {
   AttentionDecode op = problem_of(bins_cases().front());
   op.shape.recent_tokens = op.shape.sinks = 0;
@@ -302,7 +302,7 @@ TEST_F(Bins, NanStaysInItsHead) {
   }
 }
 
-// Of key entries that only codes past the end or of raw tokens name.
+// Only codes past the end or of raw tokens name these key entries.
 TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
   const AttentionDecode op = problem_of(bins_cases().front());
   Kernel kernel(*sweep_backend(), op, plan_of(op), sweep_gpu());
@@ -329,7 +329,7 @@ TEST_F(Bins, NanOfEntriesThatNoTokenNamesStaysAway) {
   EXPECT_NE(output.out, expected.out);
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Bins, FaultsAreFound) {
   const AttentionDecode op = problem_of(bins_cases().front());
   const AttentionData data = make_attention_data(op, {.seed = 43});

@@ -1,5 +1,5 @@
-// Dataflow bytegroups, x turned to bytes by a kernel before or by each block: sums are as exact as
-// those of 16-bit elements, whatever the rows' sizes; no row takes from another; splits without
+// Dataflow int8_wgmma, with x converted to bytes by the pre-pass or by each block: sums are as
+// exact as with 16-bit elements, whatever the rows' sizes; rows are independent; splits without
 // columns add nothing; kernels that drop a part are found.
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class Bytegroups : public testing::TestWithParam<std::tuple<DType, int>> {
     op.weights.common_scale = true;
     return op;
   }
-  // Rows of a block that are more than its warps, and fewer.
+  // A block has more rows than warps, or fewer.
   static LinearInt8Wgmma plan(int rows_per_block, int splits) {
     LinearInt8Wgmma plan{.threads = 256, .chunk_columns = 256, .splits = splits};
     plan.prepack_x = std::get<1>(GetParam());
@@ -51,7 +51,7 @@ class Bytegroups : public testing::TestWithParam<std::tuple<DType, int>> {
 
 TEST_P(Bytegroups, RowsOfDifferentSizeAreEachExact) {
   for (const int rows : {8, 21}) {
-    // Of 9 chunks 5 splits have two each, and the last has one.
+    // With 9 chunks and 5 splits, each split has two chunks and the last has one.
     for (const int splits : {1, 5}) {
       const Gemm op = problem(rows);
       LinearData data = make_linear_data(op, {.seed = 61});
@@ -72,7 +72,7 @@ TEST_P(Bytegroups, RowsOfDifferentSizeAreEachExact) {
           error += (value - reference[i]) * (value - reference[i]);
           size += reference[i] * reference[i];
         }
-        // What rounding y to the element type costs, and a little.
+        // The error of rounding y to the element type, and a little more.
         EXPECT_LE(std::sqrt(error), (op.dtype == DType::f16 ? 3e-4 : 2.4e-3) * std::sqrt(size))
             << rows << " rows, " << splits << " splits, row " << row;
       }
@@ -80,8 +80,8 @@ TEST_P(Bytegroups, RowsOfDifferentSizeAreEachExact) {
   }
 }
 
-// Runs of 128 columns: of a share 2, 4 or more come at once; the last split has fewer, and less
-// than are taken together.
+// Runs of 128 columns: 2, 4 or more of a share are loaded at once. The last split has fewer runs
+// than that.
 TEST_P(Bytegroups, SharesOfFewAndManyRunsAreMultipliedWhole) {
   for (const auto& [columns, splits] :
        a_third({std::pair{256, 1}, std::pair{512, 2}, std::pair{704, 2}, std::pair{864, 2},
@@ -97,7 +97,7 @@ TEST_P(Bytegroups, SharesOfFewAndManyRunsAreMultipliedWhole) {
 }
 
 TEST_P(Bytegroups, SplitsWithoutColumnsAddNothing) {
-  const Gemm op = problem(9, 1056);  // 5 chunks, of which the last of 4 splits has none
+  const Gemm op = problem(9, 1056);  // 5 chunks; the last of 4 splits has none
   const LinearData data = make_linear_data(op, {.seed = 62});
   const std::vector<double> reference = reference_linear(data);
   EXPECT_TRUE(compare(reference, run(op, plan(16, 4), data), op.dtype).ok);

@@ -1,5 +1,5 @@
-// Cases of dataflows bytes, bytegroups and rowgroups: products of entries whose sums over the
-// stages are bytes.
+// Cases of int8_mma, int8_wgmma and wgmma_large_m: GEMMs with entries whose sums over the stages
+// are bytes.
 #include "core/ceil_div.h"
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
@@ -43,14 +43,14 @@ constexpr std::array kThreadsOf{32, 64, 96, 256};
 constexpr std::array kAlongOf{1, 2, 8};
 constexpr std::array kOutputsOf{16, 32, 48};
 constexpr std::array kRuns{1, 2, 3, 8};
-// Rows of a product, and of a block.
+// Rows of a GEMM, and of a block.
 constexpr std::array kBlocks{std::pair{4, 4}, std::pair{4, 8}, std::pair{8, 8}, std::pair{8, 24}};
 constexpr std::array kWordsOf{1, 2, 4};
 
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
                               3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 4};
-// Dataflow rowgroups has cases enough elsewhere.
+// Other cases cover wgmma_large_m.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
 constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
 
@@ -58,7 +58,7 @@ const auto& pick(const auto& values, const std::vector<int>& v, Axis axis) {
   return values[static_cast<std::size_t>(v[axis])];
 }
 
-// Takes each change of a plan that check() accepts.
+// Applies each change of a plan that check() accepts.
 template <class P>
 class Attempts {
  public:
@@ -129,7 +129,7 @@ LinearInt8Mma bytes_plan(const std::vector<int>& v, const Linear& op, const Prob
   to.chunk_of(pick(kRuns, v, kChunkRuns));
   to.split(v[kSplits] + 1, v[kCombine]);
   to.copies(pick(kPlacesOf, v, kPlaces));
-  LinearInt8Mma made = to.plan;  // by one warp more, or two
+  LinearInt8Mma made = to.plan;  // by one or two producer warps
   made.producer_warps = v[kMaking] < 2 ? 0 : v[kMaking] - 1;
   made.threads += 32 * made.producer_warps;
   to.attempt(made);
@@ -183,7 +183,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.weights.layout = pick(kLayouts, v, kLayout);
   with_integers(op.weights, true);
   op.weights.common_scale = true;
-  // With those of warp groups one codebook serves all columns.
+  // With the wgmma dataflows one codebook serves all columns.
   const Dataflow dataflow = pick(kDataflows, v, kDataflow);
   const int unit = dataflow == kBytes ? 1024 : 4096;
   if (v[kScope] == 1) {
@@ -201,7 +201,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.plan = dataflow == kBytegroups  ? Plan(groups_plan(v, op, result.problem, gpu))
                 : dataflow == kRowgroups ? Plan(rows_plan(v, op, result.problem, gpu))
                                          : Plan(bytes_plan(v, op, result.problem, gpu));
-  // Their own plans of the axes are those that differ from the first that check() takes.
+  // A case's own plans are those that differ from the first one that check() takes.
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]), LengthPattern::full};
   result.aligned_results = v[kAlignment] == 0;
@@ -214,7 +214,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   for (int bits = 0; bits < static_cast<int>(kBitsOf.size()); ++bits) {
-    // 10 bits in 16 copies take 128 KiB a stage.
+    // 10 bits in 16 copies take 128 KiB per stage.
     if (kBitsOf[static_cast<std::size_t>(bits)] != 10) continue;
     for (const int places : {1, 2})
       impossible.emplace(AxisValue{kBits, bits}, AxisValue{kPlaces, places});

@@ -1,5 +1,5 @@
-// Dataflow bytes: products of integers are as exact as those of 16-bit elements, whatever x is; no
-// row takes from another; kernels that drop a part are found.
+// Dataflow int8_mma: integer products are as exact as those of 16-bit elements, whatever x is; rows
+// are independent; kernels that drop a part are found.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace vqgen::test {
 namespace {
 
-// Elements, and who turns x to bytes: all warps, a kernel before, or two warps more.
+// The element type, and who converts x to bytes: all warps, the pre-pass, or two producer warps.
 class Bytes : public SweepTest<testing::TestWithParam<std::tuple<DType, int>>> {
  protected:
   static DType dtype() { return std::get<0>(GetParam()); }
@@ -43,7 +43,7 @@ class Bytes : public SweepTest<testing::TestWithParam<std::tuple<DType, int>>> {
     return Kernel(*sweep_backend(), Gemm{op}, plan, sweep_gpu()).run(data);
   }
 
-  // Of row `row`, relative.
+  // The relative error of row `row`.
   static double error_of_row(const LinearData& data, const std::vector<std::uint16_t>& y,
                              std::size_t row) {
     const std::vector<double> reference = reference_linear(data);
@@ -57,7 +57,7 @@ class Bytes : public SweepTest<testing::TestWithParam<std::tuple<DType, int>>> {
     }
     return size > 0 ? std::sqrt(error / size) : error;
   }
-  // What rounding y to the element type costs, and a little.
+  // The error of rounding y to the element type, and a little more.
   static double limit() { return dtype() == DType::f16 ? 3e-4 : 2.4e-3; }
 };
 
@@ -72,8 +72,8 @@ TEST_P(Bytes, AnyNumberOfStagesIsExact) {
   }
 }
 
-// A row has a scale of its own in each group of columns: numbers of other sizes in other rows or
-// columns cost nothing.
+// A row has a scale per group of columns, so numbers of other sizes in other rows or columns cost
+// no accuracy.
 TEST_P(Bytes, RowsAndColumnsOfDifferentSizeAreEachExact) {
   const Linear op = problem();
   LinearData data = make_linear_data(op, {.seed = 32});
@@ -135,7 +135,7 @@ TEST_P(Bytes, ARowWithWhatIsNoNumberHasNoNumbersAndTheOthersAreAsBefore) {
   }
 }
 
-// The bits of a sum depend on no split's neighbours, and two runs are alike.
+// A sum's bits do not depend on its split's neighbours, and two runs are equal.
 TEST_P(Bytes, ARunGivesTheSameBitsTwice) {
   const Linear op = problem(13);
   const LinearData data = make_linear_data(op, {.seed = 35});

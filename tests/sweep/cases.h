@@ -23,9 +23,9 @@ struct SweepCase {
   Problem problem;
   Plan plan;
   HardInput input;
-  bool aligned_results = false;   // out and y stand at multiples of 16
-  bool override_dropped = false;  // the case's own plan fields did not pass check()
-  bool dataflow_dropped = false;  // no plan of the case's dataflow does
+  bool aligned_results = false;   // out and y begin at multiples of 16
+  bool override_dropped = false;  // check() refused the case's own plan fields
+  bool dataflow_dropped = false;  // no plan of the case's dataflow passes check()
 };
 
 struct SweepCases {
@@ -34,38 +34,38 @@ struct SweepCases {
   std::size_t uncovered = 0;
 };
 
-// A case by the values of its axes: "0-3-1".
+// The name of a case, from the values of its axes: "0-3-1".
 inline std::string case_name(const std::vector<int>& values) {
   return fmt::format("{}", fmt::join(values, "-"));
 }
 
-// Every pair of values of the op's axes; see the tables in the source. Linear is GEMV and GEMM.
+// Every pair of values of the op's axes; the tables are in the source. Linear is GEMV and GEMM.
 SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed);
-SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // of dataflow bytes alone
-SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // likewise
-SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);             // grouped products
+SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // the int8 GEMM dataflows
+SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu,
+                                       std::uint64_t seed);           // this dataflow only
+SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // MoE GEMMs
 SweepCases append_pairwise(std::uint64_t seed);
-SweepCases append_gemm_pairwise(std::uint64_t seed);  // of that dataflow alone
+SweepCases append_gemm_pairwise(std::uint64_t seed);  // this dataflow only
 SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);
 SweepCases matrix_pairwise(std::uint64_t seed);
-// Of caches that have scalar codes: attention, appending and decoding in turns.
+// Caches with scalar codes: attention, kv_append and kv_dequantize in turns.
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 
-// index_bits 2..16 x vector_size 2, 4, 8 x num_codebooks 1..4, and the codes of E8P x
-// num_codebooks 1..4, the element type and the scope taking turns, at one small size.
+// index_bits 2..16 x vector_size 2, 4, 8 x num_codebooks 1..4, and E8P x num_codebooks 1..4, at one
+// small size; the element type and the scope alternate.
 std::vector<SweepCase> attention_product(const GpuSpec& gpu, std::uint64_t seed);
 std::vector<SweepCase> gemv_product(const GpuSpec& gpu, std::uint64_t seed);
 
-// Dataflow slices: the widths of codes that it takes x vector_size x num_codebooks, all else in
-// turns.
+// sliced_codebook: the code widths that it takes x vector_size x num_codebooks; all else
+// alternates.
 std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 
-// Tokens of a page, as caches of all ops are swept over, and orders of the pool; none without
-// pages.
+// Tokens of a page, for caches of all ops, and orders of the pool (none without pages).
 inline constexpr std::array kPageTokens{0, 16, 32, 256};
-// Slots of the window's ring, and tokens that leave the window together.
+// Slots of the recent-token ring, and tokens of a flush block.
 struct Window {
   int slots;
   int batch = 1;
@@ -73,11 +73,11 @@ struct Window {
 inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
     std::nullopt, PageOrder::hnd, PageOrder::nhd, PageOrder::joint, PageOrder::side_by_side};
 
-// All that there are.
+// All layouts.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};
 
-// Codes of a cache in residual stages, as VQKV has them; entries of any width.
+// Codes of a cache in residual stages, as in VQKV; entries of any width.
 inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope::tensor) {
   VqFormat format;
   format.vector_size = vector_size;
@@ -87,7 +87,7 @@ inline VqFormat wide(int vector_size, int stages, int bits, Scope scope = Scope:
   return format;
 }
 
-// A third of 96 channels each, in turns.
+// Gives each part a third of 96 channels, in turns.
 inline VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
   std::vector<VqFormat> parts{with_layout(first, {32, 1}), with_layout(second, {32, 1}),
                               with_layout(third, {32, 1})};
@@ -95,7 +95,7 @@ inline VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
   return in_parts(parts);
 }
 
-// Entries of the format become integers, where `wanted`.
+// Makes the entries integers if `wanted`.
 inline void with_integers(VqFormat& format, bool wanted) {
   if (!wanted) return;
   format.entry_type = EntryType::int8;
@@ -124,25 +124,25 @@ inline void exclude_rotations(std::set<AxisPair>& impossible, AxisValue transfor
 VqFormat cache_format(int bits, int vector, int num_codebooks, int scope, int head_dim,
                       int most_entries = 32);
 
-// The axes of an operand's format, and the value of its bits that is the lattice; values of the
-// vector's are 2, 4 and 8, and the scales' value 2 is entries of integers.
+// The axes of an operand's format, and the value of `bits` that is the lattice. The vector's values
+// are 2, 4 and 8; the scales' value 2 means integer entries.
 struct FormatAxes {
   int bits, lattice, vector, scales;
 };
-// What such a format cannot be: a lattice has vectors of 8 and its own entries, integers 4 or 8.
+// Impossible pairs: a lattice has vectors of 8 and its own entries; integers need 4 or 8.
 void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes);
 
-// The axes of kPageTokens and kPageOrders, and those of kLayouts.
+// The axes of kLayouts, and those of kPageTokens and kPageOrders.
 struct PageAxes {
   int key_layout, value_layout, tokens, order;
 };
-// An order goes with pages, and groups of rows do not stand side by side.
+// Excludes orders without pages, and groups of rows side by side.
 void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes);
-// The first of these alone.
+// Excludes only orders without pages.
 void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_axis);
 
-// Cases of all pairs of values of axes that have `sizes`; make(values, seed) makes one, which is
-// drawn anew where check() refuses what it stands for.
+// Cases for all pairs of values of axes with `sizes`; make(values, seed) makes one, which is
+// redrawn if check() refuses it.
 template <class Make>
 SweepCases cases_of_pairs(const std::vector<int>& sizes, const std::set<AxisPair>& impossible,
                           std::uint64_t seed, const Make& make) {
@@ -157,7 +157,7 @@ SweepCases cases_of_pairs(const std::vector<int>& sizes, const std::set<AxisPair
   return result;
 }
 
-// Whether the last block of the plan's merges its splits.
+// Whether the last block merges the plan's splits.
 inline bool merges_by_last_block(const Plan& plan) {
   return std::visit(
       [](const auto& each) {
@@ -167,7 +167,7 @@ inline bool merges_by_last_block(const Plan& plan) {
       plan);
 }
 
-// Forced boundaries: 0 leaves the default; then none near; 1 and 8 in registers above shared; half
+// Forces boundaries: 0 leaves the default; then none near; 1 and 8 in registers above shared; half
 // shared; half replicated, the rest shared; all levels at once; all replicated.
 inline constexpr int kPlacements = 8;
 void fix_placement(Placement& placement, const VqFormat& format, int variant);

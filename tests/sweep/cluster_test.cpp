@@ -1,5 +1,5 @@
-// Sums of splits added up by the blocks as a cluster: the bits of the combine kernel and of the
-// last block, whatever the shape of a block and its share, in every order of lanes and blocks.
+// Splits summed by a cluster of blocks give the bits of the combine kernel and of the last block,
+// whatever a block's shape and share, in every order of lanes and blocks.
 #include <gtest/gtest.h>
 
 #include "core/profiles.h"
@@ -50,7 +50,7 @@ void expect_same_products(const Gemm& op, const P& plan, int seed) {
   }
 }
 
-// Of 9 chunks: 5 and 8 splits leave blocks without any.
+// 9 chunks: with 5 and 8 splits some blocks have none.
 TEST_F(Cluster, OfBytegroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(true);
   LinearInt8Wgmma plan{.threads = 128, .code_words = 1, .codebook = all_shared(256)};
@@ -79,7 +79,7 @@ TEST_F(Cluster, OfRowgroupsGivesTheBitsOfTheOthers) {
   }
 }
 
-// Outputs of a block that its threads are no multiple of: 112 by 7 warps, 48 a warp.
+// A block's outputs are not a multiple of its threads: 112 for 7 warps, 48 per warp.
 TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
   const Gemm op = product(false);
   LinearWgmma plan{.threads = 256, .chunk_columns = 256, .splits = 4, .rows_per_block = 16};
@@ -95,7 +95,7 @@ TEST_F(Cluster, OfWarpgroupsGivesTheBitsOfTheOthers) {
   expect_same_products(op, plan, 73);
 }
 
-// Clusters that truly run at once, as the host's threads do.
+// Clusters that really run at once, in the host's threads.
 TEST_F(Cluster, OnSeveralThreadsGivesTheSameBits) {
   const auto threads = test_host({.order = LaneOrder::random, .seed = 3, .threads = 4});
   const Gemm op = product(true);

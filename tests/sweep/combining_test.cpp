@@ -1,6 +1,6 @@
-// The kernel that merges splits, compiled by NVRTC: a thread has all that it loads of 16 splits in
-// flight, values, maxima and sums, whether there is one query token or several, and spills none of
-// them in teams, which more splits have. Needs no GPU.
+// The kernel that merges splits, compiled by NVRTC: a thread has all its loads of 16 splits in
+// flight, with one query token or several, and teams, for more splits, spill no registers. Needs no
+// GPU.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -38,7 +38,7 @@ TEST(Combining, KeepsItsLoadsInFlight) {
   }
 }
 
-// Of 64 registers, as many as teams had once, 224 bytes were spilled: 2 us of 15.
+// A bound of 64 registers would make teams spill.
 TEST(Combining, TeamsSpillNothing) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");

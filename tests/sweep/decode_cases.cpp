@@ -39,7 +39,7 @@ enum Axis {
   kOrder,
   kBasis,
 };
-constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: codes of the lattice
+constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: lattice codes
 constexpr std::array kValueBitsOf{5, 10, 0};
 constexpr int kKeyLattice = 3;
 constexpr int kValueLattice = 2;
@@ -53,7 +53,7 @@ constexpr std::array kSinkCounts{0, 1, 5};
 constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 4, 3,
                               2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5, kBases};
 
@@ -106,7 +106,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 }  // namespace
 
 SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  std::set<AxisPair> impossible;  // of head_dim, 80 and 96 are no powers of two
+  std::set<AxisPair> impossible;  // head_dims; 80 and 96 are not powers of two
   for (const int head_dim : {0, 1})
     impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
   for (const Axis transform : {kSmooth, kHadamard}) {

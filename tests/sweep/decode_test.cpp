@@ -1,5 +1,5 @@
-// kv_dequantize beside the sweep: attention over what it writes is attention_decode, its reference
-// is the quantizer's, plans change no bit, and the judge finds what is wrong.
+// kv_dequantize beside the sweep: attention over its output equals attention_decode, its reference
+// equals the quantizer's, plans change no bit, and the judge finds faults.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ class Decode : public SweepTest<> {
   static Kernel kernel(const Problem& op, const Plan& plan) {
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
-  // Half of the sequences' tokens raw or not, lengths of every sequence's own.
+  // Half of the sequences have raw tokens; each sequence has its own length.
   static AttentionData data_of(const KvDequantize& op) {
     AttentionData data = make_dequantize_data(op, {.seed = 51});
     data.lengths = {90, 41, 2};
@@ -57,8 +57,8 @@ TEST_F(Decode, PlansChangeNoBit) {
   }
 }
 
-// The same queries over the cache, by the kernel of attention_decode and by the reference of
-// attention over plain tensors, whose rows are what kv_dequantize wrote.
+// Runs queries over the cache by attention_decode, and over plain tensors, which kv_dequantize
+// wrote, by the reference.
 TEST_F(Decode, AttentionOverDecodedTensorsIsAttentionDecode) {
   const KvDequantize op = dequantize_problem();
   AttentionDecode attention;
@@ -135,7 +135,7 @@ TEST_F(Decode, TheJudgeFindsAFault) {
   expect_found(wrong, "values: token 41 of sequence 1, head 1 was written");
 }
 
-// 10 lanes a row of 80 channels: two threads of a warp have none.
+// A row of 80 channels takes 10 lanes, so two threads of a warp have none.
 TEST(DecodeRaces, RawRowsAreCopiedOnceWhereLanesDoNotDivideTheBlock) {
   const auto backend = test_host({.check_races = true});
   KvDequantize op = dequantize_problem();
@@ -149,7 +149,7 @@ TEST(DecodeRaces, RawRowsAreCopiedOnceWhereLanesDoNotDivideTheBlock) {
   EXPECT_TRUE(verdict.comparison.ok) << verdict.why;
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
   const KvDequantize op = dequantize_problem();
   const AttentionData data = data_of(op);
@@ -157,11 +157,11 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   const Fault faults[] = {
       {"(entries, book_, first_word,", "(entries, book_, rows,"},  // another token
-      {"row(lane_group())", "row(0)"},                             // likewise, of rotated keys
+      {"row(lane_group())", "row(0)"},                             // another token of rotated keys
       {"tensor.batch_stride + head * tensor.head_stride", "tensor.batch_stride"},  // another head
       {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
       {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
-      {"coded = most(first, tokens.sinks);", ""},  // a raw slot taken for a code
+      {"coded = most(first, tokens.sinks);", ""},  // a raw slot read as a code
       {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;", ""},
       {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;",
        "coded_end = first;"},
@@ -170,7 +170,7 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"value[i] *= factors[i]", "value[i] /= factors[i]"},
       {"hadamard_steps(value[i]);", ""},
       {"sum[i] += book.scale(0, stage) *", "sum[i] +="},
-      {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows of no token
+      {"length < args_.tokens ? length : args_.tokens", "args_.tokens"},  // rows without a token
   };
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return judge_dequantize(data, reference, faulty.run_dequantize(data)).comparison.ok;

@@ -1,5 +1,5 @@
-// The E8P decoder of the kernels, all codes of it: every point has exact elements in 16 bits, so
-// one column of x at a time brings them out to the bit.
+// The E8P decoder of the kernels, for all codes: every point has exact 16-bit elements, so one
+// column of x at a time brings them out to the bit.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -25,8 +25,8 @@ Linear all_codes(DType dtype, int columns) {
   return op;
 }
 
-// Weights that hold every code once, in order; row r of x is 1 in column r, 0 elsewhere. One entry
-// is none of the usual table's: tables are data.
+// Weights with every code once, in order; row r of x is 1 in column r and 0 elsewhere. One entry is
+// not the standard table's, since tables are data.
 LinearData data_of(const Linear& op) {
   LinearData data = make_linear_data(op, {.seed = 1});
   const auto columns = static_cast<std::size_t>(op.shape.in_features);
@@ -61,7 +61,7 @@ void expect_all_points(const Problem& problem, const Plan& plan, const LinearDat
     if (static_cast<double>(element_to_float(op.dtype, y[i])) != expected[i]) ++wrong;
   }
   EXPECT_EQ(wrong, 0u);
-  // y is [columns][outputs]: the points once more as vectors, all different.
+  // y is [columns][outputs]: the points as vectors, all different.
   std::set<std::array<std::uint16_t, 8>> points;
   const auto outputs = static_cast<std::size_t>(op.shape.out_features);
   for (std::size_t column = 0; column < y.size() / outputs; column += 8) {
@@ -76,7 +76,7 @@ void expect_all_points(const Problem& problem, const Plan& plan, const LinearDat
 
 class E8p : public SweepTest<testing::TestWithParam<DType>> {};
 
-// Far and near in every way: the parity of an entry is worked out at each access, or at the load.
+// Entries near and far: the parity of an entry is computed at each access, or when it is loaded.
 const std::array kPlaces{all_global(),
                          Placement{.registers = 2, .replicated = 30, .copies = 4, .shared = 200}};
 
@@ -103,7 +103,7 @@ TEST_P(E8p, FragmentsDecodeEveryCode) {
   }
 }
 
-// The quantizer's decoder and the reference are two texts of one definition.
+// The quantizer's decoder and the reference implement one definition independently.
 TEST_P(E8p, TheQuantizerDecodesAsTheReference) {
   Linear op = all_codes(GetParam(), 64);
   op.weights.num_codebooks = 2;

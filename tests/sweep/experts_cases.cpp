@@ -1,5 +1,4 @@
-// Cases of grouped products: all dataflows over numbers of experts, rows of one and of all, and
-// formats.
+// Cases of MoE GEMMs: all dataflows over numbers of experts, few to all rows, and formats.
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/plans.h"
@@ -29,11 +28,11 @@ constexpr std::array kRowsOf{1, 2, 5, 8, 13, 33};
 constexpr std::array kOuts{1, 16, 101};
 constexpr std::array kIns{64, 520, 1000};
 constexpr std::array kLayoutsOf{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2}};
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{kDataflows, 6, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
 
-// As aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2 have them; with a codebook for some channels; of
-// codes that no shared memory holds the entries of.
+// The formats of aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2; one with a codebook per channel group;
+// one whose entries exceed shared memory.
 VqFormat format_of(const std::vector<int>& v) {
   VqFormat format{.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   switch (v[kFormat]) {
@@ -75,7 +74,7 @@ Plan first_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
   return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
 }
 
-// As many splits as the axis says, with shorter chunks where these are too few.
+// Sets the number of splits of the axis, with shorter chunks if there are too few.
 Plan with_splits(Plan plan, const std::vector<int>& v, const Problem& problem, const GpuSpec& gpu) {
   const auto attempt = [&](const auto& apply) {
     Plan changed = plan;
@@ -106,7 +105,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
            .out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])],
            .in_features = kIns[static_cast<std::size_t>(v[kInFeatures])],
            .experts = kExpertsOf[static_cast<std::size_t>(v[kExperts])]};
-  // No more than a test has time for.
+  // Only as many as a test has time for.
   const int all = shape.experts * shape.rows;
   const int totals[] = {std::min(all, 64), shape.rows, std::min(all, shape.rows + 9)};
   shape.total_rows = std::max(totals[v[kTotal]], shape.rows);

@@ -1,6 +1,6 @@
-// Grouped products: each expert is the product that it is alone, to the bit; experts leave each
-// other alone, and rows of none; offsets that are none write nowhere else; kernels that take
-// another expert's are found.
+// MoE GEMMs: each expert equals its GEMM alone, to the bit; experts do not affect each other or
+// rows of no expert; invalid offsets write nowhere else; kernels that take another expert's data
+// are found.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ Linear product(int rows, int index_bits, int num_codebooks = 1, int experts = 5,
   return op;
 }
 
-// Split and not, merged by a kernel, by the last block and by clusters, with blocks of rows that
-// are full, in part and empty; more experts than lanes, and more than can have rows.
+// Split or not; merged by a kernel, the last block and clusters; blocks of rows full, partial and
+// empty; more experts than lanes, and more than can have rows.
 std::vector<Made> all_made() {
   constexpr Combine kLast = Combine::last_block;
   Linear bytes = product(13, 8, 2);
@@ -106,7 +106,7 @@ std::vector<Made> all_made() {
   };
 }
 
-// The data of expert e as those of one matrix.
+// The data of expert e as a single matrix's.
 LinearData alone(const LinearData& data, std::size_t e) {
   LinearData own = data;
   const std::int64_t experts = data.weights.heads;
@@ -126,7 +126,7 @@ LinearData alone(const LinearData& data, std::size_t e) {
   return own;
 }
 
-// Experts in another order, with their rows: that of place i was number order[i].
+// Experts in another order, with their rows: place i has expert order[i].
 LinearData reordered(const LinearData& data, const std::vector<std::size_t>& order) {
   LinearData result = data;
   QuantizedTensor& weights = result.weights;
@@ -169,7 +169,7 @@ class Experts : public testing::TestWithParam<std::size_t> {
     return {y.begin() + data.expert_rows[e] * made_.op.shape.out_features,
             y.begin() + data.expert_rows[e + 1] * made_.op.shape.out_features};
   }
-  // The same data with these offsets, which need not be any of a call.
+  // The data with these offsets, which no call need have.
   LinearData with_offsets(std::vector<std::int32_t> offsets) const {
     LinearData data = data_;
     data.expert_rows = std::move(offsets);
@@ -235,7 +235,7 @@ TEST_P(Experts, WhatIsNoNumberStaysWithItsExpert) {
   }
 }
 
-// Rows before the first offset and from the last on, and those that an expert has too many of.
+// Rows before the first offset and after the last, and rows beyond an expert's limit.
 TEST_P(Experts, RowsOfNoneAreLeftAlone) {
   SCOPED_TRACE(made_.name);
   LinearData data = data_;

@@ -1,5 +1,5 @@
-// Tokens that leave the window by batches (VQKV, sec. 3.3): a batch is encoded whole once its last
-// token is there, most of it out of the ring, and read raw until all of it has left the window.
+// Flush blocks (VQKV, sec. 3.3): a block is encoded whole with its last token, mostly from the
+// recent-token ring, and read raw until all of it has left the window.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ namespace vqgen::test {
 namespace {
 
 constexpr int kBatch = 8;
-constexpr int kPrompt = 45;  // the last batch is not full
+constexpr int kPrompt = 45;  // the last block is not full
 
 struct BatchCase {
   const char* name;
@@ -33,7 +33,7 @@ VqFormat table(int vector_size, int bits, int stages, Scope scope) {
   return {.vector_size = vector_size, .index_bits = bits, .num_codebooks = stages, .scope = scope};
 }
 
-// All parts of keys as `alone` has them, every other channel the second's.
+// Gives all parts of keys the format `alone`; every other channel is the second part's.
 VqFormat two_parts(int head_dim, const VqFormat& alone) {
   std::vector<VqFormat> parts{alone, alone};
   for (int channel = 0; channel < head_dim; ++channel) {
@@ -85,7 +85,7 @@ class FlushBlock : public SweepTest<> {
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return Kernel(*sweep_backend(), op, plan, sweep_gpu());
   }
-  // The cache that holds the first `tokens` of a prompt of both sequences, and its reader.
+  // The cache with the first `tokens` of both sequences' prompts, for its reader.
   static AttentionData read(const AttentionDecode& reader, const AppendData& all,
                             const AppendResult& cache, std::int32_t tokens) {
     AttentionData data = make_attention_data(reader, {.seed = 22});
@@ -95,7 +95,7 @@ class FlushBlock : public SweepTest<> {
     data.lengths.assign(2, tokens);
     return data;
   }
-  // As many of the plan's dataflow as serve the problem; nobody reads codes of raw tokens.
+  // Expects right results, and that codes of raw tokens are never read.
   static void expect_right(const AttentionDecode& op, const AttentionData& data, Kernel& reader) {
     const AttentionResult reference = reference_of(op, data);
     const AttentionOutput out = reader.run(data);
@@ -107,8 +107,8 @@ class FlushBlock : public SweepTest<> {
   }
 };
 
-// By one, by several, by more than the ring has slots and at once: the same codes, those that
-// tokens have which are encoded one by one, and the same raw slots. Nothing else is written.
+// Appending one token at a time, several, more than the ring has slots, and all at once gives equal
+// codes and raw slots; tokens encoded one by one have these codes too. Nothing else is written.
 class FlushBlockPrompt : public FlushBlock, public testing::WithParamInterface<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(Cases, FlushBlockPrompt, testing::Range(std::size_t{0}, std::size_t{5}),
                          [](const auto& each) {
@@ -141,7 +141,7 @@ TEST_P(FlushBlockPrompt, InPartsIsTheCacheThatIsAppendedAtOnce) {
   expect_same(once, expected);
 }
 
-// A step that fills a batch may cut rows up: no slot that it reads is written.
+// A step that fills a block may split rows; it writes no slot that it reads.
 TEST_F(FlushBlock, SplitsChangeNoBit) {
   const BatchCase from = batch_cases().front();
   const KvAppend op = append_of(from, 1);
@@ -156,7 +156,8 @@ TEST_F(FlushBlock, SplitsChangeNoBit) {
   expect_same(Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), right);
 }
 
-// Nor do several sequences in a block, at other places of a batch each, or at rest.
+// Several sequences in a GPU block, at different places of their flush blocks or inactive, change
+// no bit.
 TEST_F(FlushBlock, SequencesOfABlockChangeNoBit) {
   KvAppend op = append_of(batch_cases()[2], 3);
   op.shape.batch = 5;
@@ -176,7 +177,7 @@ TEST_F(FlushBlock, SequencesOfABlockChangeNoBit) {
   }
 }
 
-// Lengths about a batch's end, and windows of every size, which end within batches.
+// Lengths near a block's end, and windows of every size, which end within blocks.
 TEST_F(FlushBlock, IsReadRawUntilAllOfItLeaves) {
   for (const std::size_t number : {1u, 2u, 3u}) {
     const BatchCase from = batch_cases()[number];
@@ -219,8 +220,8 @@ TEST_F(FlushBlock, IsReadRawUntilAllOfItLeaves) {
   }
 }
 
-// Several query tokens, whose keys stand in the cache or come with the query: a batch leaves the
-// window of each at its own time.
+// Several query tokens, whose keys are in the cache or come with the query: a block leaves each
+// one's window at its own time.
 TEST_F(FlushBlock, LeavesTheWindowOfEachQueryTokenAtItsTime) {
   BatchCase from = batch_cases()[2];
   from.recent_tokens = 24;
@@ -241,12 +242,12 @@ TEST_F(FlushBlock, LeavesTheWindowOfEachQueryTokenAtItsTime) {
   }
 }
 
-// Drafts that fill a batch and are taken back: with windows lowered by as many the cache is read
-// right, and what comes in their place has the bits that it had without them.
+// Rejected drafts that had filled a block: with correspondingly smaller windows the cache is read
+// right, and later tokens have the bits that they have without drafts.
 TEST_F(FlushBlock, TokensThatAreTakenBackLeaveNoTrace) {
   const BatchCase from = batch_cases()[0];
   constexpr int kDrafts = 5;
-  constexpr int kHeld = 22;  // the drafts fill the batch that ends at 24
+  constexpr int kHeld = 22;  // the drafts fill the block that ends at 24
   const KvAppend op = append_of(from, 7);
   const AppendData all = prompt_of(op, kPrompt, 6);
   const AppendData drafts = prompt_of(op, kPrompt, 7);
@@ -265,7 +266,7 @@ TEST_F(FlushBlock, TokensThatAreTakenBackLeaveNoTrace) {
     const int most = most_raw(op.shape);
     data.recent_counts = {0, std::min(most, std::max(most - kDrafts, 0) + first - kHeld)};
     data.sinks = {3, 1};
-    AttentionData plain = data;  // as if there had been no draft
+    AttentionData plain = data;  // the cache without drafts
     expect_right(reader, data, attention);
     AppendData without = all;
     without.new_tokens = op.shape.new_tokens;
@@ -277,7 +278,7 @@ TEST_F(FlushBlock, TokensThatAreTakenBackLeaveNoTrace) {
   }
 }
 
-// One place of the text changed.
+// Each fault changes one place of the text.
 TEST_F(FlushBlock, TheJudgesFindWhatWrongKernelsDo) {
   const BatchCase from = batch_cases().front();
   const KvAppend op = append_of(from, 20);
@@ -313,7 +314,7 @@ TEST_F(FlushBlock, TheJudgesFindWhatWrongKernelsDo) {
   });
 }
 
-// More new tokens than the ring has slots take those that the call encodes old ones from.
+// More new tokens than ring slots overwrite slots from which the call encodes old tokens.
 TEST(FlushBlockRaces, ASlotIsWrittenByWhomItIsReadBy) {
   const auto backend = test_host({.check_races = true});
   for (const std::size_t number : {0u, 1u, 3u}) {

@@ -1,7 +1,6 @@
-// The fusions of dataflow fragments against each other. What they multiply is the same, in another
-// order of the columns: so sums that are exact in fp32 are equal to the bit, on any machine, and
-// others within rounding. Entries of 8 are the same operands in the same order with registers as
-// with shared memory, and so the same bits whatever the data.
+// The fusions of the mma dataflow against each other. They multiply the same operands in another
+// order of columns, so exact fp32 sums are equal to the bit and others within rounding. Entries of
+// 8 have one order with registers and shared memory, so their bits are always equal.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +16,7 @@ constexpr std::array kFusions{LinearFusion::permute, LinearFusion::registers, Li
 
 class Fusions : public SweepTest<> {
  protected:
-  // y by each fusion, right by the reference.
+  // y by each fusion, checked against the reference.
   static std::vector<std::vector<std::uint16_t>> products(const Problem& problem, LinearMma plan,
                                                           const LinearData& data) {
     const Linear& op = *as_linear(problem);
@@ -62,7 +61,7 @@ VqFormat e8p(int num_codebooks) {
   return format;
 }
 
-// Entries and x are made small whole numbers: 520 products of less than 2^8 in fp32.
+// Makes entries and x small whole numbers: 520 products below 2^8 are exact in fp32.
 void round_to_whole(LinearData& data, DType dtype) {
   std::size_t i = 0;
   if (data.weights.format.decoder == Decoder::table) {
@@ -76,7 +75,7 @@ void round_to_whole(LinearData& data, DType dtype) {
 }
 
 TEST_F(Fusions, ExactSumsAreEqualToTheBit) {
-  // Codes that fill a word, that straddle words, and whose candidates lie words apart.
+  // Codes that fill a word, that straddle words, and whose candidates are words apart.
   const std::vector<VqFormat> formats{table(2, 8, 1), table(2, 5, 2),  table(2, 12, 3),
                                       table(4, 8, 1), table(4, 11, 2), table(4, 16, 2),
                                       table(8, 8, 2), table(8, 13, 1), e8p(2)};
@@ -132,7 +131,7 @@ TEST_F(Fusions, ScalesAndTilesAreRightWithAll) {
   }
 }
 
-// A second run, other lane orders: the same bits.
+// A second run in another lane order gives equal bits.
 TEST_F(Fusions, RunsRepeatTheirBits) {
   const Gemm op = product_of(table(4, 8, 2), 9, DType::f16);
   const LinearData data = make_linear_data(op, {.seed = 10});
@@ -146,7 +145,7 @@ TEST_F(Fusions, RunsRepeatTheirBits) {
   }
 }
 
-// Plans that say another fusion are other kernels, by name and text.
+// Plans with another fusion are other kernels, by name and text.
 TEST_F(Fusions, EachIsAKernelOfItsOwn) {
   const Gemm op = product_of(table(8, 8, 1), 9, DType::f16);
   LinearMma plan = plan_of(op, 8);

@@ -1,5 +1,5 @@
-// Caches whose tokens share scales, as KIVI's keys: groups are encoded whole, once they are full,
-// and until then their tokens are read raw.
+// Caches whose tokens share scales, such as KIVI's keys: groups are encoded whole once they are
+// full; until then their tokens are read raw.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ class Groups : public SweepTest<> {
     using Lanes = std::conditional_t<std::is_same_v<Op, KvAppend>, AppendSimt, AttentionSimt>;
     return Kernel(*sweep_backend(), op, rules_plan<Lanes>(op, sweep_gpu()), sweep_gpu());
   }
-  // What reads is right by both dataflows; `changed` is what nobody reads.
+  // Expects right results from both dataflows; `changed` differs in data that must not be read.
   static void expect_right(const AttentionDecode& op, const AttentionData& data,
                            const AttentionData& changed) {
     const AttentionResult reference = reference_of(op, data);
@@ -75,8 +75,8 @@ FloatTensor keys_of(const AppendData& data) {
   return keys;
 }
 
-// One token at a time, several, more than the ring has slots and all at once: the same codes, which
-// are the quantizer's, and the same raw slots.
+// Appending one token at a time, several, more than the ring has slots, and all at once gives equal
+// codes, which are the quantizer's, and equal raw slots.
 TEST_F(Groups, AreEncodedWholeOnceTheyAreFull) {
   constexpr int kPrompt = 109;
   for (const auto& [page_tokens, recent_tokens] :
@@ -125,7 +125,7 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
       data.recent_counts = {0, std::min(tokens, 39)};
       data.sinks = {2, 0};
       SCOPED_TRACE(tokens);
-      // Codes of what is not full are nobody's.
+      // No token has the codes of a group that is not full.
       const AttentionData whole = data;
       for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
         for (std::int64_t head = 0; head < 4; ++head) {
@@ -154,8 +154,8 @@ TEST_F(Groups, AttentionReadsWhatIsNotFullRaw) {
   }
 }
 
-// Several query tokens, whose keys stand in the cache or come with the query: each reads what was
-// not full at its time raw.
+// Several query tokens, whose keys are in the cache or come with the query: each reads raw what was
+// not full at its time.
 TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
   for (const bool fresh : {false, true}) {
     AttentionDecode reader = reader_of(groups(1, 40, 32), 4);
@@ -170,7 +170,7 @@ TEST_F(Groups, QueryTokensReadWhatIsNotFullAtTheirTimeRaw) {
   }
 }
 
-// A wrong scale or zero, a wrong number, and a word of what is not full.
+// A wrong scale, zero or number, and a changed word of a group that is not full.
 TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
   const KvAppend op = groups(40, 32, 0);
   const AppendData data = prompt_of(op, 40, 11);
@@ -189,8 +189,8 @@ TEST_F(Groups, TheJudgeFindsWhatIsWrong) {
   expect_found(32 * row, 1u, "token 32 was changed");
 }
 
-// KIVI's formula, in plain loops over a channel of a group; a constant channel, and one with what
-// is no number, whose finite elements have their range to themselves.
+// KIVI's formula in plain loops over a channel of a group; also a constant channel, and one with
+// NaN and infinity, whose finite elements alone set the range.
 TEST_F(Groups, ZerosAndScalesAreKivis) {
   const KvAppend op = groups(kTogether, 32, 0);
   AppendData data = prompt_of(op, kTogether, 9);
@@ -210,7 +210,7 @@ TEST_F(Groups, ZerosAndScalesAreKivis) {
   QuantizedTensor keys = data.keys;
   keys.codes = cache.key_codes;
   const FloatTensor decoded = [&] {
-    QuantizedTensor first = keys;  // whole groups alone
+    QuantizedTensor first = keys;  // only whole groups
     first.batch = first.heads = 1;
     first.rows = kTogether;
     first.codes.resize(static_cast<std::size_t>(kTogether * keys.row_words));

@@ -20,13 +20,13 @@ class Hardener {
   Hardener(Hard kind, DType dtype, std::uint64_t seed)
       : kind_(kind), dtype_(dtype), random_(seed) {}
 
-  // Codebooks first, of which the rows of new tokens are made.
+  // Changes codebooks first, since rows of new tokens are made from them.
   void change(QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
     Elements& books = tensor.codebooks;
     const std::size_t entries = books.size() / size;
     const auto of_book = static_cast<std::size_t>(tensor.format.entries());
-    if (kind_ == Hard::copies) {  // of the first half of a book, or of the one before
+    if (kind_ == Hard::copies) {  // copies of the first half of a book, or of the previous entry
       for (std::size_t i = 0; i < entries; ++i) {
         if (i % of_book < of_book / 2) continue;
         const std::size_t from =
@@ -34,7 +34,7 @@ class Hardener {
         std::copy_n(books.begin() + at(from, size), size, books.begin() + at(i, size));
       }
     }
-    // A lane of products has all copies of an entry of 32.
+    // One lane of the tensor-core tile gets all copies of an entry of 32.
     if (kind_ == Hard::one_entry || kind_ == Hard::in_turn) {
       const std::size_t kept = kind_ == Hard::one_entry ? 1 : 32;
       for (std::size_t i = 0; i < entries; ++i) {
@@ -50,7 +50,7 @@ class Hardener {
       const float factor = kind_ == Hard::large ? large() : small();
       for (Elements* each : {&books, &rows}) multiply(*each, factor);
     }
-    // Squared distances end where fp32 does, though entries do not.
+    // Squared distances reach the limits of fp32, though entries do not.
     if (kind_ == Hard::scaled && !tensor.stage_scales.empty()) {
       const float factor = dtype_ == DType::f16 ? 1.0f : 0x1p-36f;
       constexpr float kScale = 0x1p-38f;
@@ -79,7 +79,7 @@ class Hardener {
   float large() const { return dtype_ == DType::f16 ? 4000.0f : 1e30f; }
   float small() const { return dtype_ == DType::f16 ? 1e-6f : 1e-36f; }
 
-  // That of the first stage, for the sub-vector that begins at element `i` of rows.
+  // The index of the first stage's codebook for the sub-vector at element `i` of rows.
   static std::size_t first_book(const QuantizedTensor& tensor, std::size_t i) {
     const auto columns = static_cast<std::size_t>(tensor.columns);
     const auto heads = static_cast<std::size_t>(tensor.heads);
@@ -89,9 +89,9 @@ class Hardener {
     return unit * static_cast<std::size_t>(tensor.format.num_codebooks);
   }
 
-  // Sub-vectors y away from all entries c, as far as makes B + y c - |c|^2 / 2 zero for two of them
-  // and negative for all others, but for the rounding of y. B is the largest |c|^2 / 2, which is
-  // the kernel's where its first tile is the whole codebook.
+  // Makes sub-vectors y opposite to all entries c, at the distance at which B + y c - |c|^2 / 2 is
+  // zero for two entries and negative for the others, up to rounding. B is the largest |c|^2 / 2,
+  // which the kernel uses if its first tile is the whole codebook.
   void beside(const QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
     const auto entries = static_cast<std::size_t>(tensor.format.entries());
@@ -111,7 +111,7 @@ class Hardener {
         most = std::max(most, -below_most[e]);
       }
       for (double& each : below_most) each += most;
-      // So far that the last of the estimates becomes 0, and then aside until another one does.
+      // Moves y away until the last estimate becomes 0, then sideways until another one does.
       std::vector<double> y(size), aside(size);
       for (std::size_t d = 0; d < size; ++d) {
         y[d] = -1.0 - static_cast<double>(below(100)) / 400;
@@ -143,8 +143,8 @@ class Hardener {
     }
   }
 
-  // Three sub-vectors of four lie midway between two entries of the first stage, in half of them
-  // but for a rounding.
+  // Three of four sub-vectors are midway between two entries of the first stage; in half of them up
+  // to a rounding.
   void halfway(const QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
     const auto entries = static_cast<std::size_t>(tensor.format.entries());
@@ -195,7 +195,7 @@ void expect_bits_of_lanes(const KvAppend& op, const std::vector<Plan>& plans) {
   for (const Hard kind : kAllHard) {
     const AppendData data = hard_data(op, kind);
     const AppendResult right = lanes.run(data);
-    // Others leave what fp32 has.
+    // The other kinds leave the range of fp32, so their codes are only compared.
     const bool judged = kind == Hard::halfway || kind == Hard::copies || kind == Hard::in_turn ||
                         kind == Hard::one_entry;
     EXPECT_TRUE(!judged || judge_append(data, right).ok) << judge_append(data, right).why;

@@ -34,7 +34,7 @@ std::string_view wanted_backend() {
   return name;
 }
 
-// What the library refuses less of.
+// The smallest alignment that the library accepts.
 Misalignment misalignment_of(const SweepCase& sweep_case) {
   Misalignment least = least_alignment(call_shape(sweep_case.plan, sweep_case.problem));
   if (sweep_case.aligned_results) least.results = 16;
@@ -48,8 +48,8 @@ std::string describe(const Comparison& comparison, const char* what) {
                      comparison.nonfinite_mismatches);
 }
 
-// By how much the terms of the scores outweigh `reference`, at least 1, as linear_cancellation()
-// says of products: the few tokens of a short sequence may have scores near 0 of large terms.
+// How much the terms of the scores outweigh `reference`, at least 1, as linear_cancellation() does
+// for GEMMs: the few tokens of a short sequence may have scores near 0 from large terms.
 double attention_cancellation(const AttentionData& data, const AttentionResult& reference,
                               double scale) {
   const RowDecoder keys(data.keys);
@@ -106,7 +106,7 @@ std::string judge(const KvDequantize& op, const SweepCase& sweep_case, Kernel& k
   return judge_dequantize(data, reference_dequantize(data), output).why;
 }
 
-// All rows that the kernel was made for, and fewer.
+// Runs all rows that the kernel was made for, and fewer.
 std::string judge(const AttentionMerge& op, const SweepCase& sweep_case, Kernel& kernel) {
   std::string failure;
   AttentionMerge part = op;
@@ -121,7 +121,7 @@ std::string judge(const AttentionMerge& op, const SweepCase& sweep_case, Kernel&
   return failure;
 }
 
-// All tokens that the kernel was made for, one, and none.
+// Runs all tokens that the kernel was made for, one, and none.
 std::string judge(const ScalarMatrix& op, const SweepCase& sweep_case, Kernel& kernel) {
   std::string failure;
   for (const std::int64_t tokens : {op.shape.tokens, std::int64_t{1}, std::int64_t{0}}) {
@@ -146,7 +146,7 @@ std::string judge_rows(const Linear& op, const SweepCase& sweep_case, Kernel& ke
   return describe(comparison, fmt::format("y of {} rows", op.shape.rows).c_str());
 }
 
-// All rows that the kernel was made for, and fewer.
+// Runs all rows that the kernel was made for, and fewer.
 std::string judge(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   Linear part = op;
   part.shape.rows =
@@ -290,7 +290,7 @@ void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word
       const std::int64_t sinks = data.sinks[b];
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       if (token < sinks || token >= end) std::for_each(first, first + codes, change);
-      // Scales of a group are read where one of its tokens is.
+      // The scales of a group are read if any of its tokens is.
       const std::int64_t begin = token / group * group;
       if (begin + group <= sinks || begin >= end) {
         std::for_each(first + codes, first + tensor->row_words, change);

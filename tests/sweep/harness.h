@@ -18,15 +18,15 @@
 
 namespace vqgen::test {
 
-// The backend that the sweep runs on: VQGEN_TEST_BACKEND=cuda asks for a GPU, race for the host
-// with its race checker, else the host. Null where a GPU is asked for and there is none. On the
-// host, lanes run forward, in reverse or at random, by `number`.
+// The backend of the sweep: VQGEN_TEST_BACKEND=cuda asks for a GPU, race for the host with its race
+// checker, otherwise the host. Null if a GPU is asked for and there is none. `number` sets the
+// host's lane order: forward, reverse or random.
 Backend* sweep_backend(std::size_t number = 0);
 
 // A host backend that compiles without optimisation and keeps its kernels (tests/kernel_cache.h).
 std::unique_ptr<Backend> test_host(HostOptions options);
 
-// A fixture of tests on sweep_backend().
+// A fixture for tests on sweep_backend().
 template <class Base = testing::Test>
 class SweepTest : public Base {
  protected:
@@ -35,10 +35,10 @@ class SweepTest : public Base {
   }
 };
 
-// The GPU that plans are made for: the backend's device where it is a GPU, else an H200.
+// The GPU for which plans are made: the backend's if it is a GPU, else an H200.
 GpuSpec sweep_gpu();
 
-// Compiled and loaded, ready to run again and again.
+// A compiled and loaded kernel, which can run repeatedly.
 class Kernel {
  public:
   Kernel(Backend& backend, const Problem& problem, const Plan& plan, const GpuSpec& gpu);
@@ -50,7 +50,7 @@ class Kernel {
   ScalarResult run(const ScalarData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
-  // All entries in order, with these arguments.
+  // Launches all entries in order with these arguments.
   void launch(std::span<const std::byte> args) { launch_all(backend_, *loaded_, source_, args); }
 
  private:
@@ -61,11 +61,10 @@ class Kernel {
   std::unique_ptr<LoadedKernel> loaded_;
 };
 
-// Runs the case and judges it by the reference; an empty string where it is right, else what is
-// not.
+// Runs the case and judges it by the reference; returns what is wrong, or "" if it is right.
 std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuSpec& gpu);
 
-// What the reference gives, for is_right().
+// The reference result for is_right().
 AttentionResult reference_of(const AttentionDecode& op, const AttentionData& data);
 
 // Whether `output` is `reference` within the element type's tolerances.
@@ -74,28 +73,28 @@ testing::AssertionResult is_right(const AttentionResult& reference, const Attent
 testing::AssertionResult is_right(const std::vector<double>& reference,
                                   const std::vector<std::uint16_t>& y, DType dtype);
 
-// A name in words as that of a test: "fragments, last block" becomes fragments__last_block.
+// A test name from words: "fragments, last block" becomes fragments__last_block.
 std::string test_name(std::string_view words);
 
-// The kernel with the first `place` of its text replaced; a failure of the test where it has none.
+// The kernel with the first `place` of its text replaced; fails the test if the text lacks it.
 KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead);
 
-// Whether a seeded fault is found: by `right`, which runs the kernel that has it and judges the
-// result, or by the race checker. Other errors go on.
+// Whether a seeded fault is found: by `right`, which runs the faulty kernel and judges the result,
+// or by the race checker. Other errors propagate.
 bool fault_is_found(const std::function<bool()>& right);
 
-// A place of the text of `right`, and what a wrong kernel has there.
+// A place in the text of the right kernel, and its replacement in a wrong one.
 struct Fault {
   const char* place;
   const char* instead;
 };
 
-// Each kernel of the problem and plan that has one of the faults, a third of them in the short run,
-// is wrong by `right`, or has a race.
+// Expects each faulty kernel (a third of them in the short run) to be wrong by `right`, or to have
+// a race.
 void expect_faults_found(const Problem& problem, const Plan& plan, std::span<const Fault> faults,
                          const std::function<bool(Kernel& faulty)>& right);
 
-// Changes each word of the codes of tokens that are past their sequence's length or raw.
+// Changes each word of the codes of tokens that are raw or past their sequence's length.
 void change_unread_codes(AttentionData& data, void (*change)(std::uint32_t& word));
 
 void expect_same_bits(const AttentionOutput& a, const AttentionOutput& b);

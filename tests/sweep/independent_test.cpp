@@ -1,5 +1,5 @@
-// Laws of attention whose results are independent, to the bit, in each dataflow: of the rest of the
-// batch, and of how many query tokens come at once.
+// Batch-invariant attention in each dataflow: results do not depend, to the bit, on the rest of the
+// batch or on the number of query tokens at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ AttentionDecode independent_problem(const Cache& cache, int batch, int query_tok
 
 class Independent : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
-  // Of small turns, so that each split has several.
+  // A plan with small rounds, so that each split has several.
   static Plan plan(const AttentionDecode& op) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
     change_own(
@@ -71,14 +71,14 @@ TEST_P(Independent, OfTheRestOfTheBatch) {
   }
 }
 
-// As a captured step has them: the kernel is one.
+// A captured step has one kernel for all numbers of query tokens.
 TEST_P(Independent, OfQueryTokensAtOnce) {
   for (const Cache& cache : a_third(kCaches)) {
     SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
     const AttentionDecode op = independent_problem(cache, 3, kQueryTokens);
     Kernel attention(*sweep_backend(), op, plan(op), sweep_gpu());
     AttentionData data = make_attention_data(op, {.seed = 62});
-    data.lengths = {2, 173, 498};  // of the first sequence two query tokens see no key
+    data.lengths = {2, 173, 498};  // two query tokens of the first sequence see no key
     const AttentionOutput output = attention.run(data);
     const auto row_elements = static_cast<std::size_t>(op.shape.query_heads * op.shape.head_dim);
     for (int j = 0; j < kQueryTokens; ++j) {
@@ -103,7 +103,7 @@ TEST_P(Independent, OfQueryTokensAtOnce) {
   }
 }
 
-// Query tokens that come with their keys and values, of which the first j are asked for besides.
+// Query tokens with their own keys and values, of which the first j are also run alone.
 TEST_P(Independent, OfFreshQueryTokensBehind) {
   for (const Cache& cache : a_third(kCaches)) {
     SCOPED_TRACE(testing::Message() << cache.recent_tokens << ' ' << cache.page_tokens);
@@ -113,7 +113,7 @@ TEST_P(Independent, OfFreshQueryTokensBehind) {
     data.lengths = {0, 190};
     const AttentionOutput output = attention.run(data);
     for (int count = 1; count < kQueryTokens; ++count) {
-      AttentionData fewer = data;  // of the last sequence
+      AttentionData fewer = data;  // in the last sequence
       fewer.query_start[2] = kQueryTokens + count;
       const auto keep = [&](auto& member) {
         const auto each = member.size() / (2 * kQueryTokens);

@@ -1,5 +1,5 @@
-// The cache of tests' kernels (tests/kernel_cache.h): a run with it is one without, and a file that
-// is damaged is compiled anew.
+// The cache of the tests' kernels (tests/kernel_cache.h): a run with it equals one without, and a
+// damaged file is compiled again.
 #include "tests/kernel_cache.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class CountingBackend final : public ForwardingBackend {
 
 class KernelCache : public InFolder {
  protected:
-  // The bits of a product by a process that has just begun, and how often it compiles.
+  // The bits of a GEMM in a process that has just begun, and the number of its compilations.
   std::pair<std::vector<std::uint16_t>, int> run(bool cached, bool check_races = false) {
     Gemv op;
     op.shape = {.rows = 2, .out_features = 40, .in_features = 512};
@@ -56,7 +56,7 @@ TEST_F(KernelCache, GivesTheBitsOfARunWithoutIt) {
     EXPECT_EQ(y, right);
     EXPECT_EQ(count, expected);
   }
-  // Other options are another kernel.
+  // Other options give another kernel.
   EXPECT_EQ(run(true, true), std::pair(right, 1));
   EXPECT_EQ(run(true, true), std::pair(right, 0));
 }

@@ -1,5 +1,5 @@
-// Merging by the last block: the bits of the combine kernel, in every order of the blocks, launch
-// after launch with one workspace.
+// Merging by the last block gives the bits of the combine kernel, in every order of the blocks,
+// launch after launch with one workspace.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -46,8 +46,8 @@ void expect_bits_of_the_kernel(const Problem& problem, const Plan& plan, const D
   }
 }
 
-// Groups of 5 heads, of which a block serves 3; 4 tiles, so that 7 and 20 splits hold empty ones; a
-// sequence without tokens.
+// Groups of 5 heads, of which a block serves 3; 4 tiles, so that 7 and 20 splits include empty
+// ones; a sequence without tokens.
 AttentionDecode ragged_attention() {
   AttentionDecode op;
   op.shape = {.batch = 3,
@@ -86,7 +86,7 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   }
 }
 
-// 3 rows, 101 outputs and 1000 columns fill no block; 5 splits of 8 chunks leave one without any.
+// 3 rows, 101 outputs and 1000 columns fill no block; with 5 splits of 8 chunks one has none.
 TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
   Gemv op;
   op.shape = {.rows = 3, .out_features = 101, .in_features = 1000};
@@ -109,7 +109,7 @@ TEST_F(LastBlock, OfProductsGivesTheBitsOfTheKernel) {
                       .fragment_rows = 4};
   expect_bits_of_the_kernel(op, fragments, data);
   const LinearLut tables{.threads = 64, .outputs_per_warp = 12, .rows_per_block = 4};
-  Gemv one = op;  // row: of more, a block has no room for the tables
+  Gemv one = op;  // row; the tables of more rows exceed a block
   one.shape.rows = 1;
   ASSERT_EQ(call_shape(tables, one).splits, 4);
   expect_bits_of_the_kernel(one, tables, make_linear_data(one, {.seed = 33}));
@@ -123,7 +123,7 @@ TEST_F(LastBlock, OfBlocksOfRowsGivesTheBitsOfTheKernel) {
   expect_bits_of_the_kernel(op, plan, make_linear_data(op, {.seed = 34}));
 }
 
-// Blocks that truly run at once, as the host's threads do: whoever is last finds all partials.
+// Blocks that really run at once, in the host's threads: the last one finds all partials.
 TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
   const auto threads = test_host({.order = LaneOrder::random, .seed = 3, .threads = 4});
   const GpuSpec gpu = find_gpu("h200");
@@ -137,7 +137,7 @@ TEST_F(LastBlock, OnSeveralThreadsGivesTheBitsOfTheKernel) {
   for (int again = 0; again < 20; ++again) EXPECT_TRUE(same_bits(expected, kernel.run(data)));
 }
 
-// The kernel of `source`, launched `times` times with the workspace that the first found.
+// Launches the kernel of `source` `times` times with one workspace.
 std::vector<std::uint16_t> launched(const KernelSource& source, const Gemv& op, const Plan& plan,
                                     const LinearData& data, int times) {
   Backend& backend = *sweep_backend();

@@ -1,4 +1,4 @@
-// Laws that hold whatever the inputs: what may be changed without changing the result.
+// Laws that hold for all inputs: changes that must not change the result.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -191,7 +191,7 @@ TEST_F(Laws, CodesThatNoQueryNeedsAreNotRead) {
   expect_same_bits(before, attention.run(data));
 }
 
-// 5 chunks in 4 splits are shares of 2, 2, 1 and 0: the sums of 3 splits, and nothing more.
+// 5 chunks in 4 splits are shares of 2, 2, 1 and 0: the sums equal those of 3 splits.
 TEST_F(Laws, ASplitWithoutColumnsAddsNothing) {
   Gemv op;
   op.shape = {.rows = 1, .out_features = 64, .in_features = 640};
@@ -246,7 +246,7 @@ TEST_F(Laws, OutputIsLinearInTheValues) {
   }
 }
 
-// The checkers find a wrong result: seeded bugs in the data that only the kernel sees.
+// The checkers find wrong results: seeded bugs in data that only the kernel sees.
 TEST_F(Laws, AWrongResultIsFound) {
   const AttentionDecode op = attention_problem();
   const AttentionData data = make_attention_data(op, {.seed = 14});

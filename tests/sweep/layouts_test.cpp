@@ -1,6 +1,5 @@
-// Layouts of codes (core/format/vq_format.h): a kernel of any dataflow gives the same bits
-// whatever the layout; where attention's fragments take tokens in another order, no more than
-// rounding changes.
+// Layouts of codes (core/format/vq_format.h): a kernel of any dataflow gives equal bits for all
+// layouts. Attention by mma may take tokens in another order, which changes only rounding.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,8 +14,8 @@ namespace {
 
 class Layouts : public SweepTest<> {};
 
-// Outputs that fill no group. `fitting`: rows of an even number of words, and outputs of a warp
-// that are whole groups, so that the best way of each dataflow is taken; else neither.
+// Outputs that do not fill a group. `fitting`: rows of an even number of words and whole groups of
+// outputs per warp, so that each dataflow takes its fast path; otherwise neither.
 Linear grouped_linear(const Plan& like, bool fitting) {
   Linear op;
   op.shape = {.rows = needs_warpgroups(like) ? 9 : 3,
@@ -34,7 +33,7 @@ Plan linear_plan(const Linear& op, const Plan& like, bool fitting) {
     tables->outputs_per_warp = fitting ? 12 : 6;
   } else if (auto* const slices = std::get_if<LinearSlicedCodebook>(&plan)) {
     slices->threads = 64;
-    slices->code_words = 1;  // other layouts have words that follow each other in a row apart
+    slices->code_words = 1;  // other layouts separate consecutive words of a row
     slices->columns_per_block = whole_columns(op, *slices);
     slices->outputs_per_warp = fitting ? 12 : 6;
   } else if (auto* const lanes = std::get_if<LinearSimt>(&plan)) {
@@ -84,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(All, LinearLayouts,
                                          Plan(LinearWgmmaLargeM{})),
                          [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
-// Tokens and sinks that fill no group; keys of an even number of words a lane, values of one.
+// Tokens and sinks that fill no group; an even number of words per lane for keys, one for values.
 AttentionDecode grouped_attention() {
   AttentionDecode op;
   op.shape = {.batch = 2,
@@ -104,7 +103,7 @@ struct CacheLayouts {
   CodeLayout keys, values;
 };
 
-// Those that fragments is best with, and others; the sweep has all pairs.
+// The layouts that suit mma best, and others; the sweep has all pairs.
 constexpr std::array kCacheLayouts{CacheLayouts{{2, 2}, {4, 1}}, CacheLayouts{{4, 1}, {2, 2}},
                                    CacheLayouts{{1, 4}, {2, 1}}};
 
@@ -145,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(All, AttentionLayouts,
                                          Plan(AttentionChannels{})),
                          [](const auto& test) { return std::string(dataflow_name(test.param)); });
 
-// Steps of all sizes: tiles that share their tokens are 2 of 2, 2 or 4 of 4, and none of 1.
+// Steps of all sizes: of 2 tiles, 2 share their tokens; of 4 tiles, 2 or 4; a single tile shares
+// none.
 TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
   AttentionDecode op = grouped_attention();
   op.shape.recent_tokens = 0;  // so that steps end with the last rows that there are
@@ -164,8 +164,8 @@ TEST_F(Layouts, FragmentsChangeNoMoreThanRounding) {
   }
 }
 
-// Tokens of a group that are beyond the sequence, raw, or of another split are read along, and mean
-// nothing, whatever they are.
+// A group's tokens that are beyond the sequence, raw, or in another split are read along but must
+// not count, whatever they are.
 TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
   AttentionDecode op = grouped_attention();
   op.keys.layout = {2, 2};
@@ -187,13 +187,13 @@ TEST_F(Layouts, CodesThatNoQueryNeedsMeanNothing) {
       const auto first = tensor->codes.begin() + row * tensor->row_words;
       std::for_each(first, first + tensor->row_words, [](std::uint32_t& word) { word = ~word; });
     }
-    repack(*tensor, layout);  // with other padding besides
+    repack(*tensor, layout);  // changes padding too
   }
   const AttentionOutput after = kernel.run(data);
   EXPECT_EQ(before.out, after.out);
 }
 
-// A kernel of one layout does not read codes of another as if they were its own.
+// A kernel of one layout must not read another layout's codes as its own.
 TEST_F(Layouts, OneTakenForAnotherIsFound) {
   AttentionDecode op = grouped_attention();
   const AttentionData data = make_attention_data(op, {.seed = 7});

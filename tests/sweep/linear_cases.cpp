@@ -31,12 +31,12 @@ enum Axis {
   kIntegers,
 };
 constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
-constexpr int kE8p = kBitCount;  // codes of the lattice, which has vectors of 8 alone
-constexpr int kFragments = 1;    // of the dataflows lanes, fragments,
-constexpr int kTables = 2;       // tables,
-constexpr int kWarpgroups = 3;   // warpgroups,
-constexpr int kSlices = 4;       // slices,
-constexpr int kRowgroups = 5;    // rowgroups
+constexpr int kE8p = kBitCount;  // lattice codes, which have vectors of 8 alone
+constexpr int kFragments = 1;    // dataflow mma
+constexpr int kTables = 2;       // dataflow lut
+constexpr int kWarpgroups = 3;   // dataflow wgmma
+constexpr int kSlices = 4;       // dataflow sliced_codebook
+constexpr int kRowgroups = 5;    // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
 
 constexpr std::array kVectors{2, 4, 8};
@@ -58,7 +58,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kIntegers] == 1);
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
-  // Narrow units would take more memory than a test may.
+  // Narrow units would take more memory than a test may use.
   const bool large = format.entries() > 1024;
   switch (v[kScope]) {
     case 1:
@@ -85,7 +85,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   return format;
 }
 
-// What a plan of fragments may vary beside its splits and placement.
+// Varies a plan of mma, besides its splits and placement.
 void vary(LinearMma& plan, int variant) {
   switch (variant) {
     case 1:
@@ -119,7 +119,7 @@ void vary(LinearMma& plan, int variant) {
   }
 }
 
-// The same of warpgroups.
+// Varies a plan of wgmma.
 void vary(LinearWgmma& plan, int variant) {
   switch (variant) {
     case 1:
@@ -160,7 +160,7 @@ void vary(LinearWgmma& plan, int variant) {
   }
 }
 
-// The same of rowgroups.
+// Varies a plan of wgmma_large_m.
 void vary(LinearWgmmaLargeM& plan, int variant) {
   switch (variant) {
     case 1:
@@ -193,7 +193,7 @@ void vary(LinearWgmmaLargeM& plan, int variant) {
   }
 }
 
-// The same of slices: shorter blocks, steps, chunks, and slices as narrow as may be.
+// Varies a plan of sliced_codebook: shorter blocks, steps, chunks, and the narrowest slices.
 void vary(LinearSlicedCodebook& plan, const Linear& op, int variant) {
   plan.threads = variant % 2 == 0 ? 64 : 128;
   plan.outputs_per_warp = variant % 4 == 3 ? 6 : 12;
@@ -203,7 +203,7 @@ void vary(LinearSlicedCodebook& plan, const Linear& op, int variant) {
   if (variant % 3 == 1) plan.entry_slices = op.weights.held_bytes() / 2;
 }
 
-// The plan of the case: each group of overrides that check() refuses is dropped.
+// The plan of the case, without the groups of overrides that check() refuses.
 Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& op,
                const GpuSpec& gpu, bool& dropped) {
   Plan plan = choose(problem, gpu, {.chooser = Chooser::rules});
@@ -212,7 +212,7 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
     if (fits) plan = changed;
     return fits;
   };
-  // Where the plan has what is changed.
+  // Changes the plan if it has the field.
   const auto change = [&](const auto& apply) {
     Plan changed = plan;
     if (change_own(changed, apply) && !attempt(changed)) dropped = true;
@@ -256,7 +256,7 @@ Plan make_plan(const std::vector<int>& v, const Problem& problem, const Linear& 
           if constexpr (requires { own.kMayCluster; }) own.combine = Combine::kernel;
         });
   }
-  if (v[kCombine] > 0) {  // 2: as a cluster, in the dataflows that may
+  if (v[kCombine] > 0) {  // 2: in a cluster, if the dataflow can
     change(
         [&](auto& own) requires requires { own.combine = Combine{}; } {
           if constexpr (requires { own.splits; }) own.splits = std::max(own.splits, 2);
@@ -295,31 +295,31 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kVector, vector});
   impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kIntegers, 1});
   impossible.emplace(AxisValue{kVector, 0}, AxisValue{kIntegers, 1});
-  for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // on tensor cores alone
+  for (std::size_t gemm = kGemvs; gemm < kRowsOf.size(); ++gemm) {  // only with tensor cores
     for (int dataflow = 0; dataflow < kSizes[kDataflow]; ++dataflow) {
       if (dataflow == kFragments || dataflow == kWarpgroups || dataflow == kRowgroups) continue;
       impossible.emplace(AxisValue{kRows, static_cast<int>(gemm)}, AxisValue{kDataflow, dataflow});
     }
   }
-  // No block has room for larger tables, and none serves units that a chunk lies across.
+  // No block has room for larger tables, and no table serves units across which a chunk extends.
   for (int bits = kMostTableBits - 1; bits <= kE8p; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kTables});
   }
   for (const int scope : {2, 3})
     impossible.emplace(AxisValue{kScope, scope}, AxisValue{kDataflow, kTables});
-  // Nor has one for all entries 16 times, or half of them 4 times.
+  // No block has room for 16 copies of all entries, or 4 copies of half of them.
   for (int bits = 10; bits < kBitCount; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kLevel, 7});
     if (bits >= 12) impossible.emplace(AxisValue{kBits, bits}, AxisValue{kLevel, 5});
   }
-  // Codes of a sub-vector that are no share of a word.
+  // A sub-vector's codes that do not divide a word.
   for (int bits = 2; bits <= 16; ++bits) {
     if ((bits & (bits - 1)) != 0)
       impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
   }
   impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kDataflow, kSlices});
   impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
-  // What plans of these dataflows do not say.
+  // Fields that plans of these dataflows lack.
   for (int level = 1; level < kPlacements; ++level) {
     impossible.emplace(AxisValue{kLevel, level}, AxisValue{kDataflow, kSlices});
   }

@@ -17,7 +17,8 @@ enum Axis {
   kAlignment,
 };
 constexpr std::array kTokenCounts{1, 7, 150};
-// One; one that no vector divides; halves of one; a tail behind whole vectors; whole vectors.
+// One channel; a count that no vector divides; half vectors; a tail after whole vectors; whole
+// vectors.
 constexpr std::array kChannelCounts{1, 67, 70, 136, 256};
 
 struct Shape {
@@ -38,7 +39,7 @@ struct Block {
 constexpr std::array kBlocks{Block{32, 32}, Block{96, 3}, Block{128, 1}, Block{128, 64}};
 constexpr std::array kSplitCounts{1, 2, 9};
 
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{3, 3, 3, 5, 9, 4, 3, 2, 2};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {

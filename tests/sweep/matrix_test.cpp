@@ -1,5 +1,5 @@
 // int8_quantize and int8_dequantize beside the sweep: the study's four forms, the splits and a
-// second run give the same bits; the bounds of its measures; every 8-bit code.
+// second run give equal bits; the bounds of its measures; every 8-bit code.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,7 +97,8 @@ TEST_F(Matrix, EveryCodeComesBackAsItsMultipleOfTheScale) {
 TEST_F(Matrix, HandMadeChannels) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  // Channels: zeros; one number; ties; not finite; nothing finite; below the least normal scale.
+  // Channels: zeros; one number; ties; non-finite values; nothing finite; below the least normal
+  // scale.
   const std::vector<std::vector<float>> tokens{{0.0f, -2.5f, 127.0f, 63.5f, nan, 1e-38f},
                                                {-0.0f, -2.5f, 0.5f, nan, kInfinity, 0.0f},
                                                {0.0f, -2.5f, 1.5f, kInfinity, -kInfinity, -1e-38f},
@@ -127,7 +128,8 @@ TEST_F(Matrix, HandMadeChannels) {
   }
 }
 
-// Products with reciprocals stand for quotients but there, and with scales that are not normal.
+// Kernels multiply by reciprocals, but divide for values next to ties and for scales that are not
+// normal.
 TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -153,8 +155,8 @@ TEST_F(Matrix, NumbersNextToTiesRoundAsQuotientsDo) {
   for (const ScalarForms& plan : kForms) expect_same_result(run(op, plan, data), reference);
 }
 
-// The study's figures: 0.00394 of [-1, 1] by its bound of half a step, and a score's mean error of
-// 0.095 at 8192 channels.
+// The study's figures: an error of 0.00394 for [-1, 1], by the bound of half a step, and a mean
+// score error of 0.095 at 8192 channels.
 TEST_F(Matrix, TheStudysMeasuresHold) {
   const Int8Quantize op = quantize_of(vq::Real::f32, 64, 8192, Scales::computed);
   const ScalarData data = make_scalar_data(op, {.seed = 5});
@@ -164,7 +166,7 @@ TEST_F(Matrix, TheStudysMeasuresHold) {
   EXPECT_GT(errors.largest, 0.0039);
   EXPECT_LT(errors.mean_score, 0.1);
   EXPECT_GT(errors.mean_score, 0.05);
-  // Uniform errors within half a step: its square over 12 on average.
+  // Uniform errors within half a step have a mean square of a step's square over 12.
   EXPECT_NEAR(errors.l2, std::sqrt(64.0 * 8192 / 12) / 127, 0.05);
 }
 
@@ -186,7 +188,7 @@ TEST_F(Matrix, ClampedElementsAreCounted) {
   EXPECT_EQ(clamped_elements(data, run(op, kForms[3], data)), 4);  // 128, -200, -300, -64
 }
 
-// Scales of no token are those of no finite element; nothing is written to codes.
+// With no tokens, scales are those of channels without finite elements; no codes are written.
 TEST_F(Matrix, NoTokens) {
   const Int8Quantize op = quantize_of(vq::Real::f16, 40, 24, Scales::computed);
   ScalarData data;

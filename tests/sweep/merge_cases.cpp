@@ -15,14 +15,14 @@ enum Axis {
   kThreads,
   kBlocks,
 };
-constexpr std::array kHeadDims{8, 64, 80, 256};  // 1 lane a head to all of a warp; 10 cut through
+constexpr std::array kHeadDims{8, 64, 80, 256};  // 1 lane per head to a whole warp; 10 cuts through
 constexpr std::array kHeadCounts{1, 5};
 constexpr std::array kRowCounts{1, 6, 41};
 constexpr std::array kPartCounts{2, 3, 8};
 constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockCounts{1, 5, 1024};
 
-// By Axis.
+// The number of values of each Axis.
 const std::vector<int> kSizes{2, 4, 2, 3, 3, 2, 2, 3, 3};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {

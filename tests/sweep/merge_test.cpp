@@ -1,5 +1,5 @@
 // attention_merge beside the sweep: parts of a sequence's tokens become attention over all of them,
-// an empty part changes no bit, the order of parts nothing but rounding, and NaN stays in its row.
+// an empty part changes no bit, the order of parts changes only rounding, and NaN stays in its row.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,8 +38,8 @@ void expect_part(const AttentionOutput& output, const MergePart& part) {
   expect_same_bits(output, {part.out, part.lse});
 }
 
-// attention_decode over the first tokens and over the rest, of which queries know nothing but the
-// lengths of their caches.
+// attention_decode over the first tokens and over the rest; the queries know only the lengths of
+// their caches.
 TEST_F(Merge, PartsOfASequenceBecomeTheWhole) {
   AttentionDecode attention;
   attention.shape = {
@@ -75,7 +75,7 @@ TEST_F(Merge, PartsOfASequenceBecomeTheWhole) {
   const AttentionResult right = reference_of(attention, whole);
   constexpr double kRoundings = 2;  // of the parts and of the result
   expect_right(right, kernel(op).run(data), op.dtype, kRoundings);
-  std::swap(data.parts[0].lse, data.parts[1].lse);  // other weights are another result
+  std::swap(data.parts[0].lse, data.parts[1].lse);  // other weights give another result
   EXPECT_FALSE(compare(right.out, kernel(op).run(data).out, op.dtype, kRoundings).ok);
 }
 
@@ -137,7 +137,7 @@ TEST_F(Merge, AllEmptyGivesZerosAndMinusInfinity) {
   expect_part(kernel(op).run(data), none);
 }
 
-// NaN in a part that counts, and log-sum-exps that are none, reach their row and head alone.
+// NaN in a part that counts, and invalid log-sum-exps, reach only their row and head.
 TEST_F(Merge, NanStaysInItsRowAndHead) {
   const AttentionMerge op = merge_problem();
   const auto dim = static_cast<std::size_t>(op.shape.head_dim);
@@ -172,7 +172,7 @@ TEST_F(Merge, NanStaysInItsRowAndHead) {
   }
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
   const AttentionMerge op = merge_problem();
   MergeData data = make_merge_data(op, {.seed = 67, .lengths = LengthPattern::ragged});
@@ -180,7 +180,7 @@ TEST_F(Merge, TheReferenceFindsWhatWrongKernelsWrite) {
   const AttentionResult reference = reference_merge(data);
   const Plan plan = choose(op, sweep_gpu());
   const Fault faults[] = {
-      {"if (lse[i] == -infinity()) continue;", ""},  // NaN of what does not count
+      {"if (lse[i] == -infinity()) continue;", ""},  // NaN of a part that does not count
       {"counts ? exp2_approx((lse[i] - most_) * kLog2E) : 0.0f",
        "exp2_approx((lse[i] - most_) * kLog2E)"},
       {"(lse[i] - most_) * kLog2E", "(lse[i] - most_)"},

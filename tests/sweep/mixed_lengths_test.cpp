@@ -1,5 +1,5 @@
-// Batches of short and long sequences whose tokens blocks share by length (schedule), in dataflow
-// fragments.
+// Batches of short and long sequences, whose tokens are balanced over the blocks by length
+// (schedule), in dataflow mma.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void take_lengths(AttentionData& data, const std::vector<int>& lengths) {
   }
 }
 
-// Mostly of few tokens, one of none, one of one, and each eleventh as long as can be.
+// Mostly short lengths, one 0, one 1, and each eleventh nearly the maximum.
 std::vector<int> mixed_lengths(int batch) {
   std::vector<int> lengths;
   for (int b = 0; b < batch; ++b) {
@@ -51,7 +51,7 @@ std::vector<int> mixed_lengths(int batch) {
 AttentionMma sharing_plan(const AttentionDecode& op, int splits,
                           Combine combine = Combine::last_block) {
   auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
-  plan.threads = std::min(plan.threads, 128);  // a fiber each: more cost time and show nothing
+  plan.threads = std::min(plan.threads, 128);  // a fiber each: more take time and show nothing new
   plan.splits = splits;
   plan.schedule = Schedule::balanced;
   plan.combine = combine;
@@ -82,7 +82,7 @@ TEST_F(MixedLengths, GiveWhatTheReferenceGives) {
   }
 }
 
-// A block of a turn or none at all: more blocks than turns.
+// Blocks with one round or none: there are more blocks than rounds.
 TEST_F(MixedLengths, OneSequenceMayHaveNearlyAllBlocks) {
   const AttentionDecode op = mixed_problem(12);
   AttentionData data = make_attention_data(op, {.seed = 52});
@@ -98,7 +98,7 @@ TEST_F(MixedLengths, OneSequenceMayHaveNearlyAllBlocks) {
   }
 }
 
-// Lengths and plans drawn anew in each run, lengths often where a tile or a block's turn ends.
+// Each run draws new lengths and plans; lengths often end with a tile or a block's round.
 TEST_F(MixedLengths, OfLengthsDrawnAnew) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -158,7 +158,7 @@ TEST_F(MixedLengths, OfSeveralQueryTokens) {
   }
 }
 
-// What would be wrong where blocks have pieces of several sequences is found.
+// Faults for blocks with pieces of several sequences must be found.
 TEST_F(MixedLengths, FindsFaults) {
   const AttentionDecode op = mixed_problem(9);
   const Plan plan = sharing_plan(op, 5, Combine::kernel);
@@ -166,11 +166,11 @@ TEST_F(MixedLengths, FindsFaults) {
   take_lengths(data, mixed_lengths(9));
   const AttentionResult reference = reference_of(op, data);
   const Fault faults[] = {
-      {"slot_ + batch_", "slot_"},                          // two pieces in one
-      {"balanced(c) ? at.query : 0", "0"},                  // codebooks are written over
-      {"softmax_ = Softmax();", ""},                        // sums of the sequence before
-      {"turns_ = turns_of(args, ++batch_)", "++batch_"},    // its length
-      {"before + 1 + ceil_div(turns_ - end, share_)", "1"}  // a piece taken for the whole
+      {"slot_ + batch_", "slot_"},                          // two pieces as one
+      {"balanced(c) ? at.query : 0", "0"},                  // overwritten codebooks
+      {"softmax_ = Softmax();", ""},                        // sums of the previous sequence
+      {"turns_ = turns_of(args, ++batch_)", "++batch_"},    // the previous length
+      {"before + 1 + ceil_div(turns_ - end, share_)", "1"}  // a piece as the whole
   };
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);

@@ -1,4 +1,4 @@
-// Where pages stand, how many tokens they have, and who shares them changes nothing.
+// The places of pages, their size and their sharing change nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ AttentionDecode attention_problem(int page_tokens) {
   return op;
 }
 
-// Each dataflow's, for contiguous rows: pages change no plan.
+// Each dataflow's plan for contiguous rows: pages change no plan.
 std::vector<Plan> attention_plans(AttentionDecode op = attention_problem(0)) {
   op.shape.page_tokens = 0;
   std::vector<Plan> plans;
@@ -49,7 +49,7 @@ std::vector<Plan> attention_plans(AttentionDecode op = attention_problem(0)) {
   return plans;
 }
 
-// Each seed draws an order of the pool, places, and which equal pages are one.
+// Each seed draws an order of the pool, places, and which equal pages are shared.
 TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
   const std::vector<Plan> plans = attention_plans();
   AttentionData data =
@@ -66,7 +66,7 @@ TEST_F(Pages, OrderSizeAndSharingChangeNoBit) {
         if (!first) first = out;
       }
     }
-    // Without pages the last step of a sequence stands elsewhere: by fragments alone sums differ.
+    // Without pages a sequence's last step is elsewhere, which changes sums only in mma.
     const AttentionOutput plain =
         Kernel(*sweep_backend(), attention_problem(0), plan, sweep_gpu()).run(data);
     if (!std::holds_alternative<AttentionMma>(plan)) expect_same_bits(*first, plain);
@@ -122,8 +122,8 @@ TEST_F(Pages, AppendedRowsAreThoseOfContiguousCodes) {
   }
 }
 
-// Bits of the codes that a call reads are `kept` of them; all others are ones: of the sequence
-// `but`, of tokens past a length, of raw ones. Codes have 8 bits.
+// Masks the codes that a call reads with `kept` and sets all others to ones: those of sequence
+// `but`, of raw tokens, and of tokens past a length. Codes have 8 bits.
 void mark_codes(AttentionData& data, std::int64_t but, std::uint32_t kept) {
   for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
     for (std::int64_t row = 0; row < tensor->batch * tensor->heads * tensor->rows; ++row) {
@@ -138,7 +138,7 @@ void mark_codes(AttentionData& data, std::int64_t but, std::uint32_t kept) {
   }
 }
 
-// The upper half of a codebook's entries, of 256.
+// Sets the upper half of a codebook's 256 entries.
 void set_upper_entries(QuantizedTensor& tensor, std::uint16_t bits) {
   const auto half = static_cast<std::size_t>(128 * tensor.format.vector_size);
   for (std::size_t i = 0; i < tensor.codebooks.size(); ++i) {
@@ -146,8 +146,8 @@ void set_upper_entries(QuantizedTensor& tensor, std::uint16_t bits) {
   }
 }
 
-// Another sequence's pages, pages of nobody, and the rest of the last page stand for NaN, and so do
-// that sequence's raw tokens: no other sequence has a bit of them.
+// NaN in another sequence's pages and raw tokens, in unowned pages, and in the rest of the last
+// page must not change a bit of a sequence.
 TEST_F(Pages, WhatIsNoNumberStaysInItsSequence) {
   constexpr std::int64_t kBad = 1;
   AttentionDecode op = attention_problem(16);
@@ -207,7 +207,7 @@ TEST_F(Pages, AWrongPageIsFound) {
   }
 }
 
-// What is written beside the rows of a pool is found.
+// Writes beside a pool's rows are found.
 TEST_F(Pages, ARowInAPageOfNobodyIsFound) {
   if (sweep_backend()->machine() == Machine::cuda) GTEST_SKIP() << "it would write anywhere";
   const AttentionDecode like = attention_problem(16);

@@ -18,9 +18,9 @@ struct AxisValue {
 };
 using AxisPair = std::pair<AxisValue, AxisValue>;  // the first axis is the lower
 
-// Greedy: each case is grown from a pair that is still missing, value by value, by what covers
-// most. `impossible` pairs never occur in a case and need no cover. A case that `accepts` refuses
-// is drawn anew, kDraws times at most: the last one stays. The same seed gives the same cases.
+// Grows each case greedily from a missing pair, value by value, by what covers most. `impossible`
+// pairs never occur and need no cover. A case that `accepts` refuses is redrawn, at most kDraws
+// times; the last one stays. A seed always gives the same cases.
 class Pairwise {
  public:
   using Accepts = std::function<bool(const std::vector<int>& values, std::size_t number)>;
@@ -38,7 +38,7 @@ class Pairwise {
   const std::vector<std::vector<int>>& cases() const { return cases_; }
   std::size_t pairs() const { return required_; }
 
-  // Counted afresh from the cases, not from how they were built.
+  // Counted from the cases, independently of how they were built.
   std::size_t uncovered() const {
     std::size_t count = 0;
     for_each_pair([&](const AxisPair& pair) {
@@ -76,8 +76,8 @@ class Pairwise {
 
   static constexpr int kDraws = 12;
 
-  // The case with the first missing pair; each draw after the first takes half of the other values
-  // by chance.
+  // A case with the first missing pair; each draw after the first randomizes half of the other
+  // values.
   std::vector<int> drawn(int draw) {
     std::vector<int> values(sizes_.size(), -1);
     const AxisPair seed = *missing_.begin();
@@ -103,7 +103,7 @@ class Pairwise {
     cases_.push_back(std::move(values));
   }
 
-  // The possible value that covers most missing pairs with the values already set, ties by chance;
+  // The possible value that covers most missing pairs with the values set so far, ties at random;
   // or any possible one.
   int best_value(int axis, const std::vector<int>& values, bool by_chance) {
     int best = -1;
@@ -127,7 +127,7 @@ class Pairwise {
         best_score = score;
       }
     }
-    return best;  // one value of each axis is always possible
+    return best;  // each axis always has a possible value
   }
 
   std::vector<int> sizes_;

@@ -118,7 +118,7 @@ Op problem_of(const PartsCase& from, std::uint64_t seed) {
 
 class Parts : public SweepTest<> {
  protected:
-  // With the rules' plan, and with each of `changes` of it.
+  // Tests the rules' plan, and the plan with each of `changes`.
   template <class Op, class P>
   static void expect_right(const std::vector<void (*)(P&)>& changes) {
     std::uint64_t seed = 1;
@@ -195,7 +195,7 @@ TEST_F(Parts, AppendedByLanes) {
   });
 }
 
-// One format with a codebook for each half of a head, and the same as two parts.
+// A format with a codebook per half head, and its equivalent in two parts.
 template <class Op>
 std::pair<Op, Op> whole_and_halves() {
   Op whole;
@@ -214,7 +214,7 @@ std::pair<Op, Op> whole_and_halves() {
   return {whole, halves};
 }
 
-// From [head][half] to [half][head]. Codes of either are the same words.
+// Moves codebooks from [head][half] to [half][head]. The codes of both are equal words.
 QuantizedTensor as_halves(const QuantizedTensor& whole, const VqFormat& format) {
   QuantizedTensor halves = whole;
   halves.format = format;
@@ -256,7 +256,7 @@ TEST_F(Parts, OfConsecutiveChannelsAreAppendedAsChannelGroups) {
   EXPECT_EQ(actual.value_codes, expected.value_codes);
 }
 
-// Whoever names the channels of parts and of queries in another order, alike, gets the same scores.
+// Scores do not change if the channels of parts and of queries are reordered alike.
 TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   const PartsCase& from = parts_cases()[1];
   auto op = problem_of<AttentionDecode>(from, 3);
@@ -281,7 +281,7 @@ TEST_F(Parts, ChannelsMayHaveOtherNumbers) {
   expect_same_bits(Kernel(*sweep_backend(), op, plan, gpu).run(data), expected);
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Parts, WrongPartsAndChannelsAreFoundInAttention) {
   const auto op = problem_of<AttentionDecode>(parts_cases()[1], 2);
   const AttentionData data = make_attention_data(op, {.seed = 31});

@@ -1,4 +1,4 @@
-// Plans of a dataflow that a test names, and changes of plans whose dataflow it does not know.
+// Plans of a dataflow that a test names, and changes of plans of unknown dataflow.
 #pragma once
 
 #include <algorithm>
@@ -9,19 +9,19 @@
 
 namespace vqgen::test {
 
-// A product by its rows.
+// A GEMV or a GEMM, by its rows.
 inline Problem as_problem(const Linear& op) {
   return op.shape.rows > Gemv::kMostRows ? Problem(Gemm{op}) : Problem(Gemv{op});
 }
 
-// The rules' plan of the dataflow that `like` is of; check() may refuse it.
+// The rules' plan of the dataflow of `like`; check() may refuse it.
 inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& gpu) {
   Config config;
   config.problem = problem;
   config.plan["dataflow"] = dataflow_name(like);
   return propose(config, gpu, {.chooser = Chooser::rules});
 }
-// Whether the plan's dataflow multiplies by warp groups, which Hopper alone does.
+// Whether the plan's dataflow uses wgmma, which only Hopper has.
 inline bool needs_warpgroups(const Plan& plan) {
   return std::holds_alternative<LinearWgmma>(plan) ||
          std::holds_alternative<LinearWgmmaLargeM>(plan) ||
@@ -33,7 +33,7 @@ P rules_plan(const Problem& problem, const GpuSpec& gpu) {
   return std::get<P>(rules_plan(P{}, problem, gpu));
 }
 
-// Calls change(the plan's own struct) where `change` takes that one, and says whether it does.
+// Calls change(the plan's own struct) if `change` takes that type, and returns whether it does.
 template <class Change>
 bool change_own(Plan& plan, const Change& change) {
   return std::visit(
@@ -55,7 +55,7 @@ inline int whole_columns(const Linear& op, const LinearSlicedCodebook& plan) {
       ceil_div(std::min(op.shape.in_features, std::int64_t{config.unit_columns}), step) * step);
 }
 
-// A small product by one codebook set, with output scales.
+// A small GEMM with one codebook set and output scales.
 inline Linear small_product(int rows, int index_bits, int num_codebooks = 1) {
   Linear op;
   op.shape = {.rows = rows, .out_features = 37, .in_features = 512};

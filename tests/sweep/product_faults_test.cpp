@@ -1,5 +1,5 @@
-// Kernels of products with one place of their text changed, by dataflow: the reference or the race
-// checker finds each.
+// GEMM kernels with one changed place in their text, by dataflow: the reference or the race checker
+// finds each.
 #include <gtest/gtest.h>
 
 #include "runtime/ops/linear/reference.h"
@@ -16,7 +16,7 @@ struct ProductFaults {
   std::vector<Fault> faults;
 };
 
-// Int8 entries of two stages; 100 outputs and 2080 columns, which fill no block.
+// Int8 entries in two stages; 100 outputs and 2080 columns, which fill no block.
 Linear int8_product(int rows) {
   Linear op;
   op.shape = {.rows = rows, .out_features = 100, .in_features = 2080};
@@ -26,8 +26,8 @@ Linear int8_product(int rows) {
   return op;
 }
 
-// Two groups of columns with a scale each; who turns x to bytes: all warps, a kernel before, or two
-// warps more.
+// Two groups of columns with a scale each; all warps, the pre-pass, or two producer warps convert x
+// to bytes.
 ProductFaults of_bytes(const char* name, int prepack_x, int producer_warps) {
   const Linear op = int8_product(8);
   auto plan = rules_plan<LinearInt8Mma>(Gemm{op}, sweep_gpu());
@@ -61,7 +61,7 @@ ProductFaults of_bytegroups(const char* name, int prepack_x, std::vector<Fault> 
   return {name, int8_product(21), plan, faults};
 }
 
-// One warp group with a ring whose places are taken more than once, or four that share the columns.
+// One warpgroup with a ring whose buffers are reused, or four that share the columns.
 ProductFaults of_rowgroups(const char* name, int along, int prepack_x, std::vector<Fault> faults) {
   const Linear op = int8_product(33);
   auto plan = rules_plan<LinearWgmmaLargeM>(Gemm{op}, sweep_gpu());
@@ -78,7 +78,7 @@ ProductFaults of_rowgroups(const char* name, int along, int prepack_x, std::vect
   return {name, op, plan, std::move(faults)};
 }
 
-// Experts with scales and codebooks of their own, and a combine.
+// Experts with their own scales and codebooks, and a combine.
 ProductFaults of_experts() {
   Linear op = small_product(6, 6, 1);
   op.shape.experts = 70;
@@ -136,7 +136,7 @@ std::vector<ProductFaults> product_faults() {
   };
 }
 
-// By element type and number in the table.
+// The parameters: element type and number in the table.
 class WrongProducts : public SweepTest<testing::TestWithParam<std::tuple<DType, std::size_t>>> {};
 
 TEST_P(WrongProducts, AreFound) {

@@ -1,4 +1,4 @@
-// A prompt that is appended to an empty cache, whole or in parts, and what attention finds of it.
+// A prompt appended to an empty cache, whole or in parts, and the attention over it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace vqgen::test {
 
-// New tokens for sequences of `tokens` each, from their beginning on.
+// New tokens for sequences of `tokens` each, from their beginning.
 inline AppendData prompt_of(KvAppend op, int tokens, std::uint64_t seed) {
   op.shape.new_tokens = tokens;
   AppendData data = make_append_data(op, {.seed = seed});
@@ -18,7 +18,7 @@ inline AppendData prompt_of(KvAppend op, int tokens, std::uint64_t seed) {
   return data;
 }
 
-// Makes `cache` what a call left of it.
+// Puts a call's result into `cache`.
 inline void take_cache(auto& cache, const AppendResult& result) {
   cache.keys.codes = result.key_codes;
   cache.values.codes = result.value_codes;
@@ -26,8 +26,8 @@ inline void take_cache(auto& cache, const AppendResult& result) {
   cache.raw_values = result.raw_values;
 }
 
-// Tokens [first, first + count) of a prompt, appended to `step`'s cache by a kernel that takes
-// step.new_tokens in a call; each call is judged. The other rows of new tokens are no numbers.
+// Appends tokens [first, first + count) of a prompt to `step`'s cache by a kernel that takes
+// step.new_tokens per call; judges each call. The other rows of new tokens are NaN.
 inline AppendResult append_part(Kernel& kernel, const AppendData& all, int first, int count,
                                 AppendData& step) {
   const std::int64_t token = all.keys.heads * all.keys.columns;  // elements
@@ -48,7 +48,7 @@ inline AppendResult append_part(Kernel& kernel, const AppendData& all, int first
   return result;
 }
 
-// All of a prompt, `part` tokens at a time, the last of which may be fewer.
+// Appends a whole prompt, `part` tokens at a time; the last part may be shorter.
 inline AppendResult append_in_parts(Kernel&& kernel, const AppendData& all, int part) {
   AppendData step = all;
   step.new_tokens = part;
@@ -67,7 +67,7 @@ inline void expect_same(const AppendResult& a, const AppendResult& b) {
   EXPECT_EQ(a.raw_values, b.raw_values);
 }
 
-// What reads the cache that `op` appends to.
+// The attention that reads the cache to which `op` appends.
 inline AttentionDecode reader_of(const KvAppend& op, int query_heads) {
   AttentionDecode reader;
   reader.dtype = op.dtype;

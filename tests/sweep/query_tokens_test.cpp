@@ -1,4 +1,4 @@
-// Laws of several query tokens a sequence, in each dataflow: what they are equal to.
+// Laws of several query tokens per sequence, in each dataflow: what they are equal to.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ bool untouched(const AttentionOutput& rows) {
 
 class QueryTokens : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
-  // With these splits, merged by the last block where the dataflow has one.
+  // The plan with these splits, merged by the last block if the dataflow can.
   static Kernel kernel(const AttentionDecode& op, int splits = 2) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
     change_own(
@@ -74,7 +74,8 @@ class QueryTokens : public SweepTest<testing::TestWithParam<Plan>> {
   }
 };
 
-// By the data of those, query token j of each sequence alone.
+// One call with all query tokens equals calls with query token j of each sequence alone, on their
+// data.
 TEST_P(QueryTokens, AtOnceAreStepsOfOne) {
   for (const int page_tokens : {0, 16}) {
     SCOPED_TRACE(page_tokens);
@@ -106,8 +107,8 @@ TEST_P(QueryTokens, AtOnceAreStepsOfOne) {
   }
 }
 
-// Those that come with their keys and values give the bits of those whose keys and values stand in
-// the window.
+// Fresh query tokens, which bring their keys and values, give the bits of tokens in the
+// recent-token ring.
 TEST_P(QueryTokens, FreshAreThoseOfTheWindow) {
   const AttentionDecode op = problem();
   AttentionData fresh = make_attention_data(op, {.seed = 42, .fresh = true});
@@ -139,8 +140,8 @@ TEST_P(QueryTokens, FreshAreThoseOfTheWindow) {
   }
 }
 
-// Rows before the first sequence's, behind the last's, and past the most of one; sequences without
-// any.
+// Rows before the first sequence's, after the last one's, and beyond a sequence's maximum;
+// sequences without any.
 TEST_P(QueryTokens, RowsOfNoneAreLeftAlone) {
   const AttentionDecode op = problem();
   AttentionData data = make_attention_data(op, {.seed = 43, .counts = LengthPattern::ragged});
@@ -156,7 +157,7 @@ TEST_P(QueryTokens, RowsOfNoneAreLeftAlone) {
   const auto row = [&](std::int64_t number) {
     return apart.queries.begin() + number * static_cast<std::ptrdiff_t>(row_elements(op));
   };
-  apart.queries.insert(row(kMost), kPast * row_elements(op), 0x7e00);  // what no number is
+  apart.queries.insert(row(kMost), kPast * row_elements(op), 0x7e00);  // NaN
   apart.queries.insert(row(0), kBefore * row_elements(op), 0x7e00);
   for (const int splits : {1, 3}) {
     Kernel attention = kernel(op, splits);
@@ -169,7 +170,7 @@ TEST_P(QueryTokens, RowsOfNoneAreLeftAlone) {
   }
 }
 
-// What stands behind the tokens that a query token sees means nothing to it, were it the largest
+// Tokens behind those that a query token sees do not affect it, even if they are the largest
 // number.
 TEST_P(QueryTokens, DoNotSeeTheOnesBehind) {
   const AttentionDecode op = problem();
@@ -192,8 +193,8 @@ TEST_P(QueryTokens, DoNotSeeTheOnesBehind) {
   }
 }
 
-// Keys of int8 entries, whose query stands in registers where 9 to 16 heads have few warps, and
-// values that leave none for it.
+// Keys of int8 entries, whose query is in registers if 9 to 16 heads have few warps, and values
+// that leave no registers for it.
 TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   for (const DType dtype : {DType::f16, DType::bf16}) {

@@ -1,5 +1,5 @@
-// Dataflow rowgroups: sums of bytes are as exact as products of elements, no row takes from
-// another, and kernels that lose a part of the codes or of x are found.
+// Dataflow wgmma_large_m: byte sums are as exact as products of elements, rows are independent, and
+// kernels that lose a part of the codes or of x are found.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ class Rowgroups : public testing::TestWithParam<DType> {
     op.weights.common_scale = bytes;
     return op;
   }
-  // A ring whose places are taken more than once.
+  // A ring whose buffers are reused.
   static LinearWgmmaLargeM plan(const Gemm& op) {
     auto plan = rules_plan<LinearWgmmaLargeM>(op, sweep_gpu());
     plan.threads = 128;
@@ -39,7 +39,7 @@ class Rowgroups : public testing::TestWithParam<DType> {
     plan.combine = Combine::kernel;
     return plan;
   }
-  // Warp groups that share columns, and each block lays out its own.
+  // Warpgroups share columns, and each block stages its own x.
   static LinearWgmmaLargeM shared(const Gemm& op, int along, int prepack_x) {
     LinearWgmmaLargeM plan = Rowgroups::plan(op);
     plan.threads = 512;
@@ -75,12 +75,12 @@ TEST_P(Rowgroups, SumsOfBytesAreExactForAnyNumberOfStages) {
       error += (value - reference[i]) * (value - reference[i]);
       size += reference[i] * reference[i];
     }
-    // What rounding y to the element type costs, and a little.
+    // The error of rounding y to the element type, and a little more.
     EXPECT_LE(std::sqrt(error / size), op.dtype == DType::f16 ? 3e-4 : 2.4e-3) << stages;
   }
 }
 
-// Who lays x out changes no bit; who shares the columns changes the order of sums.
+// Who stages x changes no bit; who shares the columns changes the order of sums.
 TEST_P(Rowgroups, XOfABlockIsThatOfTheKernelBefore) {
   for (const bool bytes : {false, true}) {
     const Gemm op = problem(2, bytes, 1432);  // the last step is not whole
@@ -138,7 +138,7 @@ TEST_P(Rowgroups, ARowsNanStaysInIt) {
   }
 }
 
-// Four outputs are stored at once where y lets them, and y may begin at any element.
+// Four outputs are stored at once if y is aligned for it; y may begin at any element.
 TEST_P(Rowgroups, ResultsStandWhereverYBegins) {
   const Gemm op = problem(2, true);
   const LinearData data = make_linear_data(op, {.seed = 47});

@@ -1,5 +1,5 @@
-// Rows as they are: a kernel that was made for more rows reads and writes those of the call and no
-// others, in each dataflow, and a kernel that takes one too many is found.
+// A kernel made for more rows reads and writes only the rows of the call, in each dataflow, and a
+// kernel that takes one too many is found.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct Made {  // for `op.shape.rows`, and called with fewer
   Plan plan;
 };
 
-// Blocks of rows that a call fills, fills in part and leaves empty; merged by a kernel, by the last
-// block, by clusters, and not at all.
+// Blocks of rows that a call fills, fills in part and leaves empty; merged by a kernel, the last
+// block or clusters, or not split.
 std::vector<Made> all_made() {
   constexpr Combine kLast = Combine::last_block, kCluster = Combine::cluster;
   Linear integers = small_product(13, 8);
@@ -143,8 +143,8 @@ class Rows : public testing::TestWithParam<std::size_t> {
     return data;
   }
 
-  // y of a call with x and y of exactly its rows: beyond, the host backend reports any access, and
-  // guards are seen to be written on a GPU.
+  // y of a call with exactly its rows of x and y: the host backend reports any access beyond them,
+  // and guards show writes on a GPU.
   std::vector<std::uint16_t> exact(LoadedKernel& kernel, int rows) const {
     Backend& backend = *sweep_backend(GetParam());
     const LinearData data = first(rows);
@@ -155,7 +155,7 @@ class Rows : public testing::TestWithParam<std::size_t> {
     return call.linear_output();
   }
 
-  // y with room for all rows, poisoned, of an x that has numbers in the call's rows alone.
+  // y with room for all rows, poisoned; x has NaN and infinity outside of the call's rows.
   std::vector<std::uint16_t> roomy(LoadedKernel& kernel, int rows) const {
     Backend& backend = *sweep_backend(GetParam());
     constexpr std::uint16_t kNan = 0x7e00, kInfinity = 0x7c00;
@@ -173,13 +173,13 @@ class Rows : public testing::TestWithParam<std::size_t> {
     call.require_kept();
     return call.linear_output();
   }
-  // Of roomy()'s, those that a call of so many rows may not write and has.
+  // Elements of roomy()'s y that were written outside of the call's rows.
   std::ptrdiff_t written_beyond(const std::vector<std::uint16_t>& y, int rows) const {
     return std::count_if(y.begin() + rows * made_.op.shape.out_features, y.end(),
                          [](std::uint16_t each) { return each != 0xffff; });
   }
 
-  // Some of 1 to as many as the kernel was made for, few of them multiples of 8.
+  // Row counts from 1 to the kernel's maximum, without multiples of 8 among the random ones.
   std::vector<int> counts() const {
     std::mt19937 random(std::random_device{}());
     const int most = made_.op.shape.rows;
@@ -219,14 +219,14 @@ TEST_P(Rows, OneTooManyIsFound) {
   const auto kernel = loaded(wrong);
   const int rows = made_.op.shape.rows / 2;
   EXPECT_EQ(written_beyond(roomy(*kernel, rows), rows), made_.op.shape.out_features);
-  if (sweep_backend()->machine() == Machine::cuda) return;  // where no access is a fault of its own
+  if (sweep_backend()->machine() == Machine::cuda) return;  // on a GPU the access is not a fault
   message_of([&] { exact(*kernel, rows); }, ErrorKind::device);
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, Rows, testing::Range(std::size_t{0}, all_made().size()),
                          [](const auto& each) { return test_name(all_made()[each.param].name); });
 
-// One row is known when the kernel is made: the argument is not looked at.
+// If a kernel is made for one row, it ignores the argument.
 TEST(OneRow, IsNotAskedFor) {
   if (sweep_backend() == nullptr) GTEST_SKIP() << "VQGEN_TEST_BACKEND=cuda, but there is no GPU";
   Backend& backend = *sweep_backend();

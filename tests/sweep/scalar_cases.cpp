@@ -1,5 +1,5 @@
-// Scalar codes of caches, in every op and dataflow that reads or writes them, beside each other and
-// beside codes of tables.
+// Scalar codes of caches in every op and dataflow that reads or writes them, combined with each
+// other and with codes of tables.
 #include <fmt/format.h>
 
 #include "heuristics/check.h"
@@ -46,13 +46,11 @@ constexpr std::array kNewCounts{1, 7};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kQueryTokens{1, 3, 5};
-constexpr int kRing = 4;  // of kDataflow: fragments with code_stages
+constexpr int kRing = 4;  // value of kDataflow: mma with code_stages
 
-// Of 8 bits by channel, 4 bits by channel, 8 bits by halves of a head, floats by head; a table;
-// by token 8 bits and floats; with a zero 4 bits by token and 32 channels, as KIVI's values, and 8
-// bits by token; 8 bits by token and 16 channels; by channel and
-// 32 tokens 4 bits with a zero, as KIVI's keys, and by channel and 16 tokens 8 bits, without a zero
-// and with one.
+// Formats by number: scales by channel (8 bits; 4 bits; 8 bits per half head) and by head (floats);
+// a table; by token (8 bits; floats); KIVI's values and others with token scales and groups; scales
+// shared by 32 or 16 tokens, KIVI's keys among them.
 VqFormat format_of(int number, int head_dim) {
   VqFormat format{.vector_size = number == 1 || number == 4 ? 4 : 2, .index_bits = 16};
   format.decoder = number < 3 ? Decoder::scalar : Decoder::e4m3;
@@ -162,7 +160,7 @@ Op problem_of(const std::vector<int>& v) {
   op.values = format_of(v[kValues], op.shape.head_dim);
   if (const int together = std::max(op.keys.group_tokens, op.values.group_tokens); together > 0) {
     op.shape.recent_tokens += together;
-    op.shape.flush_block = 1;  // tokens of a group wait for each other
+    op.shape.flush_block = 1;  // the tokens of a group wait for each other
     if constexpr (requires { op.shape.query_tokens; })
       op.shape.recent_tokens += op.shape.query_tokens - 1;
     if (op.shape.page_tokens > 0) op.shape.page_tokens = std::max(op.shape.page_tokens, together);
@@ -191,7 +189,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 }  // namespace
 
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // which other sweeps have
+  std::set<AxisPair> impossible{{{kKeys, 4}, {kValues, 4}}};  // other sweeps have these
   for (int format = 0; format < 13; ++format) {
     if (format != 4) impossible.emplace(AxisValue{kKeys, format}, AxisValue{kDataflow, 1});
     const bool keys = format < 7 || format == 10 || format == 12;

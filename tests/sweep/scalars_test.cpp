@@ -1,5 +1,5 @@
-// Laws of attention on scalar codes by fragments: hard softmaxes, small values beside raw ones, and
-// what is no number. The sweep has their formats, layouts and pages.
+// Laws of attention on scalar codes by mma: hard softmaxes, small values beside raw ones, NaN and
+// infinity. The sweep covers formats, layouts and pages.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 
 enum class By { channel, token, group };
 
-// Keys and values by channel, values of 4 bits; or by token, keys floats; or with zeros, keys by
+// Keys and values by channel, with 4-bit values; by token, with float keys; with zeros, keys by
 // groups of tokens and values by token and groups of channels.
 AttentionDecode numbers(By by) {
   AttentionDecode op;
@@ -83,7 +83,7 @@ void multiply_scales(QuantizedTensor& tensor, float factor) {
   }
 }
 
-// From all tokens alike to one alone.
+// From equal weights for all tokens to one token alone.
 TEST_P(Scalars, FlatAndPeakedScoresAreRight) {
   for (const float factor : {0.0f, 1.0f, 8.0f, 100.0f}) {
     SCOPED_TRACE(factor);
@@ -94,13 +94,13 @@ TEST_P(Scalars, FlatAndPeakedScoresAreRight) {
   }
 }
 
-// Values of all sizes, whose raw tokens are as small or as large as they: probabilities of 16 bits
-// are of what is summed.
+// Values of all sizes, with raw tokens as small or large as they are: 16-bit probabilities are
+// scaled to what is summed.
 TEST_P(Scalars, SmallAndLargeValuesAreRight) {
   for (const float factor : {1e-3f, 100.0f}) {
     SCOPED_TRACE(factor);
     AttentionDecode op = numbers(GetParam());
-    op.dtype = DType::bf16;  // which has no subnormals to speak of
+    op.dtype = DType::bf16;  // which has hardly any subnormals
     AttentionData data = make_attention_data(op, {.seed = 42});
     for (auto& element : data.raw_values) element = times(op.dtype, element, factor);
     if (op.values.has_zeros()) {
@@ -121,7 +121,7 @@ TEST_P(Scalars, SmallAndLargeValuesAreRight) {
 class TokenScalars : public Scalars {};
 class GroupScalars : public Scalars {};
 
-// Tokens whose values are 2^20 times the others', which come to nothing beside them.
+// Tokens whose values are 2^20 times the others', which vanish beside them.
 TEST_F(TokenScalars, LargeTokensAreRight) {
   AttentionDecode op = numbers(By::token);
   op.dtype = DType::bf16;
@@ -134,7 +134,7 @@ TEST_F(TokenScalars, LargeTokensAreRight) {
   expect_right(data, op);
 }
 
-// NaN or infinity in a head's query: its output is NaN, and no other's changes.
+// NaN or infinity in a head's query makes its output NaN and changes no other head's.
 TEST_P(Scalars, AQueryThatIsNoNumberHarmsNoOther) {
   const AttentionDecode op = numbers(GetParam());
   AttentionData data = make_attention_data(op, {.seed = 46});
@@ -160,8 +160,8 @@ TEST_P(Scalars, CodesThatNoQueryNeedsAreNotRead) {
   expect_same_bits(before, run(data, op, 2));
 }
 
-// Scales of groups from the least to as large as those of elements of all sizes: the query with
-// them stays within 16 bits.
+// Group scales from the smallest to those of the largest elements: the scaled query stays within 16
+// bits.
 TEST_F(GroupScalars, SmallAndLargeKeysAreRight) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const float factor : {0.02f, 1.0f, 500.0f}) {

@@ -1,4 +1,4 @@
-// Sequences of a batch taken apart.
+// Splits a batch into its sequences.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ inline AttentionOutput part_of(const AttentionOutput& all, std::int64_t b, std::
   return {part_of(all.out, b, count), part_of(all.lse, b, count)};
 }
 
-// Sequence b of a batch with one query token each, alone.
+// Sequence b, alone, of a batch with one query token each.
 inline AttentionData sequence_of(const AttentionData& data, std::int64_t b) {
   AttentionData one = data;
   const auto take = [&](auto& member) { member = part_of(member, b, data.batch); };

@@ -1,5 +1,5 @@
-// Dataflow slices: blocks that hold some elements of each entry give what whole entries do, for any
-// number of slices, chunks, stages and rows; x as integers loses no row and no number that is none.
+// Dataflow sliced_codebook: blocks that hold slices of entries give the results of whole entries,
+// for any number of slices, chunks, stages and rows; x as integers loses no row and no NaN.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,7 +26,7 @@ class Slices : public SweepTest<testing::TestWithParam<bool>> {  // int8 entries
     return op;
   }
 
-  // A block of 2 warps has a slice of `elements`.
+  // A block of 2 warps with a slice of `elements`.
   static LinearSlicedCodebook plan(const Linear& op, int columns, int elements) {
     return {.threads = 64,
             .outputs_per_warp = 8,
@@ -95,8 +95,8 @@ TEST_P(Slices, OfBf16AndEntriesOf4AreRight) {
   for (const int elements : {2, 4}) expect_right(op, plan(op, 512, elements), data);
 }
 
-// By the largest magnitude of each row: one of much smaller numbers than another is as exact, and
-// zeros are zeros.
+// x is scaled by each row's largest magnitude: a row of much smaller numbers is as exact, and zeros
+// stay zeros.
 TEST_P(Slices, RowsOfDifferentSizeAreEachExact) {
   const Gemv op = problem(8);
   LinearData data = make_linear_data(op, {.seed = 26});
@@ -121,7 +121,7 @@ TEST_P(Slices, RowsOfDifferentSizeAreEachExact) {
   EXPECT_LE(std::sqrt(error / size), 1e-3);
 }
 
-// The longest chunk of whole entries: 64 sub-vectors a lane, all of the largest magnitude.
+// The longest chunk of whole entries: 64 sub-vectors per lane, all of the largest magnitude.
 TEST_P(Slices, SumsOfTheLargestNumbersDoNotOverflow) {
   Gemv op = problem(8, 1, 16384);
   op.weights.stage_scales = true;
@@ -144,7 +144,7 @@ TEST_P(Slices, ARowWithWhatIsNoNumberHasNoNumbersAndTheOthersAreAsBefore) {
   const auto columns = static_cast<std::size_t>(op.shape.in_features);
   const auto outputs = static_cast<std::size_t>(op.shape.out_features);
   LinearData with = data;
-  // An element of the first slice; blocks of the others see none, and their sums meet its.
+  // A NaN in the first slice: blocks of other slices do not see it, but their sums are added to it.
   with.x[columns + 16] = element_from_float(op.dtype, std::numeric_limits<float>::quiet_NaN());
   const std::vector<std::uint16_t> after = run(op, two, with);
   for (std::size_t i = 0; i < 3 * outputs; ++i) {

@@ -1,6 +1,6 @@
-// The sweep: every op over all its axes against the double reference. On the host by default; with
-// VQGEN_TEST_BACKEND=cuda on the GPU, with =race on the host under the race checker. In the asan
-// preset kernels are compiled with sanitizers.
+// The sweep: every op over all its axes against the double reference. It runs on the host; with
+// VQGEN_TEST_BACKEND=cuda on the GPU, with =race on the host under the race checker. The asan
+// preset compiles kernels with sanitizers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 namespace vqgen::test {
 namespace {
 
-// The seed of the cases; the same one unless the variable gives another.
+// The seed of the cases; fixed unless the variable gives another.
 std::uint64_t sweep_seed() {
   static const std::uint64_t seed = number_of("VQGEN_SWEEP_SEED", 20261122, UINT64_MAX);
   return seed;
 }
 
-// Whether the shard's case of this number runs. Each third has all lane orders, which are those of
+// Whether the shard's case of this number runs. Each third includes all lane orders, which follow
 // the number's remainder.
 bool runs(std::size_t number, std::uint64_t third) {
   return third == 0 || (number + number / 3) % 3 == third - 1;
@@ -28,7 +28,7 @@ constexpr std::size_t kShards = 6;  // so that ctest runs them side by side
 
 class Sweep : public SweepTest<testing::TestWithParam<std::size_t>> {
  protected:
-  // Runs this shard's share of `cases`, and says how many that were.
+  // Runs this shard's share of `cases`, and prints how many there were.
   void run_share(const std::vector<SweepCase>& cases) {
     const GpuSpec gpu = sweep_gpu();
     std::size_t ran = 0;
@@ -118,7 +118,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
                 sweep.cases.size(), sweep.pairs, dropped);
     EXPECT_LE(dropped * 4, sweep.cases.size());
   }
-  // Not only drawn, but taken: check() drops what it refuses.
+  // The cases must be taken, not only drawn: check() drops what it refuses.
   for (const LinearFusion fusion :
        {LinearFusion::permute, LinearFusion::registers, LinearFusion::shared}) {
     std::size_t cases = 0;
@@ -138,7 +138,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   std::map<std::string_view, int> dataflows;
   for (const SweepCase& each : all) ++dataflows[kernel_name(each.plan)];
   for_each_dataflow([&]<class P>(const P&) {
-    // Of ops that are not here, and of formats that bins_test.cpp has by itself.
+    // These dataflows serve ops that are not here, or formats that bins_test.cpp covers.
     if (std::is_same_v<P, DequantizeSimt> || std::is_same_v<P, MergeSimt> ||
         std::is_same_v<P, ScalarForms> || std::is_same_v<P, AttentionHistogram>) {
       return;

@@ -1,5 +1,5 @@
-// Attention on keys with dead, biased and outlying channels (uneven_channels.h), whose scales the
-// query takes: by each format that has such scales, the kernel is as near its reference as without.
+// Attention on keys with dead, biased and outlying channels (uneven_channels.h), whose scales go
+// into the query: for each such format, the kernel is as near its reference as without them.
 #include <gtest/gtest.h>
 
 #include "core/profiles.h"
@@ -74,12 +74,12 @@ TEST_P(Uneven, ChannelsLeaveTheOthersTheirResolution) {
   }
 }
 
-// A row that needs a second product changes no bit of one beside it that does not.
+// A row that needs a second product changes no bit of a neighbouring row that does not.
 TEST_P(Uneven, RowsDoNotChangeTheirNeighbours) {
   const AttentionDecode op = problem_of(GetParam(), DType::f16, 64, 8);
   AttentionData data = make_attention_data(op, {.seed = 22});
   const AttentionOutput before = run(op, data);
-  const std::size_t row = 64;  // of the first head, of whose block others are
+  const std::size_t row = 64;  // in the first head, whose block has others
   for (std::size_t i = 0; i < row; ++i) {
     const float value = element_to_float(op.dtype, data.queries[i]);
     data.queries[i] = element_from_float(op.dtype, 64 * value);

@@ -1,5 +1,5 @@
-// Attention by fragments where eight lanes cannot share a row of values evenly: 96 channels in
-// sub-vectors of 8 are 16 channels each of six lanes, and the others' sums are nobody's.
+// Attention by mma if eight lanes cannot share a row of values evenly: 96 channels in sub-vectors
+// of 8 are 16 channels for each of six lanes, and the other lanes' sums are discarded.
 #include <gtest/gtest.h>
 
 #include "core/profiles.h"
@@ -91,8 +91,8 @@ INSTANTIATE_TEST_SUITE_P(Of, ValueLanes,
                                               }}),
                          [](const auto& each) { return std::to_string(each.index); });
 
-// Lanes beyond the last that store what they have reach into the next head's row, and of the last
-// head past the block's memory.
+// Stores by lanes beyond the last would reach the next head's row, and for the last head leave the
+// block's memory.
 TEST(ValueLanesFault, StoresOfLanesWithoutChannelsAreFound) {
   const AttentionDecode op = problem();
   AttentionMma plan;

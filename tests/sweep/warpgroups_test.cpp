@@ -1,5 +1,5 @@
-// Kernels whose products are of warp groups compile by NVRTC for Hopper, keep to their registers,
-// and leave products in flight: ptxas has none wait for the one before. Needs no GPU.
+// NVRTC compiles wgmma kernels for Hopper; they stay within their registers and keep products in
+// flight: ptxas must not make any wait for the previous one. Needs no GPU.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace vqgen {
 namespace {
 
-// What ptxas says of a text. Warnings C7510 to C7519 tell of products that wait for each other.
+// ptxas's output for a text. Warnings C7510 to C7519 mean that products wait for each other.
 std::string log_of(const KernelSource& source) {
   NvrtcProcess process(CudaOptions{});
   const OpenedNvrtc& nvrtc = process.nvrtc();
@@ -39,7 +39,7 @@ Gemm product(int rows, const VqFormat& weights) {
   return op;
 }
 
-// For as many rows as products have, with lookups just before a product and a step ahead.
+// For all row counts, with lookups just before a product and one step ahead.
 TEST(Warpgroups, CompileForHopper) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
@@ -59,7 +59,7 @@ TEST(Warpgroups, CompileForHopper) {
         const KernelResources& kernel = artifact.kernels.front();
         EXPECT_LE(kernel.registers * plan.threads, 65536) << rows << ' ' << ahead;
         constexpr int kFewSpills =
-            384;  // bytes; 368 were seen, where a thread fetches two steps of 64 rows
+            384;  // bytes; the most seen is 368, for two prefetched steps of 64 rows
         EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows << ' ' << ahead;
       }
     }
@@ -82,13 +82,13 @@ TEST(Rowgroups, CompileForHopper) {
       const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
       const KernelResources& kernel = artifact.kernels.at(1);
       EXPECT_LE(kernel.registers * plan.threads, 65536) << rows;
-      constexpr int kFewSpills = 208;  // bytes; 176 were seen, where 512 threads add bytes
+      constexpr int kFewSpills = 208;  // bytes; the most seen is 176, where 512 threads add bytes
       EXPECT_LE(kernel.spill_bytes, kFewSpills) << rows;
     }
   }
 }
 
-// Columns of a block in one turn of its loop and in several, by a kernel before or without.
+// A block's columns in one round of its loop and in several, with the pre-pass or without.
 TEST(Bytegroups, LeaveProductsInFlight) {
   const GpuSpec gpu = find_gpu("h200");
   int compiled = 0;

@@ -1,5 +1,5 @@
-// Wide sub-vectors and many residual stages (VQKV): every op of a cache by lanes, and what the
-// kernels read of entries and codes.
+// Wide sub-vectors and many residual stages (VQKV): every op of a cache by simt, and the kernels'
+// reads of entries and codes.
 #include <gtest/gtest.h>
 
 #include "generator/generate.h"
@@ -30,7 +30,7 @@ VqFormat scaled(VqFormat format) {
   return format;
 }
 
-// Every vector size, the most stages of narrow and of wide ones, the fewest and the most entries.
+// Every vector size, the most stages of narrow and wide ones, the fewest and the most entries.
 std::vector<WideCase> wide_cases() {
   return {
       {"16x36", 64, wide(16, 36, 4, Scope::head), wide(64, 5, 5)},
@@ -96,7 +96,7 @@ TEST_F(Wide, AppendedByLanes) {
   }
 }
 
-// One place of the kernel's text changed.
+// Each fault changes one place of the kernel's text.
 TEST_F(Wide, WrongPiecesAndStagesAreFound) {
   const auto op = problem_of<KvDequantize>(wide_cases()[0]);
   const AttentionData data = make_dequantize_data(op, {.seed = 31});

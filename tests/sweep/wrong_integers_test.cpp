@@ -1,6 +1,6 @@
-// Integers in device memory that are wrong: whatever they are, kernels write to nothing but their
-// results and their workspace. The library's host backend refuses them; these launches go past it,
-// as on a GPU nothing looks.
+// Wrong integers in device memory: whatever they are, kernels write only to their results and
+// workspace. The library's host backend refuses them; these launches bypass it, as nothing checks
+// them on a GPU.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ constexpr std::size_t kGuard = 4096;
 
 class WrongIntegers : public SweepTest<> {
  protected:
-  // One launch with `wrong` in place of the integers of `args.*member`.
+  // One launch with `wrong` as the integers of `args.*member`.
   template <class Args>
   struct Change {
     const std::int32_t* Args::*member;
@@ -33,7 +33,7 @@ class WrongIntegers : public SweepTest<> {
       return op;
   }
 
-  // A read elsewhere is a fault of the host, which tells it from a write.
+  // A read elsewhere is a fault on the host, which distinguishes it from a write.
   template <class Args, class Op, class Data>
   static void expect_kept(const Op& op, const Plan& plan, const Data& data,
                           const std::vector<Change<Args>>& changes) {
@@ -58,7 +58,7 @@ class WrongIntegers : public SweepTest<> {
         EXPECT_EQ(backend.machine(), Machine::host) << error.what();
         EXPECT_EQ(std::string(error.what()).find("store"), std::string::npos) << error.what();
       }
-      // What a stopped kernel counted is no damage.
+      // Counters that a stopped kernel left are not damage.
       const auto damage = call.take_damage().value_or("");
       EXPECT_TRUE(damage.empty() || damage.find("counters") != std::string::npos) << damage;
     }

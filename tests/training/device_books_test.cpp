@@ -1,4 +1,4 @@
-// K-means on a device against that on the CPU. VQGEN_TEST_BACKEND: host (default), race or cuda.
+// K-means on a device against K-means on the CPU. VQGEN_TEST_BACKEND: host (default), race or cuda.
 #include "runtime/training/device_books.h"
 
 #include <cmath>
@@ -58,7 +58,7 @@ class DeviceBooks : public testing::Test {
   static inline ArtifactCache* cache_ = nullptr;
 };
 
-// Books of one vector, of a few, and of more than a block takes.
+// Books of one vector, of a few, and of more vectors than a block takes.
 BookShape ragged(int dimension) { return {dimension, {0, 1, 601, 601 + 2100}}; }
 
 std::vector<float> vectors_of(const BookShape& shape, std::uint32_t seed = 1) {
@@ -69,7 +69,7 @@ std::vector<float> vectors_of(const BookShape& shape, std::uint32_t seed = 1) {
   return vectors;
 }
 
-// Sums per entry differ by vectors between two entries alone; those of all entries do not.
+// The sums per entry may differ by vectors between two entries; the sums over all entries may not.
 void expect_like_sums(const std::vector<std::int64_t>& sums,
                       const std::vector<std::int64_t>& wanted, int dimension, std::int64_t books) {
   const auto fields = static_cast<std::size_t>(sum_fields(dimension));
@@ -112,7 +112,7 @@ TEST_F(DeviceBooks, SumAndSubtractAsTheCpuDoes) {
     }
     const std::vector<std::int64_t> picks{0, 0, 599, 3, 2099, 0};
     EXPECT_EQ(device->gather(picks), host->gather(picks));
-    // One entry; some; more than shared memory holds at once, and no multiple of what a turn takes.
+    // One entry; some; more than shared memory holds, and not a multiple of what a round takes.
     for (const int entries : {1, 37, 16384 / 4 / dimension + 3}) {
       if (entries > 1000 && wanted_backend() != "cuda") continue;  // slow, and d8 has two slices
       const std::vector<float> table = normal_floats(3 * entries * dimension, 7);

@@ -27,7 +27,7 @@ void rest(int milliseconds) {
   for (;;) rest(1000);
 }
 
-// Not by a handler of a sanitizer, which would exit.
+// The default action kills the process; a sanitizer's handler would exit.
 [[noreturn]] void die_of(int signal) {
   ::signal(signal, SIG_DFL);
   ::raise(signal);
@@ -42,7 +42,7 @@ bool is_socket(int file) {
   return ::fstat(file, &about) == 0 && S_ISSOCK(about.st_mode);
 }
 
-// Around the worker, as a library that prints to a file of its own would.
+// Writes past the worker's protocol, as a library that prints to a file would.
 void on_the_socket(std::string_view text) {
   for (int file = kFirstFile; file < kFiles; ++file) {
     if (!is_socket(file)) continue;
@@ -72,7 +72,7 @@ class FakeWorkbench final : public Workbench {
       if (deed(i) == Deed::hang_in_compile) hang();
       if (deed(i) == Deed::slow_compile) rest(100);
       if (deed(i) == Deed::abort_in_compile) {
-        rest(40);  // until others are at it too
+        rest(40);  // until others are compiling too
         die_of(SIGABRT);
       }
       watch.ended(i);

@@ -1,4 +1,4 @@
-// A workbench whose candidates misbehave as their plans say, to be served by a worker process.
+// A workbench whose candidates misbehave as their plans say, served by a worker process.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace vqgen::test {
 
-// What a candidate does, told by its plan's chunk_columns.
+// A candidate's behaviour, given by its plan's chunk_columns.
 enum class Deed {
   healthy = 1,
   late,  // but in time
@@ -29,20 +29,20 @@ enum class Deed {
   hang_in_compile,
   abort_in_compile,
   slow_compile,         // a little
-  abort_after_compile,  // of the whole batch, when no candidate is in flight
-  abort_in_round,       // the third of the finals
+  abort_after_compile,  // after the whole batch, with no candidate in flight
+  abort_in_round,       // in the third round of the finals
   wrong_when_seated,
-  leaves_a_child,  // that would run on, its id in the setup's codes, a file's name
+  leaves_a_child,  // that would run on; its id is in a file named by the setup's codes
 };
 
-// Splits only tell plans apart; a healthy one takes 10 us and as many as it has splits.
+// Splits only distinguish plans; a healthy plan takes 10 us plus one per split.
 Plan plan_that(Deed deed, int splits = 1);
 
-// What all take longer for each time that data moved.
+// The time that every candidate gains with each move of the data.
 inline constexpr double kMovedUs = 0.25;
 
-// By the setup's codes: "no device" is Error(device), "dies" aborts before it is ready, "stays" is
-// never ready.
+// The setup's codes decide: "no device" throws Error(device), "dies" aborts before it is ready,
+// "stays" is never ready.
 std::unique_ptr<Workbench> fake_workbench(const WorkerSetup& setup);
 
 }  // namespace vqgen::test

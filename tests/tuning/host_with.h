@@ -1,4 +1,4 @@
-// The host backend behind a class whose calls a test can change one by one.
+// The host backend behind a class; a test can override calls one by one.
 #pragma once
 
 #include "runtime/backend/host/host_backend.h"

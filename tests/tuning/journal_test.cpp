@@ -1,5 +1,6 @@
-// Journals: a tuning that is killed at any byte of its journal and resumed ends in the same row as
-// one that was not, and measures nothing twice; what is no journal of this tuning is refused.
+// Journals: a tuning killed at any byte of its journal and resumed ends in the row of an
+// uninterrupted one and measures nothing twice; files that are not this tuning's journal are
+// refused.
 #include "runtime/tuning/journal/journal.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ constexpr const char* kNoIncumbent = "{\"incumbent\":null}\n";
 class Journal : public test::InFolder {
  protected:
   Journal() : land_(test::landscape(test::gemv_problem("aqlm-2x8", {1, 256, 512}), 5)) {
-    // Some of each fault among the cheapest, so that they are met.
+    // Some of each fault are among the cheapest plans, so that the tuning meets them.
     constexpr std::array kFaults{Outcome::hung, Outcome::crashed, Outcome::wrong,
                                  Outcome::compile_failed};
     for (std::size_t i = 1; i < 12; i += 3) {
@@ -40,7 +41,7 @@ class Journal : public test::InFolder {
   NoisyReplay replay() const {
     return NoisyReplay(land_.recorded, {.sigma = 0.02, .candidate_s = 0.1, .round_s = 0.01});
   }
-  // Row, seconds and trials of a tuning with what the journal holds, as text.
+  // Row, seconds and trials of a tuning with the current journal, as text.
   std::string tuned(std::vector<std::string>* asked = nullptr,
                     const std::optional<Plan>& incumbent = std::nullopt) const {
     NoisyReplay inner = replay();
@@ -121,7 +122,7 @@ TEST_F(Journal, OfAnotherTuningIsRefusedAndRestarted) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
 }
 
-// By the time that a tuning is started again its own row may be in the table.
+// When a tuning is resumed, its own row may already be in the table.
 TEST_F(Journal, GoesOnWithTheIncumbentThatItBeganWith) {
   const std::string first = tuned();
   const std::string text = read_text(path());
@@ -131,7 +132,7 @@ TEST_F(Journal, GoesOnWithTheIncumbentThatItBeganWith) {
   EXPECT_TRUE(asked.empty());
   publish_text(path(), text.substr(0, text.size() / 2));
   EXPECT_EQ(tuned(nullptr, other), first);
-  // Of one that began with an incumbent it is in the journal, and is measured.
+  // The journal of a tuning with an incumbent contains it, and the incumbent is measured.
   publish_text(path(), "");
   const std::string with = tuned(&asked, other);
   EXPECT_EQ(asked.at(1), plan_name(other));
@@ -173,7 +174,7 @@ TEST_F(Journal, OfALinkToNothingIsRefused) {
   EXPECT_NE(message.find("a link to a file that is not there"), std::string::npos) << message;
 }
 
-// As on a disk that is full.
+// Limits the size of files, which fails writes as a full disk does.
 class FilesUpTo {
  public:
   explicit FilesUpTo(std::size_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -274,7 +275,7 @@ TEST_F(Journal, AnotherFileIsNotTouched) {
     EXPECT_NE(message.find("no journal"), std::string::npos) << message;
     EXPECT_EQ(read_text(path()), text);
   }
-  // Of another tuning, with a line that a kill has cut.
+  // This journal belongs to another tuning, and a kill has cut its last line.
   const std::string other = header("0the7").dump() + "\n{\"incum";
   EXPECT_NE(refusal(other).find("another problem"), std::string::npos);
   EXPECT_EQ(read_text(path()), other);
@@ -282,7 +283,7 @@ TEST_F(Journal, AnotherFileIsNotTouched) {
   EXPECT_NE(message_of([&] { JournaledEvaluator j(inner, folder_, header()); }), "");
 }
 
-// Whatever is in a journal, a tuning ends in a row that tables can hold, or refuses the journal.
+// Whatever a journal contains, a tuning ends in a row that tables can hold, or refuses the journal.
 TEST_F(Journal, WhatIsTakenMakesARowThatReadersTake) {
   tuned();
   const std::string text = read_text(path());

@@ -1,6 +1,6 @@
-// Synthetic landscapes: times of a whole space that the cost model gets wrong in the ways that it
-// does, by kind of plan, by fields and a little by plan, from a seed. And an evaluator of tests
-// that counts and can be made to fail.
+// Synthetic landscapes, from a seed: times of a whole space with the errors that the cost model
+// makes, by kind of plan, by fields and a little by plan. The evaluator for tests counts, and can
+// be made to fail.
 #pragma once
 
 #include <functional>
@@ -52,7 +52,7 @@ struct Landscape {
   }
 };
 
-// Each kind 30 % off, each field's value 8 %, each plan 2 %, as relative standard deviations.
+// Each kind is 30 % off, each field's value 8 %, each plan 2 %, as relative standard deviations.
 inline Landscape landscape(const Problem& problem, std::uint64_t seed) {
   Landscape result{problem, find_gpu("h200"), {}, {}};
   result.space = tuning_space(problem, result.gpu, {}, std::nullopt);
@@ -75,7 +75,7 @@ inline Landscape landscape(const Problem& problem, std::uint64_t seed) {
   return result;
 }
 
-// Counts what it passes on; `spoil` may change answers.
+// Counts what it forwards; `spoil` may change answers.
 class Counting : public Evaluator {
  public:
   explicit Counting(Evaluator& inner) : inner_(inner) {}

@@ -1,4 +1,4 @@
-// An evaluator over a workbench of this process, without a worker.
+// An evaluator over a workbench in this process, without a worker.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@
 
 namespace vqgen::test {
 
-// A fault of a launch is `crashed` as long as the backend goes on after it, else Error(device).
+// A fault of a launch is `crashed` if the backend goes on after it, else Error(device).
 class MeasurerEvaluator final : public Evaluator {
  public:
-  // As MeasurerWorkbench.
+  // Takes what MeasurerWorkbench takes.
   MeasurerEvaluator(Backend& backend, const WorkerSetup& setup)
       : backend_(backend), bench_(backend, setup) {}
 

@@ -1,5 +1,5 @@
 // Real candidates on the host backend: right ones are timed, and those that a seeded fault makes
-// wrong are found, each by what it did; in a worker the same as here.
+// wrong are found, each by its effect; a worker gives the same results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,10 +21,10 @@ namespace {
 
 using testing::HasSubstr;
 
-// The host backend, which does something of its own at a launch.
+// The host backend with an extra action at each launch.
 class MeddlingBackend final : public test::HostWith {
  public:
-  // Each text once.
+  // Compiles each text once.
   Artifact compile(const KernelSource& source) const override {
     static std::map<std::string, Artifact> compiled;
     auto found = compiled.find(source.text);
@@ -68,7 +68,7 @@ Problem tiny_problem() {
       .problem;
 }
 
-// A plan of one split, and one of two, which needs a workspace.
+// A plan with one split, and one with two, which needs a workspace.
 std::vector<Plan> two_plans() {
   LinearSimt plan;
   plan.threads = 64;
@@ -78,7 +78,7 @@ std::vector<Plan> two_plans() {
   return {plan, split};
 }
 
-// With a cache so small that calls need no copies.
+// The cache is so small that calls need no copies.
 GpuSpec small_gpu() {
   GpuSpec gpu = find_gpu("h200");
   gpu.l2_bytes = 64;
@@ -93,7 +93,7 @@ Plan infeasible_plan() {
 
 class Meddled : public testing::Test {
  protected:
-  // What becomes of both plans while the backend does `meddle`.
+  // The outcomes of both plans while the backend does `meddle`.
   std::vector<Measurement> screened() { return evaluator_.screen(plans_); }
   void expect_all_right() {
     backend_.drops = false;
@@ -136,7 +136,7 @@ TEST_F(Meddled, AWrongElementIsWrong) {
   expect_wrong("rel_err");
 }
 
-// Would pass on what the plan before it left.
+// The plan would pass on what the previous one left.
 TEST_F(Meddled, AKernelThatDoesNothingIsWrong) {
   expect_all_right();
   backend_.drops = true;
@@ -150,7 +150,7 @@ TEST_F(Meddled, WritesBesideTheOutputAreWrong) {
   }
 }
 
-// Not even with the poison's own bytes.
+// A write of the poison's own bytes is found too.
 TEST_F(Meddled, APoisonBesideTheOutputIsWrong) {
   backend_.after = [](const vq::LinearArgs& args) { args.y[kOutputs] = 0xffff; };
   expect_wrong("output number 0, outside");
@@ -197,7 +197,7 @@ TEST_F(Meddled, FinalsTimeEachPlanOnceARound) {
   }
 }
 
-// Both plans of a round on the same data, and each batch on data that stands elsewhere.
+// Both plans of a round use the same data, and each batch uses data at other addresses.
 TEST_F(Meddled, BatchesOfFinalsHaveDataOfTheirOwn) {
   constexpr int kRounds = 11;
   evaluator_.finals(plans_, kRounds);
@@ -211,7 +211,7 @@ TEST_F(Meddled, BatchesOfFinalsHaveDataOfTheirOwn) {
   expect_all_right();  // with guards where they belong
 }
 
-// The same outcomes and the same bits on both sides of the pipe.
+// Outcomes and bits are equal on both sides of the pipe.
 TEST(HostWorker, MeasuresAsThisProcessDoes) {
   std::vector<Plan> plans = two_plans();
   plans.push_back(infeasible_plan());

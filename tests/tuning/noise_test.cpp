@@ -1,6 +1,5 @@
-// Whether the noise that a row states is what two runs differ by: simulated runs whose plans are
-// all off by something of their process and something of each batch. Not by what is seen within one
-// run.
+// Whether the noise that a row states covers the difference of two runs. In simulated runs all
+// plans share an error of their process and of each batch, which a single run cannot see.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +14,7 @@ namespace {
 constexpr int kRounds = 21;
 constexpr int kTrials = 400;
 
-// Finalists of one landscape, within 3 % of each other, the first, the default, within 1 %.
+// Finalists of one landscape, within 3 % of each other; the first, the default, is within 1 %.
 std::vector<Measurement> finalists_of(std::uint64_t seed, int count) {
   Random random(seed, 3);
   std::vector<Measurement> all;
@@ -32,11 +31,10 @@ struct Run {
   std::string winner;
   double us = 0;
   double noise = 0;
-  double rounds_noise = 0;  // by what rounds differ, were they all of one batch
+  double rounds_noise = 0;  // by the spread of rounds, as if all were of one batch
 };
 
-// 3 standard errors of the median of pairs, and half a percent: what a row stated before there were
-// batches.
+// An estimate without batches: 3 standard errors of the median of pairs, at least half a percent.
 double noise_of_rounds(const std::vector<Finalist>& finalists, const Decision& decision) {
   const auto fastest = static_cast<std::size_t>(
       std::min_element(decision.behind.begin(), decision.behind.end()) - decision.behind.begin());
@@ -70,7 +68,7 @@ Run run_of(const std::vector<Measurement>& recorded, const NoiseOptions& options
 }
 
 struct Tally {
-  double covered = 0;  // shares of the trials: winners' times within the larger noise,
+  double covered = 0;  // shares of the trials: times within the larger noise,
   double covered_by_rounds = 0;
   double same = 0;   // one winner
   double noise = 0;  // the mean
@@ -96,7 +94,7 @@ Tally two_runs(NoiseOptions options, int finalists) {
   return tally;
 }
 
-// 0.6 % as a relative standard deviation, all plans alike and each by itself together.
+// 0.6 % relative standard deviation, for all plans together and for each plan alone.
 constexpr double kOff = 0.006 / 1.4142135623730951;
 
 TEST(Noise, CoversWhatProcessesAndBatchesDifferBy) {
@@ -104,9 +102,9 @@ TEST(Noise, CoversWhatProcessesAndBatchesDifferBy) {
     SCOPED_TRACE(finalists);
     const Tally tally = two_runs({.sigma = 0.001, .batch = kOff, .process = kOff}, finalists);
     EXPECT_GE(tally.covered, 0.95);
-    EXPECT_LT(tally.covered_by_rounds, 0.8);  // the spread of rounds tells nothing of it
+    EXPECT_LT(tally.covered_by_rounds, 0.8);  // the spread of rounds does not tell it
     EXPECT_GE(tally.same, 0.85);
-    EXPECT_LT(tally.noise, 0.035);  // nor is all that covers just large
+    EXPECT_LT(tally.noise, 0.035);  // covering must not come from a large band
   }
 }
 
@@ -116,7 +114,7 @@ TEST(Noise, IsTheLeastWhereRunsAgree) {
   EXPECT_LT(tally.noise, 1.01 * kLeastNoise);
 }
 
-// What slows all plans alike, round by round, is in the noise of times and loses no winner.
+// Drift of all plans, round by round, is in the noise of times and changes no winner.
 TEST(Noise, OfTheClockLosesNoWinner) {
   const Tally tally = two_runs({.sigma = 0.001, .drift = 0.01}, 4);
   EXPECT_GE(tally.covered, 0.95);

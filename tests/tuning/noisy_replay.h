@@ -1,5 +1,5 @@
-// A replay with noise and with a clock. Noise is a function of seed, plan, round and batch, so that
-// an answer depends neither on what was asked before nor on who else is in the finals.
+// A replay with noise and a clock. Noise is a function of seed, plan, round and batch, so that an
+// answer depends neither on earlier questions nor on the other finalists.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@ namespace vqgen {
 struct NoiseOptions {
   std::uint64_t seed = 1;  // of the noise
   double sigma = 0;        // of a plan in a round, relative
-  double drift = 0;        // of a round, all plans of it alike, relative
-  double batch = 0;        // of a plan in a batch of the finals, on top of that of all, relative
-  double process = 0;      // likewise, as long as it answers
-  double candidate_s = 0;  // that screening one takes
-  double round_s = 0;      // that a round of finals takes, for each plan
+  double drift = 0;        // of a round, for all its plans, relative
+  double batch = 0;        // of a plan in a batch of the finals, plus that of all plans, relative
+  double process = 0;      // of a plan in this process, plus that of all plans, relative
+  double candidate_s = 0;  // seconds of screening one candidate
+  double round_s = 0;      // seconds of a round of finals, per plan
 };
 
 class NoisyReplay : public Evaluator {

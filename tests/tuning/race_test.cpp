@@ -1,5 +1,5 @@
-// Finalists and decisions by hand, and the laws: order and drift change nothing, within the noise
-// who was there stays.
+// Finalists and decisions by hand, and laws: order and drift change nothing, and within the noise
+// the incumbent stays.
 #include "runtime/tuning/search/race.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(PickFinalists, AreEightAtMost) {
   EXPECT_EQ(picked(us, {15, 3}), (std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6, 15}));
 }
 
-// `us` with a relative noise of sigma, all of a round times that round's own.
+// `us` with relative noise of sigma, and a factor per round that all plans share.
 Finalist noisy(const std::string& name, double us, double sigma, int rounds, double drift = 0,
                std::uint64_t seed = 1) {
   Finalist finalist{.name = name, .us = {}};
@@ -59,8 +59,8 @@ TEST(Batches, AreEvenAndHaveTwoRoundsEach) {
   }
 }
 
-// Times of `us` that are off by `batches` and, in turn, by half of `within` up and down: batches of
-// two rounds.
+// Times of `us`, off by `batches` and alternately by half of `within` down and up: batches of two
+// rounds.
 Finalist in_batches(const std::string& name, double us, const std::vector<double>& batches,
                     double within) {
   Finalist finalist{.name = name, .us = {}};
@@ -77,7 +77,7 @@ TEST(Decide, BandIsOfRoundsAndOfBatches) {
     return decide(
         std::array{in_batches("a", 10, {0, 0, 0, 0, 0}, 0), in_batches("b", 12, batches, within)});
   };
-  // Ten differences of batches' medians, whose median is 0.02; none of rounds.
+  // Ten differences of batch medians, whose median is 0.02; the rounds do not differ.
   const std::vector<double> spread{0, 0.02, -0.02, 0.01, -0.01};
   const double of_batches = 1.0483 * 0.02;
   const double beside = 1 + 1.2533 * 1.2533 / 5;
@@ -87,19 +87,19 @@ TEST(Decide, BandIsOfRoundsAndOfBatches) {
   EXPECT_NEAR(batches.behind[1], 0.2, 1e-9);
   EXPECT_EQ(batches.behind[0], 0);
   EXPECT_NEAR(batches.band, 2.5 * of_batches * std::sqrt(beside), 1e-9);
-  // Rounds of one plan alone differ, so that half of all differences are 0.
+  // The rounds of only one plan differ, so half of all differences are 0.
   EXPECT_EQ(batches.noise, batches.band);
-  // Of rounds alone: the same in each batch.
+  // Only rounds differ, equally in each batch.
   const double of_rounds = 1.2533 * 1.0483 * 0.1;
   EXPECT_NEAR(band({0, 0, 0, 0, 0}, 0.1).band, 2.5 * of_rounds / std::sqrt(10.0), 1e-9);
-  // What rounds do to medians of two of them is no difference of batches.
+  // The effect of rounds on medians of two of them is not a difference of batches.
   EXPECT_NEAR(band(spread, 0.01).band,
               2.5 * std::sqrt(std::pow(of_rounds / 10, 2) / 10 +
                               (std::pow(of_batches, 2) - std::pow(of_rounds / 10, 2) / 2) * beside),
               1e-9);
 }
 
-// What all plans share is none of their differences, but one of two runs.
+// Drift that all plans share is not in their differences, but it is in those of two runs.
 TEST(Decide, DriftOfAllIsInTheNoiseAndNotInTheBand) {
   const std::vector<double> drift{0, 0.02, -0.02, 0.01, -0.01};
   const Decision decision =
@@ -109,7 +109,7 @@ TEST(Decide, DriftOfAllIsInTheNoiseAndNotInTheBand) {
   const double of_rounds = std::pow(1.2533 * 1.0483 * 0.001, 2) / 10;
   EXPECT_NEAR(decision.noise,
               2.5 * std::sqrt(2 * (of_rounds + of_batches * (1 + 1.2533 * 1.2533 / 5))), 1e-9);
-  EXPECT_EQ(decision.winner, 0u);  // 3 % are more than the band, and less than the noise
+  EXPECT_EQ(decision.winner, 0u);  // 3 % exceed the band but not the noise
 }
 
 TEST(Decide, NoiseIsBoundedBelowAndNoOutlierMovesIt) {
@@ -128,7 +128,7 @@ TEST(Decide, WithinTheNoiseTheIncumbentStaysElseTheDefaultElseTheExpectedElseThe
                                   noisy("b", 10.03, 0, 9), noisy("a", 10.04, 0, 9),
                                   noisy("e", 10.20, 0, 9)};
   const auto winner = [&] { return finalists[decide(finalists).winner].name; };
-  EXPECT_EQ(winner(), "a");  // no expectation is known: the name
+  EXPECT_EQ(winner(), "a");  // without expectations: the name
   finalists[1].expected_us = 5;
   finalists[4].expected_us = 1;  // beyond the noise
   EXPECT_EQ(winner(), "c");
@@ -167,7 +167,7 @@ TEST(Decide, NeitherOrderNorDriftOfRoundsMatters) {
   }
 }
 
-// The band is what it says: of equal plans hardly any is beyond it, and half of it would not do.
+// The band is calibrated: equal plans hardly ever exceed it, and half of it would not be enough.
 TEST(Decide, EqualPlansAreWithinTheBand) {
   int beyond = 0;
   int beyond_half = 0;

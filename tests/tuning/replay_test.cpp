@@ -1,5 +1,4 @@
-// Recorded landscapes: the noise asked for and no other, outcomes as recorded, and files that are
-// none refused.
+// Recorded landscapes: only the requested noise, outcomes as recorded, and invalid files refused.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +46,7 @@ TEST(Replay, NoiseIsAFunctionOfSeedPlanAndRound) {
   const auto alone = again.finals(std::span(plans).subspan(2, 1), 40);
   EXPECT_EQ(all[2].us, alone.front().us);
   EXPECT_NE(other.finals(plans, 40)[2].us, all[2].us);
-  // In pairs the drift is gone and the noise is sqrt(2) of a plan's.
+  // In pairs the drift cancels, and the noise is sqrt(2) of a plan's.
   double sum = 0;
   for (std::size_t r = 0; r < 40; ++r) {
     const double log =

@@ -1,5 +1,5 @@
-// Each call of a timing reads the codes and the codebooks of another layer: how many places that
-// takes, and what launches of all ops are given, each run on the host for what it computes.
+// Each call of a timing reads the codes and codebooks of another layer: the number of places, and
+// the arrays that launches of all ops get; each launch runs on the host to check its result.
 #include "runtime/rotation.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Rotation, OthersTouchThreeCachesBetweenTwoCallsOnOnePlace) {
   }
 }
 
-// Experts that have rows take turns: calls on one of them are as far apart as those on one layer.
+// Experts with rows take turns: calls on one of them are as far apart as those on one layer.
 TEST(Rotation, ExpertsTakeTurns) {
   for (const int turns : {1, 3, 8, 128}) {
     for (const std::int64_t codes : {1024l, 512 * 1024l, 15 * kMiB, 117 * kMiB}) {
@@ -66,7 +66,7 @@ TEST(Rotation, PlacesAreBounded) {
   const Rotation huge = rotation_of({40'000 * kMiB, 40'000 * kMiB, kMiB}, 60 * kMiB);
   EXPECT_EQ(huge.codes, 1);
   EXPECT_EQ(huge.codebooks, 2);
-  // A cache of 300 MiB of which a call writes few rows.
+  // A cache of 300 MiB, of which a call writes few rows.
   const Rotation append = rotation_of({4096, 300 * kMiB, 64 * 1024}, 60 * kMiB);
   EXPECT_EQ(append.codes, 3);
   EXPECT_EQ(append.codebooks % 3, 0);
@@ -79,14 +79,14 @@ TEST(Rotation, PlacesAreBounded) {
   EXPECT_GE((append.codebooks - 1) * (64 * 1024 + 4096), 180 * kMiB);
 }
 
-// What one launch was given, and what it wrote.
+// The arrays that one launch got, and its output.
 struct SeenLaunch {
   std::vector<const void*> codes,
-      codebooks;  // of each tensor; codebooks with all that goes by them
+      codebooks;  // of each tensor; codebooks with scales and smooth factors
   std::vector<std::byte> output;
 };
 
-// Notes the launches that are to be timed, and runs each on poisoned outputs.
+// Notes the launches that would be timed, and runs each on poisoned outputs.
 class NotingBackend final : public test::HostWith {
  public:
   std::vector<double> time_us(std::span<const Launch> launches, int, double) override {
@@ -191,7 +191,7 @@ class Rotated : public testing::TestWithParam<Json> {
   Rotation places_;
 };
 
-// How many of the launches are given another array than all before them.
+// How many of the launches get an array that no previous one got.
 std::size_t distinct(const std::vector<SeenLaunch>& launches,
                      std::vector<const void*> SeenLaunch::*arrays, std::size_t which) {
   std::set<const void*> all;
@@ -214,7 +214,7 @@ TEST_P(Rotated, EachPlaceHasCodesAndCodebooksOfItsOwnAndTheSameResult) {
   for (const SeenLaunch& each : launches) EXPECT_EQ(each.output, launches[0].output);
 }
 
-// Which experts have rows changes from call to call, and comes round with the layers.
+// The experts with rows change from call to call, and repeat with the layers.
 TEST(RotatedExperts, HaveRowsInTurns) {
   NotingBackend backend;
   const Json config =

@@ -1,4 +1,4 @@
-// Rows put into one table by several at once, and rows that would say another device.
+// Rows put into one table by several processes at once, and rows that would name another device.
 #include "runtime/tuning/sweep/sweep.h"
 
 #include <fcntl.h>
@@ -75,7 +75,7 @@ TEST_F(RowTable, LosesNoRowOfManyAtOnce) {
   EXPECT_EQ(files(), 1u);
 }
 
-// As vqgen db merge changes it, beside those that put rows.
+// Merges as vqgen db merge does, while other threads put rows.
 TEST_F(RowTable, LosesNoRowToAMerge) {
   constexpr int kThreads = 3, kRows = 8;
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Shards: every item in exactly one, whatever the count; and which one a launcher means.
+// Shards: every item is in exactly one, whatever the count; and which one a launcher means.
 #include "runtime/tuning/sweep/sweep.h"
 
 #include <map>
@@ -11,7 +11,7 @@
 namespace vqgen {
 namespace {
 
-// Of launchers, by the names of the variables.
+// The variables that a launcher sets, by name.
 using Variables = std::map<std::string, std::string>;
 
 std::optional<LauncherShard> shard_of(const Variables& set) {
@@ -53,7 +53,7 @@ TEST(Shard, EveryItemIsInExactlyOne) {
   }
 }
 
-// In the order of the list three shards of a shipped sweep would each have one number of rows.
+// In the list's order, each of three shards of a shipped sweep would have only one number of rows.
 TEST(Shard, ArithmeticIsSpread) {
   const Work work = read_work("llama-3-8b");
   for (const int count : {2, 3, 4, 6}) {
@@ -73,7 +73,7 @@ TEST(Shard, ArithmeticIsSpread) {
   }
 }
 
-// Dealt out back and forth: the first of one turn is the last of the next.
+// Items are dealt out back and forth: the first shard of one round is the last of the next.
 TEST(Shard, TurnsGoBackAndForth) {
   Work work;
   for (const int rows : {2, 4, 1, 3}) {
@@ -120,7 +120,7 @@ TEST(Shard, LaunchersSayWhich) {
   EXPECT_EQ(shard(array), (Shard{3, 16}));
   Variables step{{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}};
   EXPECT_EQ(shard(step), (Shard{1, 4}));
-  // A batch script, which starts all of the work itself.
+  // A batch script starts all of the work itself.
   EXPECT_FALSE(shard_of({{"SLURM_PROCID", "0"}}));
   const Variables mpi{{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}};
   EXPECT_EQ(shard(mpi), (Shard{2, 3}));
@@ -131,7 +131,7 @@ TEST(Shard, LaunchersSayWhich) {
   EXPECT_EQ(shard(step), (Shard{5, 8}));
 }
 
-// All tasks of an array with all ranks of each are all shards, each once.
+// All ranks of all tasks of an array give all shards, each once.
 TEST(Shard, ArraysOfStepsMultiply) {
   std::vector<int> taken(3 * 4, 0);
   for (int task = 0; task < 3; ++task) {
@@ -161,7 +161,7 @@ TEST(Shard, LaunchersThatSayHalfAreRefused) {
       {"SLURM_ARRAY_TASK_MIN", [](auto& e) { e.erase("SLURM_ARRAY_TASK_MIN"); }},
       {"SLURM_ARRAY_TASK_ID", [](auto& e) { e["SLURM_ARRAY_TASK_ID"] = "x"; }},
       {"SLURM_ARRAY_TASK_ID", [](auto& e) { e["SLURM_ARRAY_TASK_ID"] = "4"; }},
-      // Tasks 1, 2, 3 and 7 alone; and all of an array that counts from 1.
+      // An array of tasks 1, 2, 3 and 7, and a whole array that counts from 1.
       {"--array=0-7", [](auto& e) { e["SLURM_ARRAY_TASK_MAX"] = "7"; }},
       {"from 1 to 4",
        [](auto& e) { e["SLURM_ARRAY_TASK_MIN"] = "1", e["SLURM_ARRAY_TASK_MAX"] = "4"; }},
@@ -182,7 +182,7 @@ TEST(Shard, LaunchersThatSayHalfAreRefused) {
   }
 }
 
-// Names are safe, tell rows apart, and do not change with the shards.
+// Names are safe, distinguish rows, and do not change with the shards.
 TEST(Shard, JournalsAreNamedByRow) {
   std::set<std::string> names;
   for (const char* sweep : {"llama-3-8b", "llama-3-70b"}) {

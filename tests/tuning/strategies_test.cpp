@@ -1,5 +1,5 @@
-// Strategies by their promises: everything once, nothing twice, the same for the same answers; and
-// what they go by, neighbours and corrected expectations, against brute force and by hand.
+// Strategies by their promises: everything once, nothing twice, equal for equal answers. Neighbours
+// and corrected expectations are checked against brute force and by hand.
 #include "runtime/tuning/search/strategies.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::array kAllStrategies{StrategyName::exhaustive, StrategyName::random,
                                     StrategyName::local, StrategyName::model};
 
-// One in `step` of a space, so that brute force can follow.
+// One in `step` candidates of a space, so that brute force is feasible.
 TuningSpace thinned(const test::Landscape& land, std::size_t step) {
   TuningSpace space;
   for (std::size_t i = 0; i < land.space.candidates.size(); i += step) {
@@ -50,7 +50,7 @@ std::vector<std::size_t> asked_in_all(StrategyName name, const TuningSpace& spac
   }
 }
 
-// Else a gain would be told over what nobody gets.
+// A gain must not be reported over a default that nobody gets.
 TEST(TuningSpace, TheDefaultOfAProfileIsPlacedAsItIsWithoutATable) {
   std::vector<std::int64_t> counts(256, 1);
   std::fill_n(counts.begin(), 4, 200);
@@ -213,7 +213,8 @@ TEST(CostCorrection, IsTheModelWhereNothingWasMeasured) {
   }
 }
 
-// All of a dataflow take twice what is expected: the more were measured, the nearer to twice.
+// All plans of a dataflow take twice the expected time: the more were measured, the closer to two
+// is the factor.
 TEST(CostCorrection, ComesNearerToWhatIsMeasured) {
   const test::Landscape land = test::landscape(test::gemv_problem(), 3);
   const auto& candidates = land.space.candidates;

@@ -1,4 +1,4 @@
-// Sweep files: what they expand to, what is refused, and the shipped ones.
+// Sweep files: their expansion, refusals, and the shipped files.
 #include "runtime/tuning/sweep/sweep.h"
 
 #include <set>
@@ -35,7 +35,7 @@ std::vector<std::string> labels(const Work& work) {
 
 Work read(const Json& json) { return read_work(json, "s.json"); }
 
-// Refused with the words, of a small sweep that `change` has changed.
+// Expects a refusal with the words for a small sweep after `change`.
 template <class Change>
 std::string refusal(Change&& change, ErrorKind kind = ErrorKind::bad_input) {
   Json json = small_sweep();
@@ -235,7 +235,7 @@ TEST(Sweep, AConfigIsASweepOfOne) {
   EXPECT_NE(message_of([&] { read_work("./none"); }).find("none"), std::string::npos);
 }
 
-// Each number of the shipped sweeps has its source, and all of them have a kernel.
+// Each number of the shipped sweeps has its source, and every problem has a kernel.
 TEST(Sweep, TheShippedOnesAreWhole) {
   EXPECT_EQ(sweep_names(), (std::vector<std::string>{"llama-3-70b", "llama-3-8b", "qwen2.5-14b"}));
   for (const std::string& name : sweep_names()) {
@@ -269,8 +269,8 @@ TEST(Sweep, TheShippedOnesHaveADefaultOnAnH200) {
   }
 }
 
-// From the numbers of config.json: hidden, intermediate, query heads; all have 8 heads of the cache
-// of 128 channels each.
+// Taken from config.json: hidden size, intermediate size, query heads. All have 8 KV heads of 128
+// channels.
 TEST(Sweep, ShapesOfTheShippedOnesAreTheModels) {
   const auto check_model = [](const char* name, int hidden, int intermediate, int heads,
                               int layers) {

@@ -39,7 +39,7 @@ TEST(Tune, ExhaustiveFindsTheBestAndRandomTheSame) {
   }
 }
 
-// The figure that a search has to reach on a device, on landscapes that the model gets wrong.
+// The figure that a search must reach on a device, on landscapes that the model gets wrong.
 TEST(Tune, ModelAndLocalComeWithinThreePercentInFewHundred) {
   for (const Problem& problem : several_problems()) {
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
@@ -114,7 +114,7 @@ TEST(Tune, TheIncumbentStaysWithinTheNoiseAndGoesBeyond) {
   EXPECT_EQ(tuned(land, options).row.plan == other.plan, false);
   other.time_us = land.best_us() * 1.02;
   EXPECT_EQ(tuned(land, with).row.plan, best);
-  // It is a finalist even where the search would never come to it, and however slow it is.
+  // The incumbent is a finalist even if the search would never reach it, and however slow it is.
   other.time_us = land.best_us() * 5;
   with.most = 3;
   const TuneResult few = tuned(land, with);
@@ -170,7 +170,7 @@ TEST(Tune, SurvivesWhatFails) {
   const Plan best = tuned(land, options).row.plan;
   NoisyReplay replay(land.recorded, {});
   test::Counting evaluator(replay);
-  // The fastest is killed in the finals, another gives no number.
+  // The fastest is killed in the finals, another returns NaN.
   std::optional<Plan> other;
   evaluator.spoil_final = [&](const Plan& plan, FinalTimes& times) {
     if (plan == best) times = {{1.0}, Outcome::hung, "after 2 s"};
@@ -233,7 +233,7 @@ TEST(Tune, TheDefaultMayFail) {
   land.recorded[land.space.default_place].outcome = Outcome::wrong;
   const TuneResult result = tuned(land, test::options_of(StrategyName::exhaustive, 0));
   EXPECT_NE(result.row.plan, result.row.default_plan);
-  EXPECT_EQ(result.row.default_us, result.row.time_us);  // no gain over what has no time
+  EXPECT_EQ(result.row.default_us, result.row.time_us);  // no gain over an untimed plan
   const Json json = to_json(result.row);
   EXPECT_EQ(to_json(read_tuned_row(JsonCursor(json, "row"))), json);
 }
@@ -249,8 +249,8 @@ TEST(Tune, InfeasibleIsSaid) {
   EXPECT_NE(message_of([&] { tune(op, land.gpu, replay, {}); }, ErrorKind::infeasible), "");
 }
 
-// A CPU: a second to compile one, and calls of their times, two of a screening, one to verify a
-// finalist and one a round.
+// A CPU: compiling takes a second; screening takes two calls, verifying a finalist one, and a round
+// one.
 class OnCpu final : public test::Counting {
  public:
   explicit OnCpu(const test::Landscape& land) : Counting(replay_), land_(land) {}
@@ -289,10 +289,10 @@ TEST(Tune, OnACpuFinalsTakeWhatTheBudgetHasLeft) {
       options.long_calls = 1;
       OnCpu evaluator(land);
       const TuneResult result = tune(land.problem, land.gpu, evaluator, options);
-      // The default's screening, and a round of it, are taken whatever the budget is.
+      // The default's screening and one round are done whatever the budget is.
       EXPECT_LE(result.spent_s, std::max(1.2 * budget_s, 1 + 4 * call_s));
       EXPECT_LE(result.row.policy.rounds, options.rounds);
-      // One round more does not fit, by what screening told of a round.
+      // One more round does not fit, by the screening times.
       constexpr double kNoise = 1.1;
       if (result.row.policy.rounds < options.rounds) {
         EXPECT_GT(result.spent_s + kNoise * evaluator.round_s, budget_s);

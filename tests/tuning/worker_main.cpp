@@ -1,4 +1,4 @@
-// The test's main, and with an argument the worker that the tests start: of fake candidates, or of
+// The test's main; with an argument, the worker that the tests start, with fake candidates or with
 // real ones on the host backend.
 #include <gtest/gtest.h>
 

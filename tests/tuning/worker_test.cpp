@@ -29,7 +29,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Only what hangs has to wait for it: the others answer or end at once.
+// Only hanging candidates wait for this limit: the others answer or end at once.
 constexpr double kHangSeconds = 0.8;
 
 WorkerSetup setup_of(const std::string& codes = "uniform") {
@@ -73,7 +73,7 @@ struct Crime {
   std::string why;
 };
 
-// Each between two healthy ones, and all of them in one batch.
+// Each misbehaving candidate is between two healthy ones, and all of them are in one batch.
 TEST(Worker, EveryDeedIsSurvivedAndMarked) {
   const std::vector<Crime> crimes{
       {Deed::segfault, Outcome::crashed, "ended by signal 11 (Segmentation fault)"},
@@ -137,7 +137,7 @@ TEST(Worker, WhatHangsIsKilledAndMarked) {
   EXPECT_GE(evaluator.spent_s(), before);
 }
 
-// Several are compiled when one of them ends the process; only that one is marked.
+// Several are compiling when one of them ends the process; only that one is marked.
 TEST(Worker, ACrashOfTheCompilerIsOfOneCandidate) {
   WorkerEvaluator evaluator(setup_of(), options_of());
   const std::vector<Measurement> results = evaluator.screen(
@@ -158,7 +158,7 @@ TEST_F(InWorkerFolder, WhatACandidateStartedEndsWithIt) {
   EXPECT_EQ(evaluator.screen(std::vector{plan_that(Deed::leaves_a_child)}).front().outcome,
             Outcome::hung);
   const std::string stat = "/proc/" + read_text(place) + "/stat";
-  std::string state;  // "" once it is gone, which it may be at any time
+  std::string state;  // "" once it is gone, which may happen at any time
   const auto ended = [&] {
     std::ifstream file(stat);
     state.clear();
@@ -191,8 +191,8 @@ TEST(Worker, FinalsGoOnWithoutThoseWhoFail) {
   EXPECT_EQ(results[5].outcome, Outcome::hung);
 }
 
-// The fake's clock counts turns and moves of the data: all have their turn in each round, and not
-// in one order, and data moves once a batch.
+// The fake's clock counts turns and moves of the data: in each round all have a turn, in varying
+// order, and data moves once per batch.
 TEST(Worker, RoundsRotateAndBatchesMove) {
   WorkerEvaluator evaluator(setup_of(), options_of());
   const std::vector<FinalTimes> results =
@@ -256,7 +256,8 @@ Clock::time_point in_seconds(double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// No signal is raised in this process, and none waits for the other for longer than it wants to.
+// No signal is raised in this process, and neither side waits for the other for longer than it
+// wants.
 TEST(ChildTalk, TakesAndGivesInBoundedTime) {
   std::string bytes;
   {
@@ -292,7 +293,7 @@ TEST(ChildTalk, TakesAndGivesInBoundedTime) {
   expect_no_children();
 }
 
-// The tuner that goes away is no more than a socket that closes, whatever the worker is at.
+// To the worker, a tuner that goes away is only a socket that closes, whatever the worker is doing.
 TEST(Worker, EndsWithItsTuner) {
   int talk[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, talk), 0);
@@ -345,7 +346,7 @@ TEST(Worker, LinesSayWhatTheyAreGiven) {
   EXPECT_TRUE(same.serial);
 }
 
-// As a journal's line says it, and what has no times yet without them.
+// A report has a measurement's fields as in a journal's line, and no times if there are none yet.
 TEST(Worker, ReportsSayAMeasurementAsJournalsDo) {
   Measurement m;
   m.plan = plan_that(Deed::late, 3);

@@ -1,4 +1,4 @@
-// The nearest point against all codes of small books, and of the lattice.
+// The nearest point, compared with all codes of small books and of the lattice.
 #include "runtime/verify/row_decoder.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ void expect_nearest_of_all(const VqFormat& format, DType dtype, int vectors) {
   const std::int64_t books = tensor.units * format.num_codebooks;
   for (int i = 0; i < vectors; ++i) {
     const std::int64_t book = i % books;
-    // Near a point, far from all, at one, and zeros.
+    // Points near a code's, far from all, exactly on one, and zeros.
     std::vector<double> x =
         points.point(book, static_cast<std::uint32_t>(random.below(format.codes())));
     for (double& each : x) {
@@ -59,7 +59,7 @@ TEST(CodePoints, TheNearestOfTheLattice) {
   expect_nearest_of_all(format, DType::f16, 12);
 }
 
-// Of all codes but those that are never written: -128 and NaN.
+// The nearest of all codes except -128 and NaN, which are never written.
 TEST(CodePoints, TheNearestScalars) {
   Random random(9);
   for (const Decoder decoder : {Decoder::scalar, Decoder::e4m3}) {

@@ -1,4 +1,4 @@
-// Drawn codes follow their law: the skew of zipf, and a captured histogram, codebook by codebook.
+// Drawn codes follow their law: the skew of zipf, and a captured histogram per codebook.
 #include "runtime/verify/hard_tensor.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ std::vector<std::vector<std::int64_t>> histograms(const QuantizedTensor& t) {
   return counts;
 }
 
-// Pearson's statistic against these weights; classes that expect less than 5 are one class.
+// Pearson's statistic against these weights; classes with an expectation below 5 are merged.
 double chi_square(const std::vector<std::int64_t>& counts, const std::vector<double>& weights,
                   int& freedom) {
   const double all = static_cast<double>(std::accumulate(counts.begin(), counts.end(), 0ll));
@@ -77,7 +77,7 @@ double chi_square(const std::vector<std::int64_t>& counts, const std::vector<dou
   return sum;
 }
 
-// Five standard deviations of the statistic: chance does not come there.
+// Five standard deviations of the statistic, which chance does not reach.
 void expect_follows(const std::vector<std::int64_t>& counts, const std::vector<double>& weights) {
   int freedom = 0;
   const double statistic = chi_square(counts, weights, freedom);
@@ -93,7 +93,7 @@ TEST(HardCodes, ZipfFollowsItsSkew) {
       std::sort(counts.begin(), counts.end(), std::greater<>());
       std::vector<double> weights, flat(64, 1.0);
       for (int rank = 1; rank <= 64; ++rank) weights.push_back(std::pow(rank, -skew));
-      // Sorted counts lean to the head a little: ranks of one expectation are put together.
+      // Sorted counts lean slightly to the head, so ranks of equal expectation are merged.
       const auto halves = [](const auto& all) {
         using Value = typename std::remove_cvref_t<decltype(all)>::value_type;
         std::vector<Value> sums;
@@ -135,7 +135,7 @@ TEST(HardCodes, CapturedFollowsEachCodebook) {
   }
 }
 
-// Sums of counts as large as a profile may hold, and a codebook that nobody read.
+// Sums of counts at a profile's limits, and a codebook that was never read.
 TEST(HardCodes, CapturedTakesLargeAndEmptyCounts) {
   QuantizedTensor t = tensor_of(2, 16);
   fill(t, {.pattern = CodePattern::captured,
@@ -146,7 +146,7 @@ TEST(HardCodes, CapturedTakesLargeAndEmptyCounts) {
   expect_follows(drawn[1], {1, 1, 1, 1});
 }
 
-// With several items each unit has one of them.
+// With several items, each unit uses one of them.
 TEST(HardCodes, ItemsTakeTurnsOnUnits) {
   QuantizedTensor t = tensor_of(2, 4);  // 4 units of 2 stages of 4 entries
   CodeLaw law{.pattern = CodePattern::captured};
@@ -160,7 +160,7 @@ TEST(HardCodes, ItemsTakeTurnsOnUnits) {
   for (std::size_t book = 0; book < 8; ++book) EXPECT_GT(drawn[book][book / 2 % 3], 0) << book;
 }
 
-// The number of the entry by the histogram, signs and shift by chance.
+// The histogram decides the entry's number; signs and shift are uniform.
 TEST(HardCodes, ALatticeHasItsSignsByChance) {
   QuantizedTensor t = tensor_of(16, 16);
   t.format.vector_size = 8;
@@ -203,7 +203,7 @@ TEST(HardCodes, OneSeedGivesTheSameCodes) {
   EXPECT_NE(a.codes, c.codes);
 }
 
-// So that a problem and the same in another layout are measured on the same codes.
+// A problem must be measured on equal codes in every layout.
 TEST(HardCodes, TheSameCodesWhateverTheLayout) {
   for (const CodeLaw& law : {CodeLaw{}, CodeLaw{.pattern = CodePattern::one_hot}}) {
     QuantizedTensor plain = tensor_of(9, 4);

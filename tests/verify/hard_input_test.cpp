@@ -50,14 +50,14 @@ TEST(HardInput, OneSeedGivesTheSameBytes) {
   EXPECT_EQ(once, digests(make_attention_data(problem, input)));
   const auto other = digests(make_attention_data(problem, {43, input.codes, input.lengths}));
   for (std::size_t i = 0; i < once.size(); ++i) EXPECT_NE(once[i], other[i]) << i;
-  // On every machine: a new value here means that figures of old and new runs do not compare.
+  // The digest holds on every machine: if it changes, figures of old and new runs are not
+  // comparable.
   Digest all;
   for (const std::string& part : once) all.add(part);
   EXPECT_EQ(all.hex(), "6bf2126d981cee74e4b80a21820fd8c21ffca79600be6b1a3c34133111b82773");
 }
 
-// Every unit and stage has the lattice's table in an order of its own, and scales that fall by
-// half.
+// Every unit and stage has the lattice's table in its own order, and scales that halve per stage.
 TEST(HardInput, ALatticeHasItsOwnTable) {
   Gemv problem;
   problem.shape = {.rows = 1, .out_features = 8, .in_features = 64};
@@ -275,8 +275,8 @@ TEST(HardInput, QueryTokensKeepToTheRingAndTheRoom) {
   }
 }
 
-// Of each head a channel that is 0, one near 300 times the others and one that spreads as far; the
-// other channels are as without them.
+// Each head has a channel that is 0, one near 300 times the others and one that spreads as far; the
+// other channels do not change.
 TEST(HardInput, UnevenChannelsAreDeadBiasedAndOutlying) {
   VqFormat scalar{.vector_size = 2, .index_bits = 16, .scope = Scope::channel_group};
   scalar.decoder = Decoder::scalar;

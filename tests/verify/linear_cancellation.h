@@ -1,4 +1,4 @@
-// How far the results of a product may be off because its terms cancel.
+// How far a GEMM's results may be off because its terms cancel.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,9 @@
 
 namespace vqgen::test {
 
-// By how much the terms of the sums outweigh `reference`, which is reference_linear(data); at
-// least 1. The norm of each output's terms taken as independent, over that of the results. What
-// rounding the weights to 16 bits costs grows by as much: where all codes of a row are equal, few
-// different products make its sum, and they may all but cancel.
+// How much the terms of the sums outweigh `reference` (reference_linear(data)): the norm of each
+// output's terms, taken as independent, over the results' norm; at least 1. Rounding the weights to
+// 16 bits costs this much more; with equal codes in a row, few distinct terms may nearly cancel.
 inline double linear_cancellation(const LinearData& data, const std::vector<double>& reference) {
   const RowDecoder weights(data.weights);
   std::vector<double> row(static_cast<std::size_t>(data.weights.columns));

@@ -61,7 +61,7 @@ TEST(ReferenceAttention, QueryTokensSeeTheTokensUpToTheirOwn) {
   expect_near(cached.out, {0, 0, 0, 1, (1 - p) * 0.5, p + (1 - p) * 4}, 1e-15);
   expect_near(cached.lse,
               {-std::numeric_limits<double>::infinity(), 0.5, std::log(std::exp(0.5) + 1)}, 1e-15);
-  // The same tokens with the query, behind a cache of none.
+  // The tokens come with the query, behind an empty cache.
   data = two_tokens({1, 2, 1, 2});
   data.query_start = {0, 2};
   data.lengths = {0};
@@ -169,8 +169,8 @@ TEST(ReferenceAttention, AnEntrySplitOverTwoStagesIsTheSameEntry) {
   expect_same(reference_attention(split, 1), reference_attention(summed, 1));
 }
 
-// The same sequences unquantized, place by place: codes have no stages or scales here, so that
-// what they say is exact in 16 bits.
+// Keeps the sequences unquantized, place by place. Codes have no stages or scales here, so their
+// values are exact in 16 bits.
 void keep_originals(AttentionData& data) {
   const std::int64_t dim = data.keys.columns;
   const std::int64_t slots = data.max_sinks + data.max_recent_tokens;
@@ -218,8 +218,8 @@ TEST(ReferenceAttention, WindowsAndSinksAreReadRaw) {
   }
 }
 
-// By hand, with a sink and a window of 3: batches of 8 end at 8 and 16. Then of query tokens, which
-// see fewer, and of new ones behind the cache, whose batch is not full.
+// Computed by hand, with a sink and a window of 3: flush blocks of 8 end at 8 and 16. Then for
+// query tokens, which see fewer, and for new ones behind the cache, whose block is not full.
 TEST(ReferenceAttention, BatchesLeaveTheWindowWhole) {
   AttentionData data;
   data.batch = 1;
@@ -259,7 +259,7 @@ TEST(ReferenceAttention, RawTokensAreScoredWithTheRawQuery) {
   expect_same(result, reference_attention(data, 0.25), 0);
 }
 
-// Part `index` of a vector of `parts` equal parts.
+// Part `index` of a vector in `parts` equal parts.
 template <class T>
 std::vector<T> part(const std::vector<T>& values, std::int64_t index, std::int64_t parts) {
   const std::int64_t size = std::ssize(values) / parts;

@@ -33,8 +33,8 @@ TEST(ReferenceGemv, ScalesOutputs) {
   EXPECT_EQ(reference_linear(data), (std::vector<double>{6, 9.75, -6, 4}));
 }
 
-// Two experts of one matrix [1 0 2 -1] and [0 1 0.5 4], whose rows of x are the first and the last
-// but one; the last is nobody's.
+// Two experts with matrices [1 0 2 -1] and [0 1 0.5 4]; their rows of x are the first and the last
+// but one, and the last belongs to no expert.
 TEST(ReferenceGemv, AnExpertHasItsOwnRowsCodesAndScales) {
   LinearData data;
   data.weights = test::tiny_tensor(2, 4, {0, 2, 1, 3});

@@ -36,7 +36,7 @@ TEST(ReadCode, StraddlesWordsLeastSignificantBitFirst) {
   EXPECT_EQ(read_code(row, 24, 16), 0x180u);
 }
 
-// Entries that name their unit and stage: what comes out says which were read.
+// Entries encode their unit and stage, so the output shows which were read.
 QuantizedTensor labelled(VqFormat format, std::int64_t heads, std::int64_t rows,
                          std::int64_t columns, std::int64_t units) {
   QuantizedTensor t;
@@ -107,7 +107,7 @@ TEST(RowDecoder, StagesOfASubVectorStandSideBySide) {
   EXPECT_EQ(row_of(t, 0, 0), (std::vector<double>{2 + 10, -1 + 10, 0 + 40, 1 + 40}));
 }
 
-// What a code says, by hand: entry (1/2, 3/2, 1/2 ..), whose sum 5 is odd, so that an odd number of
+// The value of a code by hand: entry (1/2, 3/2, 1/2 ..) has the odd sum 5, so an odd number of
 // signs is negative.
 TEST(RowDecoder, MakesPointsOfTheLattice) {
   QuantizedTensor t;
@@ -149,7 +149,7 @@ TEST(RowDecoder, All65536PointsAreDistinctAndOfTheLattice) {
   EXPECT_EQ(points.size(), 65536u);
 }
 
-// 3 rows of 3 words by groups of 2 and runs of 2, number by number.
+// 3 rows of 3 words in groups of 2 and runs of 2, number by number.
 TEST(WordNumber, FollowsGroupsAndRuns) {
   QuantizedTensor t;
   t.format.layout = {2, 2};
@@ -217,8 +217,8 @@ TEST(RowDecoder, RejectsWhatContradictsItself) {
   expect_error([](QuantizedTensor& t) { t.format.layout = {3, 1}; });
 }
 
-// By hand: a row of two words for part 0, a codebook for all heads; and one for part 1, a codebook
-// a head.
+// Computed by hand: a row has two words for part 0, with one codebook for all heads, and one word
+// for part 1, with a codebook per head.
 TEST(RowDecoder, KeysInPartsFollowEachOther) {
   QuantizedTensor keys;
   VqFormat first, second;

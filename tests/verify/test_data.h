@@ -1,5 +1,5 @@
-// Small tensors by hand, and codes in and out of packed rows by a method of their own: a row as a
-// string of '0' and '1', least significant bit first.
+// Small tensors by hand, and codes packed and unpacked by an independent method: a row as a string
+// of '0' and '1', least significant bit first.
 #pragma once
 
 #include <algorithm>
@@ -69,8 +69,8 @@ inline std::vector<std::uint16_t> f16(const std::vector<double>& values) {
   return bits;
 }
 
-// One head or weight matrix of rows x columns with one unit and d2b2 entries
-// (1,0) (0,1) (2,-1) (0.5,4).
+// One head or weight matrix of rows x columns with one unit and d2b2 entries (1,0) (0,1) (2,-1)
+// (0.5,4).
 inline QuantizedTensor tiny_tensor(std::int64_t rows, std::int64_t columns,
                                    const std::vector<std::uint32_t>& codes) {
   QuantizedTensor t;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kScoreSpread = 2.5;  // natural log units
 constexpr std::size_t kScoreSamples = 256;
-constexpr double kMaxGain = 8;  // keeps values of O(1) where chance makes scores near 0
+constexpr double kMaxGain = 8;  // keeps values O(1) if chance makes scores near 0
 
 // Independent streams of one seed: a change to one tensor leaves the others as they were.
 enum Stream : std::uint64_t {
@@ -47,7 +47,7 @@ std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPat
   return lengths;
 }
 
-// 0..max a sequence, the maximum and 0 among them; empty where the maximum is 0.
+// Draws 0..max per sequence, both ends among them; empty if the maximum is 0.
 std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   if (max == 0) return {};
   std::vector<std::int32_t> extents(static_cast<std::size_t>(batch));
@@ -58,8 +58,8 @@ std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   return extents;
 }
 
-// Where the query tokens of the sequences begin, and room for them: in the cache where they are to
-// follow it, and in the window's ring where they stand there.
+// Where each sequence's query tokens begin. Lengths and windows leave room for them: in the cache
+// if they will follow it, and in the recent-token ring if they are there.
 void add_query_tokens(AttentionData& data, int most, const HardInput& input, Random& random) {
   if (most == 1) return;
   std::vector<std::int32_t> counts(data.lengths.size(), most);
@@ -84,7 +84,7 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
   data.new_values.resize(static_cast<std::size_t>(fresh));
 }
 
-// [rows] of a sequence: whether the row is read from its codes.
+// For each of a sequence's [rows]: whether the row is read from its codes.
 std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t sequence) {
   std::vector<bool> used(static_cast<std::size_t>(data.keys.rows));
   for (std::int64_t t = 0; t < data.lengths[static_cast<std::size_t>(sequence)]; ++t) {
@@ -93,7 +93,7 @@ std::vector<bool> rows_in_use(const AttentionData& data, std::int64_t sequence) 
   return used;
 }
 
-// Some sequences begin with pages of codes that the one before has too.
+// Lets some sequences begin with the code pages of the previous sequence.
 void repeat_prefixes(AttentionData& data, int page_tokens, Random& random) {
   const std::int64_t pages = data.keys.rows / page_tokens;
   for (std::int64_t b = 1; b < data.keys.batch && pages > 0; ++b) {
@@ -126,7 +126,7 @@ std::vector<std::vector<double>> sample_keys(const AttentionData& data, const Ro
 }
 
 // The factor that gives a transformed query's scores a spread of kScoreSpread: their standard
-// deviation or, where keys are too few or all equal, their root mean square.
+// deviation or, if keys are too few or all equal, their root mean square.
 double score_gain(const std::vector<double>& query,
                   const std::vector<std::vector<double>>& samples) {
   if (samples.empty()) return 1;
@@ -146,8 +146,8 @@ double score_gain(const std::vector<double>& query,
   return std::min(kScoreSpread / spread, kMaxGain);
 }
 
-// Queries, raw keys and raw values of one sequence and head. Raw keys get the magnitude
-// that spreads their scores, on average over the queries, as those of the quantized ones.
+// Draws queries, raw keys and raw values of one sequence and head. Raw keys get the magnitude that
+// spreads their scores like those of the quantized keys, on average over the queries.
 void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samples,
                std::int64_t sequence, std::int64_t head, Random& query_random, Random& raw_random) {
   const std::int64_t dim = data.keys.columns;
@@ -237,7 +237,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   fill_codes(data.keys, law_of(input, 0), key_codes, patterned);
   fill_codes(data.values, law_of(input, 1), value_codes, patterned);
 
-  // Shared pages are read from memory once, so that full lengths, which are timed, have none.
+  // Shared pages are read from memory once, so full lengths, which are timed, have none.
   if (shape.page_tokens > 0 && input.lengths == LengthPattern::ragged) {
     Random prefixes(input.seed, kPrefixes);
     repeat_prefixes(data, shape.page_tokens, prefixes);

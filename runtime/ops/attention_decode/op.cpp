@@ -9,7 +9,7 @@
 namespace vqgen {
 namespace {
 
-// Each of the sequences gets a cache of its own, equal to the one that the bundle has for all.
+// Gives each sequence its own copy of the cache that the bundle has once.
 void repeat_cache(AttentionData& data) {
   const auto repeat = [&](auto& values) {
     const auto once = std::ssize(values);
@@ -53,7 +53,7 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
   matcher.same<std::int64_t>("batch", data.batch, op.shape.batch);
   matcher.same<std::int64_t>("query_heads", data.query_heads, op.shape.query_heads);
   if (data.keys.batch == 1) repeat_cache(data);
-  if (op.shape.query_tokens > 1) {  // of which a bundle has one a sequence
+  if (op.shape.query_tokens > 1) {  // of which a bundle has one per sequence
     data.query_start.resize(static_cast<std::size_t>(data.batch) + 1);
     std::iota(data.query_start.begin(), data.query_start.end(), 0);
   }

@@ -38,7 +38,7 @@ struct OpTraits<AttentionDecode> {
   static Data hard_data(const Op& op, const HardInput& input) {
     return make_attention_data(op, input);
   }
-  // One query token a sequence, whatever the problem takes.
+  // One query token per sequence, whatever the problem takes.
   static Data stored_data(const Op& op, const BundleItem& item, const std::string& where,
                           const HardInput& input);
   static void match(const Op& op, const BundleItem& item, const std::string& where);

@@ -57,7 +57,8 @@ void check(const AttentionData& d) {
       "[head_dim]");
 }
 
-// The rows of one tensor, sequence and head as doubles, each converted once in a row.
+// The rows of one tensor, sequence and head as doubles; a row that is read repeatedly is converted
+// once.
 class HeadRows {
  public:
   HeadRows(const AttentionData& data, const RowDecoder* codes,
@@ -70,8 +71,8 @@ class HeadRows {
     held_.fill(-1);
   }
 
-  // [head_dim]; valid until another token is asked for at the same place. Of what is fresh `token`
-  // is the row.
+  // [head_dim]; valid until row() is called for another token at the same place. For
+  // TokenPlace::fresh, `token` is the row number.
   const double* row(TokenPlace place, std::int64_t token) {
     const auto which = static_cast<std::size_t>(place);
     std::vector<double>& row = rows_[which];
@@ -125,7 +126,7 @@ double dot(const std::vector<double>& a, const double* b) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Scores become probabilities; returns the log of their sum of exponentials.
+// Turns scores into probabilities; returns the log of their sum of exponentials.
 double softmax(std::vector<double>& scores) {
   if (scores.empty()) return -std::numeric_limits<double>::infinity();
   const double largest = *std::max_element(scores.begin(), scores.end());
@@ -174,7 +175,7 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
   }
 }
 
-// Decoders are null where no token is read from codes.
+// Decoders are null if no token is read from codes.
 AttentionResult attention(const AttentionData& data, double softmax_scale,
                           const RowDecoder* key_codes, const RowDecoder* value_codes) {
   check(data);
@@ -271,7 +272,7 @@ AttentionResult reference_attention(const AttentionData& data, double softmax_sc
 AttentionResult reference_attention_unquantized(const AttentionData& data, double softmax_scale) {
   require(!data.original_keys.empty() && !data.original_values.empty(),
           "attention data: the tensors before quantization were not kept");
-  // Every token as a sink: the raw storage is then the original tensor itself.
+  // Makes every token a sink: the raw storage is then the original tensor itself.
   AttentionData plain;
   plain.dtype = data.dtype;
   for (QuantizedTensor* tensor : {&plain.keys, &plain.values}) {

@@ -8,7 +8,7 @@ namespace {
 
 enum MergeStream : std::uint64_t { kMergeOut = 10, kMergeLse = 30, kMergePlace = 31 };
 
-// The log-sum-exps of one row and head; -inf of parts that are empty there.
+// The log-sum-exps of one row and head; -inf for parts that are empty there.
 std::vector<float> hard_lses(std::size_t parts, LengthPattern pattern, Random& random) {
   const bool ragged = pattern == LengthPattern::ragged;
   constexpr double kSpreads[] = {0, 4, 40, 400};
@@ -24,7 +24,7 @@ std::vector<float> hard_lses(std::size_t parts, LengthPattern pattern, Random& r
   return lses;
 }
 
-// What the out of an empty part may hold.
+// The contents that an empty part's out may have.
 std::uint16_t garbage(DType dtype, Random& random) {
   constexpr float kNone[] = {std::numeric_limits<float>::quiet_NaN(),
                              std::numeric_limits<float>::infinity(),

@@ -50,7 +50,7 @@ struct OpTraits<AttentionMerge> {
   static Output output(const DeviceData& device, const PagePool&, const Data&) {
     return {device.fetch<std::uint16_t>(0), device.fetch<float>(1)};
   }
-  // The parts stand for codes.
+  // The parts count as codes.
   static LayerBytes layer_bytes(const Data& data);
 };
 

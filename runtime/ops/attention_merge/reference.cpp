@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One row and head, number `item` of all.
+// Merges one row and head, number `item` of all.
 void merge_item(const MergeData& data, std::size_t item, AttentionResult& result) {
   std::vector<const MergePart*> counts;
   double most = -kInfinity;

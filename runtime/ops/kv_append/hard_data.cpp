@@ -29,7 +29,7 @@ QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, Random ra
   return cache;
 }
 
-// Rows of zeros are as far from an entry as from its negative.
+// A row of zeros would be as far from an entry as from its negative.
 std::vector<std::uint16_t> make_elements(const KvAppend& op, Random random) {
   const AppendShape& shape = op.shape;
   const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
@@ -48,7 +48,8 @@ std::vector<std::uint16_t> make_raw(const KvAppend& op, Random& random) {
   return raw;
 }
 
-// Sequence by sequence the places that are easily got wrong, in an order that the seed turns.
+// Gives each sequence one of the positions that are easily got wrong, in an order that the seed
+// sets.
 void make_places(const KvAppend& op, LengthPattern pattern, Random random, AppendData& data) {
   const auto tokens = static_cast<std::int32_t>(op.shape.tokens);
   const std::int32_t fresh = op.shape.new_tokens;

@@ -3,7 +3,7 @@
 namespace vqgen {
 namespace {
 
-// Tokens of which each sequence has pages: all that it has room for, where it is appended to.
+// Tokens for which each sequence has pages: all that it has room for, if it is appended to.
 std::vector<std::int32_t> paged_lengths(const AppendData& data) {
   std::vector<std::int32_t> lengths;
   for (std::size_t b = 0; b < data.positions.size(); ++b) {
@@ -63,7 +63,8 @@ AppendResult KvAppendTraits::output(const DeviceData& device, const PagePool& po
   return result;
 }
 
-// A call writes few rows of the codes: its new tokens', or those of the batches that they fill.
+// A call writes few rows of the codes: those of its new tokens, or of the flush blocks that they
+// fill.
 LayerBytes KvAppendTraits::layer_bytes(const AppendData& data) {
   std::int64_t rows = 0;
   for (const std::int64_t position : data.positions) {

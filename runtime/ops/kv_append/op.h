@@ -25,7 +25,7 @@ struct OpTraits<KvAppend> {
 
   static constexpr auto arguments();
 
-  // Tokens that the cache has room for change neither plan nor text.
+  // The tokens that the cache has room for change neither plan nor text.
   static std::int64_t size(const Op& op) { return op.shape.tokens; }
   static Problem resized(Op op, std::int64_t size) {
     op.shape.tokens = size;
@@ -41,14 +41,15 @@ struct OpTraits<KvAppend> {
   static Data hard_data(const Op& op, const HardInput& input) {
     return make_append_data(op, input);
   }
-  // The judge is its own reference.
+  // The judge needs no reference: it computes its own.
   static None reference(const Op&, const Data&) { return {}; }
   static ItemReport judge(const Op& op, const Data& data, None, const Output& output);
 
   // The first place of the cache is a state.
   static std::function<DeviceArgs(int, int)> upload(const Op& op, const Data& data,
                                                     const Upload& to);
-  // Error(verification_failed) where the kernel wrote to what is no sequence's of a pool of pages.
+  // Throws Error(verification_failed) if the kernel wrote to pages of the pool that no sequence
+  // owns.
   static Output output(const DeviceData& device, const PagePool& pool, const Data& data);
   static LayerBytes layer_bytes(const Data& data);
 };

@@ -97,14 +97,15 @@ class HeadJudge {
         fmt::format("{} of sequence {}, head {}: {}", operand_.name, sequence_, head_, what);
   }
 
-  // Does the call encode the token? Of a group or batch all of them, with its last.
+  // Whether the call encodes the token. A group or flush block is encoded whole, with its last
+  // token.
   bool written(std::int64_t token) const {
     const std::int64_t together = std::max(t_.format.group_tokens, data_.flush_block);
     const std::int64_t last = token - token % together + together - 1;
     return last >= first_ && last < first_ + count_;
   }
 
-  // The elements of a token: of an appended one as they came, of one before from the ring.
+  // The elements of a token: from the call if it is appended, else from the recent-token ring.
   const std::uint16_t* elements_of(std::int64_t token) const {
     if (token >= first_) return operand_.elements.data() + new_elements(token);
     const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_recent_tokens;
@@ -113,7 +114,7 @@ class HeadJudge {
            ((sequence_ * t_.heads + head_) * slots + slot) * t_.columns;
   }
 
-  // Of an appended token, the place of its first element.
+  // The place of an appended token's first element.
   std::int64_t new_elements(std::int64_t token) const {
     return ((sequence_ * data_.new_tokens + token - first_) * t_.heads + head_) * t_.columns;
   }
@@ -172,12 +173,12 @@ class HeadJudge {
     }
   }
 
-  // Elements of a token in units of its scales, which are judged first: of the numbers that one
-  // serves the largest magnitude is the largest number; or the least is its zero, to the bit, and
-  // the range is the largest number.
+  // Divides a token's elements by its scales, which are judged first. A scale maps the largest
+  // magnitude of its numbers to the largest number. With zeros, the least number is the zero, to
+  // the bit, and the range maps to the largest number.
   bool take_scales(std::int64_t token, std::vector<double>& x) {
     const VqFormat& f = t_.format;
-    std::vector<std::vector<double>> rows{x};  // that share scales
+    std::vector<std::vector<double>> rows{x};  // numbers that share scales
     for (std::int64_t i = 0; i < f.group_tokens; ++i) {
       rows.resize(static_cast<std::size_t>(i + 1));
       rows.back() = transformed(token - token % f.group_tokens + i);
@@ -220,7 +221,7 @@ class HeadJudge {
     return low <= high ? ScaleOfToken{(high - low) / peak, low} : ScaleOfToken{0, 0};
   }
 
-  // Half of the distance of elements about `value`.
+  // Half of the distance between elements near `value`.
   double element_rounding(double value) const {
     return t_.dtype == DType::f16 ? std::max(0x1p-11 * value, 0x1p-25)
                                   : std::max(0x1p-8 * value, 0x1p-134);
@@ -339,7 +340,7 @@ AppendVerdict judge_operand(const AppendData& data, const Operand& operand) {
   if (operand.before.format.in_parts()) return judge_parts(data, operand);
   check(data, operand);
   const QuantizedTensor& t = operand.before;
-  const RowDecoder books(t);  // which judges the rest of the tensor's sizes
+  const RowDecoder books(t);  // also judges the rest of the tensor's sizes
   const std::int64_t heads = data.batch * t.heads;
   std::vector<AppendVerdict> verdicts(static_cast<std::size_t>(heads));
   const int threads = reference_threads(heads * data.new_tokens * t.columns * t.format.entries() *

@@ -36,7 +36,7 @@ struct OpTraits<KvDequantize> {
   static Data hard_data(const Op& op, const HardInput& input) {
     return make_dequantize_data(op, input);
   }
-  // Each stored cache whole, whatever its queries are.
+  // Reads each stored cache whole, whatever its queries are.
   static Data stored_data(const Op& op, const BundleItem& item, const std::string& where,
                           const HardInput& input);
   static void match(const Op& op, const BundleItem& item, const std::string& where);

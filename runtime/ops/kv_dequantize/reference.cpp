@@ -16,7 +16,7 @@ std::int64_t length_of(const AttentionData& data, std::int64_t head) {
   return data.lengths[static_cast<std::size_t>(head / data.keys.heads)];
 }
 
-// H of the format's rotation, [head_dim][head_dim]; empty where there is none.
+// H of the format's rotation, [head_dim][head_dim]; empty without a rotation.
 std::vector<double> rotation(const QuantizedTensor& tensor) {
   std::vector<double> all;
   if (!tensor.format.hadamard) return all;
@@ -80,7 +80,7 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
   return all;
 }
 
-// One output; what is wrong begins with its name.
+// Judges one output; a fault's text begins with the output's name.
 DequantizeVerdict judge(const AttentionData& data, const char* name,
                         const std::vector<double>& reference,
                         const std::vector<std::uint16_t>& output) {

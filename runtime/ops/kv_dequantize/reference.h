@@ -1,4 +1,4 @@
-// kv_dequantize judged in double precision, from the same codes and codebooks as the kernels.
+// Judges kv_dequantize in double precision, from the same codes and codebooks as the kernels.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace vqgen {
 
-// Keys and values of a sequence's tokens, [batch][kv_heads][rows][head_dim] of `Value`. Of the
-// reference's, rows from a sequence's length on are zeros.
+// Keys and values, [batch][kv_heads][rows][head_dim] of `Value`. In the reference, rows from a
+// sequence's length on are zeros.
 template <class Value>
 struct Decoded {
   std::vector<Value> keys;
@@ -22,19 +22,19 @@ struct Decoded {
 using DequantizeResult = Decoded<double>;
 using DequantizeOutput = Decoded<std::uint16_t>;  // bits of the data's dtype
 
-// What a row of an output is before a launch, and has to be after it where no token stands.
+// The contents of an output row before a launch; a row without a token must keep them.
 inline constexpr std::uint16_t kUnwritten = 0xffff;
 
-// The cache of attention data as tensors of 16 bits say it: of tokens 0..length-1 sums of entries,
-// keys with rotation and smoothing undone (k = k~ H diag(lambda), VecInfer eq. 3-6), or raw rows
-// where token_place() says so. Queries mean nothing here. Throws Error as RowDecoder does.
+// The cache of attention data as 16-bit tensors: for tokens 0..length-1, sums of entries with
+// rotation and smoothing undone (k = k~ H diag(lambda), VecInfer eq. 3-6), or raw rows if
+// token_place() says so. Ignores queries. Throws Error as RowDecoder does.
 DequantizeResult reference_dequantize(const AttentionData& data);
 
-// What the codes were made of, in the same form; of data that has originals.
+// The tensors that the codes were made from, in the same form; the data must have its originals.
 DequantizeResult reference_decode_unquantized(const AttentionData& data);
 
-// Both outputs against the reference, tokens below the lengths alone; the larger error of the two.
-// `why` says what is wrong, "" where ok: also that a row without a token was written.
+// Compares both outputs with the reference for tokens below the lengths, and returns the larger
+// error. `why` says what is wrong ("" if ok), also if a row without a token was written.
 struct DequantizeVerdict {
   Comparison comparison;
   std::string why;
@@ -42,7 +42,7 @@ struct DequantizeVerdict {
 DequantizeVerdict judge_dequantize(const AttentionData& data, const DequantizeResult& reference,
                                    const DequantizeOutput& output);
 
-// What make_attention_data() makes for one query a KV head: the cache is the same.
+// Data of make_attention_data() with one query per KV head: the cache is the same.
 AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput& input);
 
 }  // namespace vqgen

@@ -1,4 +1,4 @@
-// Hard data of products.
+// Hard data of GEMM and GEMV.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -11,7 +11,7 @@ namespace {
 // Independent streams of one seed.
 enum LinearStream : std::uint64_t { kBooks = 0, kWeightCodes = 2, kInputs = 4, kExperts = 8 };
 
-// The rows of each expert, one row at least in all.
+// The rows of each expert, at least one row in all.
 std::vector<std::int32_t> rows_of_experts(const LinearShape& shape, const HardInput& input,
                                           Random& random) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(shape.experts));
@@ -53,7 +53,7 @@ LinearData make_linear_data(const Linear& problem, const HardInput& input) {
                            .columns = shape.in_features,
                            .units = units,
                            .expert_units = shape.grouped() ? units / shape.experts : 0};
-  // Not below 2^-7: with later stages at 2^-4 of it, entries stay clear of f16's subnormals.
+  // At least 2^-7: with later stages at 2^-4 of it, entries stay clear of f16's subnormals.
   const double magnitude = std::max(1 / std::sqrt(static_cast<double>(shape.in_features)), 0x1p-7);
   Random books(input.seed, kBooks);
   data.weights = make_hard_tensor(problem.weights, problem.dtype, tensor, magnitude, books);

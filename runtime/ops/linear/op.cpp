@@ -91,7 +91,7 @@ std::function<vq::LinearArgs(int, int)> LinearTraits::upload(const Linear& op,
   };
 }
 
-// Of experts that have rows, a call reads theirs.
+// A call reads the weights of the experts that have rows.
 LayerBytes LinearTraits::layer_bytes(const LinearData& data) {
   const std::int64_t codes = bytes_of(data.weights.codes);
   const std::int64_t experts = data.weights.heads;

@@ -22,7 +22,8 @@ struct OpTraits<Linear> {
   static constexpr const char* kSizeName = "m";
 
   static constexpr auto arguments();
-  // An axis more of experts, whose codebooks stand one behind the other.
+  // With experts, a further leading axis; the codebooks of an expert follow those of the previous
+  // one.
   static Extents outputs(const Op& op) {
     if (op.shape.grouped()) return {op.shape.experts, op.shape.out_features};
     return {op.shape.out_features};
@@ -32,7 +33,7 @@ struct OpTraits<Linear> {
     return op.shape.rows < Gemm::kLeastRows ? Problem(Gemv{op}) : Problem(Gemm{op});
   }
   static std::int64_t size(const Op& op) { return op.shape.call_rows(); }
-  // How many rows an expert has is the device's to know: one size.
+  // Only the device knows how many rows an expert has, so there is one size.
   static SizeSteps size_steps(const Op& op) {
     return op.shape.grouped() ? SizeSteps{} : SizeSteps{1, 2};
   }
@@ -44,7 +45,7 @@ struct OpTraits<Linear> {
   static Data hard_data(const Op& op, const HardInput& input) {
     return make_linear_data(op, input);
   }
-  // Where the bundle stores no x, it is drawn.
+  // If the bundle stores no x, it is drawn.
   static Data stored_data(const Op& op, const BundleItem& item, const std::string& where,
                           const HardInput& input);
   static void match(const Op& op, const BundleItem& item, const std::string& where);
@@ -71,7 +72,7 @@ struct OpTraits<Gemv> : OpTraits<Linear> {
 };
 template <>
 struct OpTraits<Gemm> : OpTraits<Linear> {
-  // Of one row, a gemv.
+  // A gemm of one row becomes a gemv.
   static Problem resized(Gemm op, std::int64_t size);
 };
 

@@ -20,7 +20,7 @@ struct RowsOfX {
   std::size_t first, last;
 };
 
-// Whose rows these are, checked; with one matrix all are its own.
+// The experts' ranges of rows, checked; a single matrix has all rows.
 std::vector<RowsOfX> rows_of_matrices(const LinearData& data) {
   if (data.expert_rows.empty()) return {{0, static_cast<std::size_t>(data.input_rows)}};
   require(std::ssize(data.expert_rows) == data.weights.heads + 1,
@@ -36,8 +36,8 @@ std::vector<RowsOfX> rows_of_matrices(const LinearData& data) {
   return rows;
 }
 
-// read_row(e, o, row) puts row o of the weights of expert e, output scale left out, in `row`. Rows
-// of no expert stay 0.
+// read_row(e, o, row) writes row o of expert e's weights, without output scale, to `row`. Rows of
+// no expert stay 0.
 std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
   const auto columns = static_cast<std::size_t>(data.weights.columns);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
@@ -47,7 +47,7 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
   std::vector<double> x(data.x.size());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = element_value(data.dtype, data.x[i]);
   std::vector<double> y(inputs * outputs);
-  constexpr std::size_t kShare = 128;  // outputs of a task
+  constexpr std::size_t kShare = 128;  // outputs per task
   const std::size_t shares = (outputs + kShare - 1) / kShare;
   const int threads = reference_threads(std::ssize(x) * data.weights.rows);
   in_parallel(rows.size() * shares, threads, [&](std::size_t task) {

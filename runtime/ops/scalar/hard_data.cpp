@@ -12,9 +12,9 @@ namespace {
 
 enum ScalarStream : std::uint64_t { kMatrix = 40, kCodes = 41, kChannels = 42 };
 
-// What the host holds of a run: what is read, what is written, the reference's, a copy of each on
-// the host backend, and both matrices in fp32 for the measures. Memory that is only promised would
-// end the process later.
+// The host memory of a run: input, output, reference, a copy of each on the host backend, and both
+// matrices in fp32 for the measures. Checked first, since overcommitted memory would end the
+// process later.
 void require_memory(const ScalarMatrix& op) {
   const double wanted = op.elements() * (3 * (1 + op.element_bytes()) + 8);
   const double held =

@@ -35,7 +35,7 @@ std::function<vq::ScalarMatrixArgs(int, int)> ScalarTraits::upload(const ScalarM
   args.scales =
       data.computes_scales
           ? to.device.output<float>(scales, to.misalignment.entries)
-          : const_cast<float*>(to.device.input(data.scales, to.misalignment.entries));  // only read
+          : const_cast<float*>(to.device.input(data.scales, to.misalignment.entries));  // read-only
   args.tokens = data.tokens;
   return [=](int call, int) mutable {
     args.from = at(from, call);

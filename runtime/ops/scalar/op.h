@@ -33,7 +33,7 @@ struct OpTraits<ScalarMatrix> {
     return problem(op);
   }
   static SizeSteps size_steps(const Op&) { return {}; }
-  // Of no tokens, computed scales are 1.
+  // With no tokens, a kernel still writes computed scales, which are 1.
   static bool runs_empty(const Op& op) { return op.shape.scales == Scales::computed; }
   static void set_numbers(DeviceArgs& call, const HostArgs& args, const Op&, std::int64_t) {
     call.tokens = args.tokens;
@@ -45,13 +45,13 @@ struct OpTraits<ScalarMatrix> {
   static ScalarResult reference(const Op&, const Data& data) { return reference_scalar(data); }
   static ItemReport judge(const Op& op, const Data& data, const ScalarResult& reference,
                           const Output& output);
-  // Of what was quantized and came back, with one query of the same range.
+  // Adds the loss of quantizing and dequantizing, with one query of the same range.
   static void add_losses(ItemReport& report, const Op& op, const Data& data, const Output& output);
 
   static std::function<DeviceArgs(int, int)> upload(const Op& op, const Data& data,
                                                     const Upload& to);
   static Output output(const DeviceData& device, const PagePool&, const Data& data);
-  // What is read; calls write to one place, which is as large as a part of it.
+  // The bytes that a call reads; calls write to one place, which is as large as a part of it.
   static LayerBytes layer_bytes(const Data& data);
 };
 

@@ -33,7 +33,7 @@ std::vector<std::string> names_of(std::span<const Plan> plans) {
   return names;
 }
 
-// The header of a journal of whatever tuning; nullopt of any other line.
+// The header of any tuning's journal; nullopt for any other line.
 std::optional<Json> read_header(const std::string& line) {
   try {
     Json json = parse_json(line, "journal");
@@ -51,7 +51,7 @@ std::optional<Json> read_header(const std::string& line) {
 
 constexpr int kOpenFlags = O_RDWR | O_APPEND | O_CLOEXEC;
 
-// By the process that made it, between the open of this one and its lock.
+// Whether the process that made the file removed it between this process's open and lock.
 bool was_removed(int file) {
   struct stat now {};
   if (::fstat(file, &now) != 0 || now.st_nlink > 0) return false;
@@ -90,7 +90,7 @@ void JournaledEvaluator::open() {
     if (file_ < 0 && errno == ENOENT) make();
     if (file_ < 0 && errno == EEXIST) continue;
     if (file_ < 0) fail_file(path_, "cannot open the journal");
-    // The kernel lets go of it with the process, however that ends.
+    // The kernel releases the lock with the process, however that ends.
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
       if (made_) Leftovers().forget(path_);
       ::close(file_);
@@ -106,7 +106,7 @@ void JournaledEvaluator::open() {
                           path_.string()));
 }
 
-// Empty, it goes with an interruption.
+// An interruption removes the file while it is empty.
 void JournaledEvaluator::make() {
   Leftovers leftovers;
   file_ = ::open(path_.c_str(), kOpenFlags | O_CREAT | O_EXCL, 0644);
@@ -126,7 +126,7 @@ void JournaledEvaluator::close() {
 
 void JournaledEvaluator::read(const std::string& header, bool restart) {
   std::string text = read_text(path_, kMostJournalBytes);
-  const std::size_t begin = text.find('\n') + 1;  // of the lines; 0 of a header that a kill cut
+  const std::size_t begin = text.find('\n') + 1;  // of whole lines; 0 if a kill cut the header
   const std::optional<Json> found = read_header(text.substr(0, text.find('\n')));
   const bool cut_header = header.starts_with(text) || text.starts_with(kHeaderBegin);
   if (begin == 0 ? !cut_header : !found) {

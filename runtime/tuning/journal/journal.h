@@ -1,18 +1,16 @@
-// The journal of a tuning: what an evaluator answered, a line each, so that a search that was
-// killed goes on where it was. Its trick is that it is an evaluator itself: the search is run anew,
-// and gets from the file, in no time and at the recorded cost, what was measured before. So a
-// killed and resumed search takes the same steps, and ends in the same row, as one that was not.
+// The journal of a tuning: an evaluator's answers, one per line, so that a killed search can be
+// resumed. The journal is itself an evaluator: the search runs again, and gets what was measured
+// before from the file, at the recorded cost. So it takes the same steps and ends in the same row.
 //
-//   {"vqgen_journal": 1, "problem": ..., "gpu": ..., "policy": ..., "environment": ..., "code":
-//   ...}
+//   {"vqgen_journal": 1, "problem": ..., "gpu": ..., "policy": ..., "environment": ...,
+//    "code": ...}
 //   {"incumbent": NAME}
 //   {"cost_us": 250000, "screen": {"plan": NAME, "outcome": "timed", "time_us": 8.1, ...}}
 //   {"cost_us": 1700000, "finals": {"plans": [NAME, ...], "rounds": 21, "times": [...]}}
 //
-// A kill may cut the last line; it is dropped, and the file is cut there. Lines are written at once
-// and synced once a batch. Strategy, seed and budget are not in the header: a longer budget goes on
-// from what a shorter one measured. The incumbent is the one that the tuning began with, not what a
-// table says when it goes on: by then that may be this tuning's own row.
+// A kill may cut the last line; it is dropped, and the file is cut there. Strategy, seed and budget
+// are not in the header, so that a longer budget can resume. The incumbent is the one that the
+// tuning began with: a table may by then hold this tuning's own row.
 #pragma once
 
 #include <filesystem>
@@ -26,9 +24,9 @@
 
 namespace vqgen {
 
-// The lines of a journal: what was asked, what came of it, and what it cost.
+// A line of a journal: what was asked, the answer, and its cost.
 
-// Costs are whole microseconds, so that their sum is the same in whatever parts it was added.
+// Costs are whole microseconds, so that their sum does not depend on the order of addition.
 struct ScreenLine {
   Measurement measurement;
   std::int64_t cost_us = 0;
@@ -36,7 +34,7 @@ struct ScreenLine {
 struct FinalsLine {
   std::vector<std::string> plans;  // names
   int rounds = 0;
-  std::vector<FinalTimes> times;  // of each plan
+  std::vector<FinalTimes> times;  // times of each plan
   std::int64_t cost_us = 0;
 };
 
@@ -45,52 +43,50 @@ std::string incumbent_line(const std::optional<Plan>& incumbent);
 std::string to_line(const ScreenLine& line);
 std::string to_line(const FinalsLine& line);
 
-// {"incumbent": NAME or null}; Error(bad_input) as below.
+// Writes or reads {"incumbent": NAME or null}; throws Error(bad_input) as below.
 std::optional<Plan> read_incumbent_line(const JsonCursor& cursor);
 bool is_finals_line(const JsonCursor& cursor);
-// Error(bad_input) at the cursor for fields unknown, missing or out of range, NaN among them.
+// Throws Error(bad_input) at the cursor for fields unknown, missing or out of range, NaN included.
 ScreenLine read_screen_line(const JsonCursor& cursor);
 FinalsLine read_finals_line(const JsonCursor& cursor);
 
-// Microseconds, above 0. Error(bad_input).
+// Reads microseconds above 0. Throws Error(bad_input).
 double read_time(const JsonCursor& cursor);
-// The cursor. Error(bad_input) where it is at no array.
+// Returns the cursor. Throws Error(bad_input) if it is not at an array.
 const JsonCursor& require_array(const JsonCursor& cursor);
-// In one line; bytes that are no UTF-8, as a compiler may say, become replacement characters.
+// The text in one line; bytes that are not UTF-8 (from a compiler) become replacement characters.
 std::string text_of(const Json& json);
 
-// A measurement as an object, its plan by name, for a worker's lines too; figures stand where it is
-// timed, its times only where it has some, else why it is not.
+// A measurement as an object, with its plan by name, also for a worker's lines. It has figures if
+// it is timed, times only if there are some, and otherwise the reason.
 Json to_json(const Measurement& measurement);
 Measurement read_measurement(const JsonCursor& cursor);
 
-// What answers depend on: with another of these they are not the same. `code` is a digest of what
-// kernels are made from.
+// What answers depend on: with other values they are not comparable. `code` is a digest of the
+// sources of kernels.
 Json journal_header(const Problem& problem, const GpuSpec& gpu, const MeasurePolicy& policy,
                     const TuneEnvironment& environment, const std::string& code);
 
 class JournaledEvaluator : public Evaluator {
  public:
-  // Goes on with the file, or makes it with this incumbent; with `restart` what it holds is
-  // dropped. Until the first answer the file stays as it was; one that was made and got none goes
-  // again. `inner` must outlive it. Error(bad_input) that says what to do where the file cannot
-  // be written, another process has it open, it is no journal, its header is another, or a line but
-  // the last is damaged.
+  // Resumes the file, or makes it with this incumbent; `restart` drops its contents. The file is
+  // unchanged until the first answer; one made and unused is removed. `inner` must outlive it.
+  // Throws Error(bad_input) if it is unwritable, open elsewhere, of another header, or damaged.
   JournaledEvaluator(Evaluator& inner, const std::filesystem::path& path, const Json& header,
                      const std::optional<Plan>& incumbent = std::nullopt, bool restart = false);
   ~JournaledEvaluator() override;
   JournaledEvaluator(const JournaledEvaluator&) = delete;
   JournaledEvaluator& operator=(const JournaledEvaluator&) = delete;
 
-  // FileError where the file takes no more; it is then as it was before these answers.
+  // Throws FileError if the file takes no more; it is then as it was before these answers.
   std::vector<Measurement> screen(std::span<const Plan> plans) override;
   std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;
-  // Of what was answered since it was made, from the file or not.
+  // Seconds of all answers since construction, recorded or not.
   double spent_s() const override;
 
-  // That the journal began with.
+  // The incumbent that the journal began with.
   const std::optional<Plan>& incumbent() const { return incumbent_; }
-  // Answers that the file held when it was opened.
+  // The number of answers that the file held when it was opened.
   std::size_t recorded() const { return recorded_; }
 
  private:
@@ -106,9 +102,9 @@ class JournaledEvaluator : public Evaluator {
   std::filesystem::path path_;
   std::optional<Plan> incumbent_;
   int file_ = -1;
-  bool made_ = false;     // the file, by this
-  std::size_t size_ = 0;  // of what is kept of the file
-  std::string first_;     // what stands before the first answer and is not in the file yet
+  bool made_ = false;     // bytes of the file, written by this process
+  std::size_t size_ = 0;  // bytes of the file that are kept
+  std::string first_;     // precedes the first answer and is not in the file yet
   std::map<std::string, ScreenLine> screened_;  // by plan_name()
   std::map<std::string, FinalsLine> finals_;    // by rounds and names
   std::size_t recorded_ = 0;

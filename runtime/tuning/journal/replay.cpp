@@ -30,7 +30,7 @@ Measurement read_recorded(const JsonCursor& cursor, Plan plan) {
   return m;
 }
 
-// Of the configs of vqgen measure those that have the problem.
+// Adds the measurements of those configs of vqgen measure that have the problem.
 void add_measured(const JsonCursor& configs, const Problem& problem, std::vector<Measurement>& to) {
   for (std::size_t i = 0; i < require_array(configs).value().size(); ++i) {
     const JsonCursor config = configs.at(i);

@@ -1,5 +1,5 @@
-// A recorded landscape that answers as a device would, without noise and in no time: to try
-// strategies on what was measured once.
+// A recorded landscape that answers like a device, without noise and in no time: to try strategies
+// on past measurements.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,8 @@ namespace vqgen {
 
 class ReplayEvaluator : public Evaluator {
  public:
-  // Of equal plans the last counts. What is recorded as hung, crashed or wrong is that again.
+  // If plans are equal, the last one counts. A recorded outcome of hung, crashed or wrong is
+  // repeated.
   explicit ReplayEvaluator(std::vector<Measurement> recorded);
 
   // A plan that was not recorded is compile_failed, "not recorded".
@@ -27,10 +28,11 @@ class ReplayEvaluator : public Evaluator {
 
 // The measurements of a problem in a file: of `vqgen dev space --sample 0 --json`, or an array of
 // {"plan": NAME, "time_us": US} and {"plan": NAME, "outcome": "hung", "why": TEXT}.
-// Error(bad_input) that names file and place where it is neither, or holds nothing of the problem.
+// Error(bad_input) names file and place if it is neither, or has nothing of the problem.
 std::vector<Measurement> read_recording(const std::filesystem::path& path, const Problem& problem);
 
-// How codebooks were when the file was recorded: warm where it does not say. Error(bad_input).
+// How codebooks were cached when the file was recorded; warm if it does not say. Throws
+// Error(bad_input).
 CodebookCaching recorded_codebooks(const std::filesystem::path& path);
 
 }  // namespace vqgen

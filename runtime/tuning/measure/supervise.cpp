@@ -7,7 +7,7 @@
 namespace vqgen {
 namespace {
 
-// The plans at these places, and whether they must be compiled one by one.
+// The plans at these places; `serial` says whether to compile them one by one.
 Job job_of(JobKind kind, std::span<const Plan> plans, const std::vector<std::size_t>& places,
            bool serial) {
   Job job{.kind = kind, .plans = {}, .serial = serial};

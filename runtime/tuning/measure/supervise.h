@@ -1,10 +1,9 @@
 // Jobs on a workbench, and their supervision.
 //
-// A workbench measures candidates one by one, each step a call, so that whoever watches knows which
-// candidate a hang or a crash is of. A job is done on one: a batch screened, or the rounds of
-// finals. It is measured by attempts, and an attempt may die of one of its candidates. That one is
-// marked, and the next attempt takes up the others. The same for a device in this process and for
-// one in a worker process; only what an attempt is differs.
+// A workbench measures candidates one by one, each step a call, so that a watcher knows which
+// candidate hangs or crashes. A job is a batch to screen, or the rounds of finals. It is done in
+// attempts: one may die of a candidate, which is marked, and the next attempt continues with the
+// others. Devices in this process and in a worker process differ only in their attempts.
 #pragma once
 
 #include <chrono>
@@ -18,7 +17,7 @@
 
 namespace vqgen {
 
-// Told of each candidate by the thread that compiles it.
+// The thread that compiles a candidate calls these.
 struct CompileWatch {
   std::function<void(std::size_t)> begun;
   std::function<void(std::size_t)> ended;
@@ -29,17 +28,18 @@ class Workbench {
  public:
   virtual ~Workbench() = default;
 
-  // Lets go of all candidates and compiles these: in parallel, or one by one where `serial`.
+  // Releases all candidates and compiles these: in parallel, or one by one if `serial`.
   virtual void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) = 0;
 
-  // One candidate verified and timed. Error(device) where the device may be lost.
+  // Verifies and times one candidate. Throws Error(device) if the device may be lost.
   virtual Measurement screen(std::size_t candidate) = 0;
 
-  // Verified and kept for rounds; timed, without its times, where it is fit for them.
+  // Verifies a candidate and keeps it for rounds. The outcome is timed, without times, if it is
+  // fit.
   virtual Measurement seat(std::size_t candidate) = 0;
-  // Places all data elsewhere on the device; what is seated stays so. Error(device).
+  // Moves all data elsewhere on the device; seated candidates stay seated. Throws Error(device).
   virtual void move_data() = 0;
-  // One round of a seated one: microseconds of a call.
+  // One round of a seated candidate: microseconds per call.
   virtual double round_us(std::size_t candidate) = 0;
 };
 
@@ -51,12 +51,12 @@ struct Job {
   JobKind kind = JobKind::screen;
   std::vector<Plan> plans;
   bool serial = false;  // compile one by one
-  int first_round = 0;  // of finals
+  int first_round = 0;  // finals only
   int rounds = 0;
 };
 
-// What happens to a candidate. Every step that may hang or crash begins with a report of its own.
-// finals: first each is measured, which tells whether it takes part, then timed once a round.
+// What happens to a candidate. Every step that may hang or crash begins with its own report. Finals
+// first measure each candidate, which tells whether it takes part, then time it once per round.
 enum class Step { compiling, compiled, running, measured, timed };
 template <>
 inline constexpr auto enum_names<Step> =
@@ -65,23 +65,23 @@ inline constexpr auto enum_names<Step> =
 struct Report {
   Step step = Step::compiling;
   std::size_t candidate = 0;
-  Measurement measurement = {};  // of measured
-  double us = 0;                 // of timed
+  Measurement measurement = {};  // if measured
+  double us = 0;                 // if timed
 };
 
-// Calls `report` by one thread at a time. In round r the candidates have their turns from the r-th
-// on; where a batch of rounds begins, data moves. Error(device) as the workbench.
+// Calls `report` from one thread at a time. In round r turns begin with candidate r; data moves at
+// the start of each batch of rounds. Throws Error(device) as the workbench does.
 void do_job(Workbench& bench, const Job& job, const std::function<void(const Report&)>& report);
 
 using Clock = std::chrono::steady_clock;
 
-// What an attempt has reported so far: results, and which candidates are in flight since when.
+// An attempt's reports so far: results, and which candidates are in flight since when.
 class Ledger {
  public:
   explicit Ledger(const Job& job) : job_(job), candidates_(job.plans.size()) {}
 
-  // False, and nothing changes, where the report does not fit those before it, or is no result: a
-  // time that is not above 0 and finite.
+  // Returns false and changes nothing if the report does not fit the previous ones, or has a time
+  // that is not above 0 and finite.
   bool take(const Report& report);
 
   struct Flight {
@@ -89,7 +89,7 @@ class Ledger {
     Clock::time_point since;
   };
   const std::map<std::size_t, Flight>& in_flight() const { return in_flight_; }
-  // Whether all that the job asks for is there.
+  // Whether all results that the job asks for are there.
   bool whole() const;
 
   const std::optional<Measurement>& measured(std::size_t i) const {
@@ -99,9 +99,9 @@ class Ledger {
 
  private:
   struct State {
-    bool begun = false;  // to compile
+    bool begun = false;  // compiling has begun
     std::optional<Measurement> measured;
-    std::vector<double> us;  // a round each
+    std::vector<double> us;  // one per round
   };
   bool fits(const Report& report) const;
 
@@ -111,28 +111,29 @@ class Ledger {
   bool running_ = false;
 };
 
-// How an attempt ended early. Those who hung are sure; of several suspects of a crash, who were
-// compiled at once, it may be any.
+// How an attempt ended early. A hung suspect is certain; if several candidates were compiling
+// during a crash, any of them may be the cause.
 struct Death {
   Outcome outcome = Outcome::crashed;
   std::string why;
   std::vector<std::size_t> suspects;  // may be none
 };
 
-// Does the job as far as it comes; reports go into the ledger. nullopt where that is whole. Throws
-// when deaths without a suspect do not end.
+// Does the job as far as possible and records reports in the ledger. Returns nullopt if the ledger
+// is whole. Throws if deaths without a suspect go on.
 using Attempt = std::function<std::optional<Death>(const Job& job, Ledger& ledger)>;
 
-// Evaluator::screen() and finals() by attempts. Plans are compiled one by one after a crash with
-// several suspects, so that the next one has one. In finals an unfinished round counts for nobody.
+// Implements Evaluator::screen() and finals() by attempts. After a crash with several suspects,
+// plans are compiled one by one, so that the next crash has one. In finals an unfinished round
+// counts for no plan.
 std::vector<Measurement> supervise_screen(std::span<const Plan> plans, const Attempt& attempt);
 std::vector<FinalTimes> supervise_finals(std::span<const Plan> plans, int rounds,
                                          const Attempt& attempt);
 
-// Time of a scope, added up.
+// Adds up the time of scopes.
 class Stopwatch {
  public:
-  // Adds to `total_s` when it goes.
+  // Adds to `total_s` on destruction.
   explicit Stopwatch(double& total_s) : total_s_(total_s) {}
   ~Stopwatch() {
     const std::chrono::duration<double> spent = Clock::now() - begin_;

@@ -23,7 +23,7 @@ std::vector<double> paired(const std::vector<double>& a, const std::vector<doubl
   return logs;
 }
 
-// Of the least median against the mean of its round; of equal ones the first by name.
+// The finalist with the least median against the mean of its round; on ties the first by name.
 std::size_t fastest_of(std::span<const Finalist> finalists) {
   std::size_t best = 0;
   double least = std::numeric_limits<double>::infinity();
@@ -47,8 +47,8 @@ std::size_t fastest_of(std::span<const Finalist> finalists) {
   return best;
 }
 
-constexpr double kOfMedian = 1.2533;       // its standard error, for that of a mean
-constexpr double kOfDifferences = 1.0483;  // deviation of a normal x, for the median of |x - y|
+constexpr double kOfMedian = 1.2533;       // its standard error over a mean's
+constexpr double kOfDifferences = 1.0483;  // a normal x's deviation over the median of |x - y|
 constexpr double kDeviations = 2.5;
 
 // Adds |x - y| of all pairs.
@@ -62,7 +62,7 @@ double deviation(const std::vector<double>& differences) {
   return differences.empty() ? 0 : kOfDifferences * median(differences);
 }
 
-// V of race.h, of logarithms a round each.
+// V of race.h, from logarithms, one per round.
 double run_variance(std::span<const std::vector<double>> all) {
   if (all.empty()) return 0;
   const auto rounds = static_cast<int>(all.front().size());
@@ -99,7 +99,7 @@ void set_noise(Decision& decision, std::span<const Finalist> finalists, std::siz
   decision.noise = band_of(2 * run_variance(own), decision.band);
 }
 
-// Whether a row can say it; no NaN can.
+// Whether a tuned row can hold the time; NaN fails.
 bool fits_row(double us) { return us >= kShortestUs && us <= kLongestUs; }
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr int kPasses = 4;
 
 double shrinkage(std::size_t feature_column) { return feature_column < 2 ? 1 : 4; }
 
-// The places of an order that were not asked, from its start.
+// The places of an order, from its start, that were not asked.
 class InOrder : public SearchStrategy {
  public:
   explicit InOrder(std::vector<std::size_t> order) : order_(std::move(order)) {}
@@ -46,7 +46,7 @@ std::vector<std::size_t> shuffled(std::size_t size, std::uint64_t seed) {
   return order;
 }
 
-// Collects a batch of places that were not asked, each once.
+// Collects a batch of distinct places that were not asked.
 class Batch {
  public:
   Batch(const History& history, std::size_t most) : taken_(history.asked), most_(most) {}
@@ -57,7 +57,7 @@ class Batch {
     taken_[place] = true;
     places_.push_back(place);
   }
-  // The first of the order that is not taken yet.
+  // The first place of the order that is not taken yet.
   void add_first_of(const std::vector<std::size_t>& order) {
     const auto found =
         std::find_if(order.begin(), order.end(), [&](std::size_t at) { return takes(at); });
@@ -203,7 +203,7 @@ CostCorrection::CostCorrection(const std::vector<Candidate>& candidates) : candi
 void CostCorrection::learn(const History& history) {
   struct Residual {
     std::size_t place;
-    double left;  // of the logarithm, less all effects
+    double left;  // residual of the logarithm, without all effects
   };
   std::vector<Residual> num_codebooks;
   for (const Answer& answer : history.answers) {
@@ -218,7 +218,7 @@ void CostCorrection::learn(const History& history) {
   for (const auto& each : features_) columns = std::max(columns, each.size());
   for (int pass = 0; pass < kPasses; ++pass) {
     for (std::size_t column = 0; column < columns; ++column) {
-      // visit(residual, its feature) of each that has the column.
+      // visit(residual, feature) for each observation that has the column.
       const auto for_each = [&](auto&& visit) {
         for (Residual& each : num_codebooks) {
           const auto& features = features_[each.place];

@@ -74,14 +74,14 @@ class Tuning {
     return 2 * std::max(1u, std::thread::hardware_concurrency());
   }
 
-  // Candidates of all that may be asked.
+  // How many candidates may be asked for in total.
   std::size_t planned() const {
     const std::size_t all = space_.candidates.size();
     return options_.most == 0 ? all : std::min(all, options_.most);
   }
 
-  // How many more candidates the bounds leave room for. One more than there are where none is left,
-  // so that it is the strategy that says so.
+  // How many more candidates the bounds allow. If all were asked, one more than there are, so that
+  // the strategy ends the search.
   std::size_t affordable() const {
     const std::size_t asked = result_.trials.size();
     const bool all = asked == space_.candidates.size();
@@ -96,7 +96,8 @@ class Tuning {
                     : left;
   }
 
-  // Seconds kept for the finals, where a candidate takes `each`.
+  // Seconds reserved for the finals if a candidate takes `each`: at most half of the budget, or
+  // with long calls a quarter. Screening a candidate costs about kScreeningRounds rounds.
   double finals_s(double each) const {
     if (options_.long_calls > 0) return options_.budget_s / 4;
     const double finals =
@@ -137,7 +138,7 @@ class Tuning {
     if (options_.progress) options_.progress(progress_);
   }
 
-  // Rounds that there is room for, each after a call that verifies.
+  // How many rounds there is time for, after one call of each plan that verifies it.
   int rounds_for(const std::vector<std::size_t>& places) const {
     if (options_.long_calls == 0) return options_.rounds;
     double call_s = 0;
@@ -147,7 +148,7 @@ class Tuning {
     return static_cast<int>(std::clamp(rounds, 1.0, static_cast<double>(options_.rounds)));
   }
 
-  // Where few rounds fit, those are left out that none needs, the slowest first.
+  // Drops finalists that need not take part, the slowest first, until enough rounds fit.
   void leave_out(std::vector<std::size_t>& fastest_first,
                  std::span<const std::size_t> always) const {
     for (std::size_t i = fastest_first.size(); i-- > 1;) {
@@ -157,14 +158,14 @@ class Tuning {
     }
   }
 
-  // Of screening, where it timed.
+  // The time from screening, if the place was timed.
   std::optional<double> us_of(std::size_t place) const {
     if (!trial_of_[place]) return std::nullopt;
     const Measurement& m = result_.trials[*trial_of_[place]].measurement;
     return m.outcome == Outcome::timed ? std::optional(m.time_us) : std::nullopt;
   }
 
-  // Places of the finalists, in the order of their names: finals do not know what came when.
+  // Places of the finalists, ordered by name: finals must not depend on the order of measuring.
   std::vector<std::size_t> pick() const {
     std::vector<std::optional<double>> us(space_.candidates.size());
     for (std::size_t place = 0; place < us.size(); ++place) us[place] = us_of(place);
@@ -178,7 +179,7 @@ class Tuning {
     return places;
   }
 
-  // False where none of them went through.
+  // Returns false if no finalist completed the finals.
   bool hold_finals(const std::vector<std::size_t>& places) {
     std::vector<Plan> plans;
     for (const std::size_t place : places) plans.push_back(candidate(place).plan);
@@ -235,7 +236,7 @@ class Tuning {
     result_.winner_rank = rank_of(winner);
   }
 
-  // Among the space's plans whose cost is known.
+  // The winner's rank by cost among the space's plans whose cost is known.
   std::optional<std::size_t> rank_of(std::size_t winner) const {
     if (winner >= space_.feasible || !candidate(winner).expected_us) return std::nullopt;
     std::size_t rank = 0;

@@ -11,7 +11,7 @@
 namespace vqgen {
 namespace {
 
-// The place of a plan, which is added where it is not there.
+// The place of a plan, which is added if it is new.
 std::size_t place_of(TuningSpace& space, const Plan& plan) {
   auto& all = space.candidates;
   const auto found = std::find_if(all.begin(), all.end(),
@@ -21,8 +21,8 @@ std::size_t place_of(TuningSpace& space, const Plan& plan) {
   return all.size() - 1;
 }
 
-// What compile takes without a table: with a profile its boundaries too, as far as no kernel has
-// told its registers yet.
+// The plan that compile takes without a table: with profiles, its boundaries are placed too, before
+// any kernel has told its registers.
 Plan without_table(const Problem& problem, const GpuSpec& gpu,
                    std::span<const AccessCounts> profiles) {
   Plan chosen = choose(problem, gpu, {.profiles = profiles});
@@ -30,7 +30,8 @@ Plan without_table(const Problem& problem, const GpuSpec& gpu,
 }
 
 double at_ceilings(const CostParts& parts) {
-  constexpr auto kOverlapping = static_cast<std::size_t>(CostPart::memory);  // it and those after
+  constexpr auto kOverlapping =
+      static_cast<std::size_t>(CostPart::memory);  // it and those after overlap
   double in_turn = 0;
   double longest = 0;
   for (std::size_t i = 0; i < kCostParts; ++i) {

@@ -22,9 +22,9 @@ bool has_no_locks(int error) {
   return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
 }
 
-// A lock of the folder of a table and not of a file in it: a file that goes with its lock lets in
-// one that made it anew beside one that waited for the old one, and a file that stays litters the
-// folder.
+// Locks the table's folder, not a file in it. A lock file that is removed with its lock lets in two
+// processes, one that waited for the old file and one that made a new one; a file that stays
+// litters the folder.
 OwnedFile locked_folder(const std::filesystem::path& table, std::chrono::milliseconds longest) {
   const std::filesystem::path folder = table.has_parent_path() ? table.parent_path() : ".";
   OwnedFile file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -54,7 +54,7 @@ OwnedFile locked_folder(const std::filesystem::path& table, std::chrono::millise
   return file;
 }
 
-// Error(bad_input) unless readers take the row back: a table that is written can be read.
+// Throws Error(bad_input) unless readers take the row back: a written table must be readable.
 void require_readable(const TunedRow& row, const std::string& where) {
   read_table(table_text({{row}}), where);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostShards = 65536;
 
-// A whole number of digits alone, below kMostShards + 1.
+// A whole number in digits alone, at most kMostShards.
 std::optional<int> shard_number(std::string_view text) {
   if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos) return {};
   int value = 0;
@@ -33,7 +33,7 @@ int number_of(const char* name, const std::string& text) {
   return *value;
 }
 
-// A rank and the number of ranks; nullopt where neither is set.
+// A rank and the number of ranks; nullopt if neither is set.
 std::optional<Shard> pair(const ReadVariable& variable, const char* rank_name,
                           const char* size_name) {
   const std::optional<std::string> rank = variable(rank_name), size = variable(size_name);
@@ -66,7 +66,7 @@ std::optional<Shard> array_task(const ReadVariable& variable) {
   return task;
 }
 
-// The place within one task of an array, or without any.
+// The rank within the launcher's job, or within one task of a Slurm array.
 std::optional<LauncherShard> rank_of(const ReadVariable& variable) {
   const auto told = [](const Shard& shard, const char* reason) {
     return LauncherShard{shard, fmt::format(fmt::runtime(reason), shard.index, shard.count)};
@@ -77,7 +77,7 @@ std::optional<LauncherShard> rank_of(const ReadVariable& variable) {
   if (const auto shard = pair(variable, "PMI_RANK", "PMI_SIZE")) {
     return told(*shard, "rank {} of PMI's {}");
   }
-  // A batch script has a SLURM_PROCID of 0 whatever it starts; srun's processes know their number.
+  // A batch script always has a SLURM_PROCID of 0; only srun's processes know their number.
   if (!variable("SLURM_STEP_NUM_TASKS")) return std::nullopt;
   return told(*pair(variable, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
               "process {} of a Slurm step of {}");
@@ -177,7 +177,7 @@ std::vector<std::size_t> items_of(const Work& work, const Shard& shard) {
 
 std::filesystem::path item_journal(const std::filesystem::path& folder, const std::string& label,
                                    const std::string& key) {
-  constexpr std::size_t kLongest = 80;  // of names, of which systems take 255 bytes
+  constexpr std::size_t kLongest = 80;  // bytes of a file name; systems allow 255
   std::string name = label.substr(0, kLongest);
   for (char& c : name) {
     const bool safe = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');

@@ -11,7 +11,7 @@
 namespace vqgen {
 namespace {
 
-constexpr std::size_t kMostItems = 10'000;  // beyond it a list is a slip of the pen
+constexpr std::size_t kMostItems = 10'000;  // a longer list is a mistake
 constexpr double kMostWeight = 1e9;
 
 template <class Value>
@@ -33,7 +33,7 @@ struct SweepFormats {
   std::vector<Named<CacheFormats>> kv;
 };
 
-// The elements, each read by `read` and none twice.
+// The elements, each read by `read`; no two may be equal.
 template <class Value, class Read>
 std::vector<Value> read_list(const JsonCursor& cursor, Read&& read) {
   if (!cursor.value().is_array() || cursor.value().empty()) {
@@ -53,7 +53,7 @@ std::vector<Value> read_list(const JsonCursor& cursor, Read&& read) {
   return values;
 }
 
-// A preset's name; of other formats, what tells them best.
+// A preset's name, or a short description of another format.
 std::string format_name(const JsonCursor& cursor, const VqFormat& format) {
   const bool preset = cursor.value().is_string() && !names_a_file(cursor.string());
   return preset ? cursor.string() : short_name(format);
@@ -86,7 +86,7 @@ SweepFormats read_formats(const JsonCursor& cursor) {
   return formats;
 }
 
-// One combination of a shape's sizes. `sizes` are those that vary: " rows=8".
+// One combination of a shape's sizes. `sizes` names the varying ones: " rows=8".
 template <class Shape>
 struct Sized {
   Shape shape;
@@ -130,7 +130,7 @@ std::vector<Sized<Shape>> read_shapes(const JsonCursor& cursor) {
   return all;
 }
 
-// The list as it grows.
+// Collects the list of work.
 class Expansion {
  public:
   explicit Expansion(DType dtype) : dtype_(dtype) {}
@@ -217,7 +217,7 @@ class Expansion {
     }
   }
 
-  // A format that does not fit a shape is no fault of the file: others of the list may.
+  // A format that does not fit a shape is not an error in the file: others of the list may fit.
   static std::string why_not(const Problem& problem, const JsonCursor& cursor) {
     try {
       validate(problem, cursor.source());
@@ -230,7 +230,7 @@ class Expansion {
   DType dtype_;
   std::string name_;
   double weight_ = 1;
-  std::map<std::string, std::size_t> places_;  // of items, by their canonical problem
+  std::map<std::string, std::size_t> places_;  // indices of items, by their canonical problem
   Work work_;
 };
 

@@ -33,7 +33,8 @@ double WorkerEvaluator::limit_s(Step step) const {
   return step == Step::compiling ? options_.compile_s : options_.run_s;
 }
 
-// The first of all in flight; between candidates that of a start, which nothing outlasts.
+// The earliest deadline of all candidates in flight; between candidates, that of a start, which is
+// the longest.
 Clock::time_point WorkerEvaluator::deadline(const Ledger& ledger) const {
   Clock::time_point first = after(Clock::now(), options_.start_s);
   for (const auto& [candidate, flight] : ledger.in_flight()) {
@@ -42,7 +43,7 @@ Clock::time_point WorkerEvaluator::deadline(const Ledger& ledger) const {
   return first;
 }
 
-// Marks whoever is in flight; a death at no candidate is counted.
+// Suspects all candidates in flight; a death without one is counted.
 Death WorkerEvaluator::died(std::string why, const Ledger& ledger) {
   child_.reset();
   Death death{Outcome::crashed, std::move(why), {}};
@@ -73,8 +74,8 @@ void WorkerEvaluator::count_death(const std::string& why) {
                   deaths_, why));
 }
 
-// What the child says next; nullopt, with the reason, where it says nothing sound. `silent`: it
-// said nothing until the deadline.
+// The child's next word; nullopt, with the reason, if it says nothing valid. `silent`: it said
+// nothing until the deadline.
 std::optional<WorkerWord> WorkerEvaluator::hear(Clock::time_point deadline, std::string& why,
                                                 bool& silent) {
   std::optional<std::string> line;
@@ -98,7 +99,8 @@ std::optional<WorkerWord> WorkerEvaluator::hear(Clock::time_point deadline, std:
   }
 }
 
-// Sends the setup and waits until the child is ready. False, and why, where it does not come to it.
+// Sends the setup and waits until the child is ready. Returns false, and why, if it does not get
+// there.
 bool WorkerEvaluator::greet(std::string& why) {
   const Clock::time_point until = after(Clock::now(), options_.start_s);
   bool silent = false;

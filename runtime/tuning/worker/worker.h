@@ -1,5 +1,5 @@
-// WorkerEvaluator: candidates measured in a child process under a watchdog. What hangs is killed
-// and marked, what crashes is marked, and a new child goes on with the others.
+// WorkerEvaluator: measures candidates in a child process under a watchdog. A candidate that hangs
+// is killed and marked, one that crashes is marked, and a new child continues with the others.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 namespace vqgen {
 
 struct WorkerOptions {
-  // Program and arguments of a process that calls serve_worker(): vqgen tune-worker.
+  // The program and arguments of a process that calls serve_worker(): vqgen tune-worker.
   std::vector<std::string> command;
-  // Seconds until a child without an answer is taken for hung, by what it is at.
+  // Seconds until a silent child is taken for hung, by what it is doing.
   double start_s = 600;    // data, reference and upload of its problem
   double compile_s = 120;  // one candidate
   double run_s = 60;       // verifying and timing one candidate, or one round of a final
-  int most_deaths = 3;     // one after another, of children that were at no candidate
+  int most_deaths = 3;     // deaths in a row of children that had no candidate
 };
 
 class WorkerEvaluator final : public Evaluator {
@@ -24,20 +24,20 @@ class WorkerEvaluator final : public Evaluator {
   // The first child starts with the first call.
   WorkerEvaluator(const WorkerSetup& setup, WorkerOptions options);
 
-  // Both: Error(device) with the child's own message where the first one finds no device or cannot
-  // start at all, and where one after another dies without having begun a candidate.
+  // Both throw Error(device), with the child's message, if the first child finds no device or
+  // cannot start, and if one after another dies without a candidate.
   std::vector<Measurement> screen(std::span<const Plan> plans) override;
   std::vector<FinalTimes> finals(std::span<const Plan> plans, int rounds) override;
-  // Of the calls, with the starts of children but for the first: what its data and reference take
-  // is no part of any candidate's.
+  // Seconds of the calls, with the starts of all children but the first: its data and reference
+  // belong to no candidate.
   double spent_s() const override { return spent_s_ - first_start_s_; }
 
   // Children started so far.
   int started() const { return started_; }
 
  private:
-  // It sees this process's environment, and is asked to end by SIGTERM, since it has temporary
-  // files and children of its own.
+  // The child sees this process's environment. It is ended by SIGTERM, since it has temporary files
+  // and children of its own.
   struct Worker {
     explicit Worker(const std::vector<std::string>& command)
         : talk({.command = command, .farewell = Farewell::terminate}) {}
@@ -59,8 +59,8 @@ class WorkerEvaluator final : public Evaluator {
   std::string setup_;
   WorkerOptions options_;
   std::unique_ptr<Worker> child_;
-  bool greeted_ = false;  // by any child
-  int deaths_ = 0;        // in a row, at no candidate
+  bool greeted_ = false;  // candidates begun by any child
+  int deaths_ = 0;        // in a row, without a candidate
   int started_ = 0;
   double spent_s_ = 0;
   double first_start_s_ = 0;

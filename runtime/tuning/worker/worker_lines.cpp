@@ -28,7 +28,7 @@ MeasureOptions screen_options(const WorkerSetup& setup) {
   return setup.backend == "host" ? on_host(std::move(options)) : options;
 }
 
-// As Measurer::compile() would give it once more.
+// What Measurer::compile() would return for it again.
 CompiledPlan compiled_again(const CompiledPlan& candidate) {
   CompiledPlan again;
   again.measurement = candidate.measurement;
@@ -40,13 +40,13 @@ CompiledPlan compiled_again(const CompiledPlan& candidate) {
 
 constexpr std::size_t kMostJobBytes = std::size_t{1} << 26;
 
-// Nobody waits for this process any more.
+// The tuner is gone, so nobody waits for this process.
 [[noreturn]] void leave() {
   end_leftovers();
   ::_exit(0);
 }
 
-// Standard input and output, moved out of reach of prints and of what this process starts.
+// Standard input and output, moved out of reach of prints and of child processes.
 class Talk {
  public:
   Talk()
@@ -73,7 +73,7 @@ class Talk {
       if (lines_.overflows()) {
         throw Error(ErrorKind::bad_input, "the job is longer than a line may be");
       }
-      std::vector<char> bytes(65536);  // threads may have as little of a stack
+      std::vector<char> bytes(65536);  // threads may have a stack this small
       const ssize_t got = ::read(in_, bytes.data(), bytes.size());
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) return std::nullopt;
@@ -83,7 +83,7 @@ class Talk {
 
   void say(const WorkerWord& word) const {
     const std::string line = to_line(word) + '\n';
-    if (write_all(out_, std::as_bytes(std::span(line))) != 0) leave();  // nobody is there
+    if (write_all(out_, std::as_bytes(std::span(line))) != 0) leave();  // the tuner is gone
   }
 
  private:

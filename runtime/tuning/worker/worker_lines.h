@@ -1,7 +1,7 @@
-// What a tuner and its worker process say to each other: JSON, a line each, read strictly on both
+// The protocol of a tuner and its worker process: JSON, one object per line, read strictly on both
 // sides.
 //
-//   to the worker     its setup, once; then a job at a time
+//   to the worker     its setup, once; then one job at a time
 //   to the tuner      ready, once; then the reports of each job, and done; failed before it exits
 #pragma once
 
@@ -16,14 +16,14 @@
 
 namespace vqgen {
 
-// What a worker measures, and on what.
+// The problem that a worker measures, and on what.
 struct WorkerSetup {
   Problem problem;
   GpuSpec gpu;
   std::string backend = "cuda";   // or host
   std::string codes = "uniform";  // as read_codes() takes it
   std::uint64_t seed = 1;
-  unsigned compilers = 0;  // threads; 0 takes one a core
+  unsigned compilers = 0;  // compiler threads; 0 takes one per core
   CodebookCaching codebooks = CodebookCaching::rotated;
 };
 
@@ -35,23 +35,23 @@ inline constexpr auto enum_names<Word> = std::array{"report", "ready", "done", "
 struct WorkerWord {
   Word word = Word::report;
   Report report = {};
-  std::string why = {};  // of failed
+  std::string why = {};  // message of failed
 };
 
-// Without the line's end; bytes that are no UTF-8 become replacement characters.
+// The line without its end; bytes that are not UTF-8 become replacement characters.
 std::string to_line(const WorkerSetup& setup);
 std::string to_line(const Job& job);
 std::string to_line(const WorkerWord& word);
 
-// Error(bad_input).
+// Throws Error(bad_input).
 WorkerSetup read_setup(const std::string& line);
 Job read_job(const std::string& line);
 WorkerWord read_word(const std::string& line);
 
-// Lines out of the bytes of a pipe, however these are cut.
+// Splits the bytes of a pipe into lines, however they are cut.
 class LineBuffer {
  public:
-  // No line may be longer.
+  // The most bytes of a line.
   explicit LineBuffer(std::size_t most) : most_(most) {}
 
   void add(std::string_view bytes) { bytes_ += bytes; }
@@ -69,25 +69,24 @@ class LineBuffer {
     return line;
   }
 
-  // Whether what is left after take() has no end within the bound.
+  // Whether the rest after take() exceeds the bound without a line's end.
   bool overflows() const { return bytes_.size() > most_; }
 
  private:
   std::size_t most_;
   std::string bytes_;
-  std::size_t searched_ = 0;  // bytes that hold no line's end
+  std::size_t searched_ = 0;  // bytes known to hold no line's end
 };
 
-// The worker's side: a process that does jobs for the tuner that started it, and the workbench that
-// it does them on.
+// The worker's side: a process that does jobs for the tuner that started it, and its workbench.
 
 inline constexpr int kScreenReplays = 3;  // finals decide; a race needs less
 
-// Candidates on a device of this process: Measurer behind the seam of Workbench.
+// Candidates on a device of this process: Measurer behind the interface of Workbench.
 class MeasurerWorkbench final : public Workbench {
  public:
-  // `backend` is the one that the setup names, or like it. Error(bad_input) for codes that cannot
-  // be read, and as Measurer.
+  // `backend` is the one that the setup names, or equivalent. Throws Error(bad_input) for codes
+  // that cannot be read, and as Measurer.
   MeasurerWorkbench(Backend& backend, const WorkerSetup& setup);
 
   void compile(std::span<const Plan> plans, bool serial, const CompileWatch& watch) override;
@@ -98,19 +97,18 @@ class MeasurerWorkbench final : public Workbench {
 
  private:
   Measurer measurer_;
-  // On a host, where a compilation is longer than a round, what was compiled stays for the finals.
+  // On a host, compiling takes longer than a round, so compiled plans are kept for the finals.
   bool keeps_;
   std::vector<CompiledPlan> candidates_;
   std::map<std::string, CompiledPlan> kept_;  // by plan_name()
 };
 
-// Makes the workbench of a setup; Error where that cannot be.
+// Makes the workbench of a setup; throws Error if it cannot.
 using MakeWorkbench = std::function<std::unique_ptr<Workbench>(const WorkerSetup& setup)>;
 
-// Serves standard input and output, both of which it takes over: what else is printed goes to
-// standard error. Returns the exit code: 0 when the tuner closes, at an Error its own after telling
-// it, since a device that failed once is not to be trusted. The process ends at once when the tuner
-// goes away, whatever the workbench does at the time.
+// Takes over standard input and output; other prints go to standard error. Returns the exit code: 0
+// when the tuner closes; on an Error it tells the tuner and returns the error's code, since the
+// device is not to be trusted. If the tuner goes away, the process ends at once.
 int serve_worker(const MakeWorkbench& make);
 
 }  // namespace vqgen
