@@ -10,7 +10,8 @@ import zlib
 
 import vqgen
 import vqgen.hf
-from vqgen import _calibration
+from vqgen import _calibration, _klt
+from vqgen._partitions import shipped
 from vqgen._reconstruction import reconstruction, rope_split
 
 AT_ONCE = 4  # sequences of a forward pass over all tokens
@@ -31,7 +32,7 @@ class Codebooks:
         [sequences, tokens]."""
         key = _key(run, tokens)
         if key not in self.layers:
-            train = self.in_parts if run.parts is not None else (
+            train = self.klt if run.klt is not None else self.in_parts if run.parts is not None else (
                 self.rotated_first if run.rotated_first else self.bundle)
             self.layers[key] = train(run, tokens)
         return self.layers[key]
@@ -75,6 +76,13 @@ class Codebooks:
     def rotated_first(self, run, tokens):
         self.say(run, tokens)
         return _calibration.layers_rotated_first(self.states_of(tokens), run.keys[1], run.values[1])
+
+    def klt(self, run, tokens):
+        self.say(run, tokens)
+        states = self.states_of(tokens)
+        head_dim = states[0][0].shape[2]
+        return _klt.layers_of_states(states, *(
+            shipped(operand, level, head_dim) for operand, level in zip(("keys", "values"), run.klt)))
 
     def in_parts(self, run, tokens):
         """Keys in two parts, split where the codebooks of the same keys in one part tell: those by

@@ -19,7 +19,8 @@ class Run(typing.NamedTuple):
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
     frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
     stages by their channels, but so many go from the high ones to the low ones, and none gets more
-    than a format has."""
+    than a format has. klt: the shipped partitions of keys and of values by which vqgen._klt trains, named by
+    their codes of 128 channels; other head sizes get as many bits. No kernel reads these, so they are simulated."""
 
     keys: tuple
     values: tuple
@@ -30,10 +31,11 @@ class Run(typing.NamedTuple):
     rotated_first: bool = False
     rsimvq: bool = False
     parts: int | None = None
+    klt: tuple | None = None
 
     def trained(self):
         """All that its codebooks depend on, but for the text."""
-        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts
+        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.klt
 
 
 VQKV = "VQKV"  # its window: L_init and L_local tokens, of which as many leave it together
@@ -48,6 +50,10 @@ def local_of(length: int) -> int:
 def _wide(size, stages):
     return f"d{size}b8x{stages}", {"vector_size": size, "index_bits": 8, "num_codebooks": stages,
                                    "scope": "tensor"}
+
+
+def _klt(keys, values, recent_tokens):
+    return Run((f"KLT {keys} codes",) * 2, (f"KLT {values} codes",) * 2, recent_tokens, klt=(keys, values))
 
 
 D4B8 = ("vecinfer-d4b8",) * 2
@@ -84,6 +90,10 @@ RECIPES = {
     "vqkv-parts": [  # keys of one vector, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
         *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
+    "klt": [  # rotated into the eigenvectors of the covariance, at 2, 1.5 and 1 bits, without raw tokens and with
+        run for recent_tokens in (0, 128)
+        for run in (Run(D4B8, D4B8, recent_tokens), _klt(32, 32, recent_tokens), _klt(24, 24, recent_tokens),
+                    _klt(20, 12, recent_tokens))],
     "raw": [  # tokens that stay raw
         Run(D4B8, D4B8, recent_tokens, sinks)
         for recent_tokens in (0, 32, 128, 512) for sinks in (0, 4)],

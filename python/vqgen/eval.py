@@ -34,7 +34,7 @@ except ImportError as error:
 import vqgen
 import vqgen.hf
 import vqgen.torch
-from vqgen import _speed, simulation
+from vqgen import _klt, _speed, simulation
 from vqgen._codebooks import AT_ONCE, Codebooks
 from vqgen._models import attending
 from vqgen._recipes import D4B8, RECIPES, Run, runs_of
@@ -83,12 +83,14 @@ def accuracy(model, tokens, codebooks, *, recent_tokens: int = 0, sinks: int = 0
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
     layers_of() reads of it. recent_tokens, sinks, flush_block: as of vqgen.hf.VQCache. With `rotated_first`
     these are as of simulation.simulated(), and the loss through kernels is None, as it is without
-    `kernels`."""
+    `kernels` and of layers by vqgen._klt, which no kernel reads."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
     raw = {"recent_tokens": recent_tokens, "sinks": sinks, "flush_block": flush_block}
     with simulation.simulated(model, layers, **raw, rotated_first=rotated_first):
         simulated = loss(model, tokens)
     row = {**raw, "loss": None, "simulated": simulated}
+    if _klt.of_klt(layers):
+        return {**row, **_klt.size_of(layers)}
     cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
                              tokens=tokens.shape[1], **raw)
     if kernels and not rotated_first:
@@ -231,7 +233,7 @@ def _accuracies(model, arguments, folder):
                         rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
         rows.append(row)
         keys, through_kernels, perplexity = row["keys"], "-", "-"
-        if run.rotated_first:
+        if run.rotated_first or run.klt:
             keys += " (simulated)"
         if row["loss"] is not None:
             perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"

@@ -31,12 +31,21 @@ def rotated(rows: torch.Tensor) -> torch.Tensor:
 
 
 def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None,
-                rotated_first: bool = False):
+                rotated_first: bool = False, mean=None, rotation=None, gain=None):
     """What codes of `rows` stand for, float32. rows: [batch, kv_heads, tokens, head_dim]; the rest as of
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
-    rows are rotated before all that `form` says, and back at the end, which no kernel does."""
+    rows are rotated before all that `form` says, and back at the end, which no kernel does. As vqgen._klt trains
+    it, (rows - mean) @ rotation is quantized, for an orthogonal `rotation` [kv_heads, head_dim, head_dim] and a `mean`
+    [kv_heads, head_dim], and stands for itself times `gain` [kv_heads, head_dim]; parts may have `scales`
+    [kv_heads, parts]."""
+    if any(each is not None for each in (mean, rotation, gain)):
+        rows = rows.float() if mean is None else rows.float() - mean[:, None]
+        held = dequantized(rows if rotation is None else rows @ rotation, form, codebooks, scales, smooth, rotated_first)
+        held = held if gain is None else held * gain[:, None]
+        held = held if rotation is None else held @ rotation.mT
+        return held if mean is None else held + mean[:, None]
     if form.get("parts"):
-        return _parts(rows, form["parts"], codebooks)
+        return _parts(rows, form["parts"], codebooks, scales)
     decoder = form.get("decoder", "table")
     if decoder in ("scalar", "affine", "e4m3"):
         return _scalars(rows.float(), form, codebooks)
@@ -69,11 +78,14 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     return rotated(total) if rotated_first else total
 
 
-def _parts(rows: torch.Tensor, parts: list, codebooks):
-    """Rounds keys in parts to what their codes would stand for."""
+def _parts(rows: torch.Tensor, parts: list, codebooks, scales=None):
+    """Rounds rows in parts to what their codes would stand for. scales: [kv_heads, parts] or None."""
     held = torch.zeros_like(rows, dtype=torch.float32)
-    for part, books in books_of_parts(parts, codebooks, rows.shape[1]):
-        held[..., part["channels"]] = dequantized(rows[..., part["channels"]], part, books)
+    for number, (part, books) in enumerate(books_of_parts(parts, codebooks, rows.shape[1])):
+        own = None
+        if scales is not None:  # those of a head serve all its units
+            own = scales[:, number].repeat_interleave(len(books) // len(scales))[:, None]
+        held[..., part["channels"]] = dequantized(rows[..., part["channels"]], part, books, own)
     return held
 
 
@@ -95,7 +107,7 @@ def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = Fa
     """dequantized() of the operand `name` of a layer, keys or values."""
     return dequantized(rows, item[name], tensors[f"{name}.codebooks"],
                        tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
-                       rotated_first)
+                       rotated_first, *(tensors.get(f"{name}.{each}") for each in ("mean", "rotation", "gain")))
 
 
 def _scalars(rows: torch.Tensor, form: dict, codebooks):

@@ -313,6 +313,27 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
                                                         "training hadamard + smooth"]
 
 
+def test_the_recipe_klt_says_that_it_is_simulated(small, capsys, monkeypatch):
+    runs = vqgen.eval.RECIPES["klt"]
+    assert [(run.keys[0], run.recent_tokens, run.klt) for run in runs] == [
+        (name, recent_tokens, levels) for recent_tokens in (0, 128) for name, levels in (
+            ("vecinfer-d4b8", None), ("KLT 32 codes", (32, 32)), ("KLT 24 codes", (24, 24)), ("KLT 20 codes", (20, 12)))]
+    monkeypatch.setitem(vqgen.eval.RECIPES, "klt", [runs[1]._replace(recent_tokens=8), runs[3]])
+    out = small / "klt.json"
+    assert vqgen.eval.main([
+        str(small), "--text", str(small / "text"), "--recipe", "klt", "--calibration", "8", "--sequences", "1",
+        "--length", "40", "--codebooks", str(small / "klt-books"), "--device", DEVICE, "--json", str(out), "--errors"]) == 0
+    result = json.loads(out.read_text())["accuracy"]
+    assert [(row["loss"], row["bits"], row["bytes_per_token"]) for row in result["rows"]] == [(None, 2, 64), (None, 1, 32)]
+    said = capsys.readouterr().out
+    assert "KLT 32 codes (simulated)" in said and "KLT 20 codes (simulated)" in said
+    two, one = (row["errors"]["evaluated"] for row in result["rows"])
+    for operand in ("keys", "values"):
+        assert 0 < two[operand]["relative"] < one[operand]["relative"] < 1
+    rises = [row["simulated"] - result["unquantized"] for row in result["rows"]]
+    assert abs(rises[0]) < abs(rises[1]) < 0.5 * result["unquantized"]
+
+
 def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
     form, books = small / "own" / "form.json", small / "file-books"
     form.parent.mkdir()

@@ -1,0 +1,255 @@
+"""KLT caches in plain PyTorch: keys and values are centred and rotated into the eigenvectors of their covariance, for
+each layer and KV head; channels in falling order of variance are cut into parts with codebooks of their own
+(vqgen._partitions). Training and simulation alone; no kernel is asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+import vqgen.torch
+from vqgen._errors import BadInput
+from vqgen._kmeans import generator_of
+from vqgen._partitions import BITS, partition, share_out, shipped
+from vqgen._training import SEEDS
+from vqgen.simulation import dequantized
+
+__all__ = ["Basis", "Moments", "gained", "layers_of_states", "operand_form", "partition", "share_out", "shipped", "train"]
+
+GAINS = "none", "head", "channel"
+SCOPES = "head", "channel_group"
+ENTRY_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
+_ENTRIES = 1 << BITS
+_SAMPLE = 1 << 17  # sub-vectors that train a codebook
+_GAIN_TOKENS = 1 << 13  # of a head, that its gain is measured on
+_AT_ONCE = 1 << 14  # tokens in float64
+
+
+class Basis(NamedTuple):
+    """Where rows are quantized: z = (row - mean) @ rotation. float64, in the CPU's memory."""
+
+    mean: torch.Tensor  # [kv_heads, head_dim]
+    variances: torch.Tensor  # of z, falling, [kv_heads, head_dim]
+    rotation: torch.Tensor  # eigenvectors as columns, [kv_heads, head_dim, head_dim]
+
+
+class Moments:
+    """Accumulate the covariance of each KV head in one pass over rows.
+
+        moments = Moments()
+        for rows in batches:  # [kv_heads, tokens, head_dim]
+            moments.add(rows)
+        mean, variances, rotation = moments.basis()
+
+    Sums are float64, [kv_heads, head_dim, head_dim], on the device of the rows; rows are converted by blocks.
+    """
+
+    def __init__(self):
+        self.count, self.shift, self.sums, self.products = 0, None, None, None
+
+    @torch.no_grad()
+    def add(self, rows: torch.Tensor) -> None:
+        """Add rows [kv_heads, tokens, head_dim] of any float type.
+
+        Raises:
+            BadInput: for NaN, infinity, or another shape than that of the rows before; nothing is added then.
+        """
+        if rows.dim() != 3 or not rows.is_floating_point() or not rows.numel():
+            raise BadInput(f"Moments: rows are {rows.dtype} {list(rows.shape)}; give floats [kv_heads, tokens, head_dim]")
+        heads, tokens, head_dim = rows.shape
+        if self.shift is not None and self.shift.shape != (heads, 1, head_dim):
+            raise BadInput(f"Moments: rows have shape {list(rows.shape)}, and those before were of {self.shift.shape[0]} "
+                           f"heads of {self.shift.shape[2]}; give rows of one layer's operand")
+        # Sums of differences to a mean: a large mean takes no digits of the covariance.
+        shift = rows[:, :_AT_ONCE].double().mean(1, keepdim=True) if self.shift is None else self.shift
+        sums, products = 0.0, 0.0
+        for block in rows.split(_AT_ONCE, 1):
+            block = block.double() - shift
+            sums, products = sums + block.sum(1), products + block.mT @ block
+        if not torch.isfinite(products).all():
+            raise BadInput("Moments: rows hold NaN or infinity; give finite keys and values")
+        if self.shift is None:
+            self.shift, self.sums, self.products = shift, sums, products
+        else:
+            self.sums, self.products = self.sums + sums, self.products + products
+        self.count += tokens
+
+    @torch.no_grad()
+    def basis(self, entries: int = _ENTRIES) -> Basis:
+        """Return the mean, and the eigenvalues and eigenvectors of the covariance.
+
+        Eigenvalues fall and are at least 0; the largest component of each eigenvector is positive, so that the same
+        rows give the same basis. Channels that are constant take the last places.
+
+        Args:
+            entries: of the largest codebook, which at least so many rows have to train.
+
+        Raises:
+            BadInput: if there were fewer rows than `entries`, or than 2 per channel.
+        """
+        head_dim = 0 if self.shift is None else self.shift.shape[2]
+        least = max(2 * head_dim, entries)
+        if self.count < least:
+            raise BadInput(f"Moments: {self.count} rows are too few for head_dim {head_dim} and {entries} entries; give at "
+                           f"least {least} tokens")
+        mean = (self.sums / self.count).cpu()
+        covariance = self.products.cpu() / self.count - mean[:, :, None] * mean[:, None, :]
+        variances, vectors = torch.linalg.eigh((covariance + covariance.mT) / 2)
+        variances, vectors = variances.flip(-1).clamp_min(0), vectors.flip(-1)
+        largest = vectors.abs().argmax(1, keepdim=True)
+        return Basis(mean + self.shift.cpu()[:, 0], variances, vectors * vectors.gather(1, largest).sign())
+
+
+def operand_form(parts, scope: str = "head") -> dict:
+    """The format of one operand of a partition [(channels, vector_size), ...], by the fields of `parts` in
+    docs/reference/config.md. scope: "head", or "channel_group" for a codebook per sub-vector position."""
+    if scope not in SCOPES:
+        raise BadInput(f"scope is {scope!r}; give one of {', '.join(SCOPES)}")
+    form, first = [], 0
+    for channels, size in parts:
+        if channels < 1 or size < 1 or channels % size:
+            raise BadInput(f"parts: a run of {channels} channels has sub-vectors of {size}; give channels that are a "
+                           "multiple of the vector size")
+        form.append({"channels": [*range(first, first + channels)], "vector_size": size, "index_bits": BITS,
+                     "num_codebooks": 1, "scope": scope})
+        first += channels
+    return {"parts": form}
+
+
+@torch.no_grad()
+def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iterations: int = 50,
+          scope: str = "head", *, entry_type: str = "f16", basis: Basis | None = None) -> tuple[dict, dict]:
+    """Train one operand of one layer: keys or values.
+
+    Args:
+        rows: [kv_heads, tokens, head_dim], floats, on any device.
+        parts: a partition, [(channels, vector_size), ...], whose channels add up to head_dim.
+        key_gain: lengthens what codes stand for, as entries are means, so that the scores of quantized tokens compare
+            to those of raw ones: by sum z.z / sum z.z' for each "channel" or each "head"; "none" for values. Codes are
+            the nearest entries without it: entries times the gain would be chosen so that most of it is lost.
+        seed, iterations: of k-means. The same arguments give the same bits on one machine's CPU.
+        scope: "head", a codebook per part and KV head; "channel_group", one per sub-vector position too.
+        entry_type: "f16" or "bf16", or "int8" with a scale per (KV head, part).
+        basis: of all rows if these are a sample; by default it is that of `rows`.
+
+    Returns:
+        The format, operand_form(), and its tensors on the device of `rows`, as simulation.simulated() takes them:
+        `mean` [kv_heads, head_dim] and `rotation` [kv_heads, head_dim, head_dim], float32; `codebooks`, flat, part after
+        part, each [units, 1, 256, vector_size]; with int8 `stage_scales` [kv_heads, parts], float32; unless key_gain
+        is "none" `gain` [kv_heads, head_dim], float32. A row stands for (entries * gain) @ rotation.T + mean, so a
+        query is rotated by rotation * gain.
+
+    Raises:
+        BadInput: for NaN, too few rows, parts that do not add up, and unknown words.
+
+    Example: form, tensors = train(keys, shipped("keys", 32, 128), key_gain="channel")
+    """
+    for name, given, known in (("key_gain", key_gain, GAINS), ("entry_type", entry_type, ENTRY_TYPES)):
+        if given not in known:
+            raise BadInput(f"{name} is {given!r}; give one of {', '.join(known)}")
+    form = operand_form(parts, scope)
+    if basis is None:
+        moments = Moments()
+        moments.add(rows)
+        basis = moments.basis()
+    heads, _, head_dim = rows.shape
+    total = sum(channels for channels, _ in parts)
+    if total != head_dim or basis.rotation.shape != (heads, head_dim, head_dim):
+        raise BadInput(f"parts: they have {total} channels, the basis is {list(basis.rotation.shape)}, and rows are "
+                       f"{list(rows.shape)}; give parts whose channels add up to head_dim, and a basis of these rows")
+    mean, rotation = (each.float().to(rows.device) for each in (basis.mean, basis.rotation))
+    books = [_codebooks(rows, part, mean, rotation, (seed + 1009 * number) % SEEDS, iterations)
+             for number, part in enumerate(form["parts"])]
+    tensors = {"mean": mean, "rotation": rotation, **_stored(books, heads, entry_type)}
+    if key_gain != "none":
+        squares, products = gained(rows[:, _sample(rows.shape[1], _GAIN_TOKENS, seed, rows.device)], form, tensors)
+        if key_gain == "head":
+            squares, products = (each.sum(1, keepdim=True).expand(heads, head_dim) for each in (squares, products))
+        ratio = (squares / products).where((products > 0) & (squares > 0), 1.0)  # a channel without variance keeps 1
+        tensors["gain"] = ratio.float().contiguous()
+    return form, tensors
+
+
+def _sample(tokens: int, most: int, seed: int, device) -> torch.Tensor:
+    """The numbers of at most `most` of so many tokens, rising."""
+    chosen = torch.randperm(tokens, generator=generator_of(seed, 0))[:most]
+    return chosen.sort().values.to(device)
+
+
+def _codebooks(rows, part: dict, mean, rotation, seed: int, iterations: int):
+    """The entries of one part, float32 [units, 1, 256, vector_size]."""
+    size, channels, heads = part["vector_size"], part["channels"], rows.shape[0]
+    groups = len(channels) // size
+    of_row = 1 if part["scope"] == "channel_group" else groups
+    if rows.shape[1] * of_row < _ENTRIES:
+        raise BadInput(f"train: {rows.shape[1]} tokens have {rows.shape[1] * of_row} sub-vectors for the {_ENTRIES} "
+                       f"entries of a codebook; give at least {-(-_ENTRIES // of_row)} tokens")
+    some = rows[:, _sample(rows.shape[1], -(-_SAMPLE // of_row), seed, rows.device)]
+    rotated = (some.float() - mean[:, None]) @ rotation[:, :, channels]
+    if part["scope"] == "channel_group":
+        rotated = rotated.unflatten(2, (groups, size)).transpose(1, 2)
+    vectors = rotated.reshape(heads * (groups // of_row), -1, size).contiguous()
+    scale = vectors.square().mean((1, 2), keepdim=True).sqrt()
+    scale = scale.where(scale > 0, 1.0)  # entries are trained as float16
+    trained = vqgen.torch.train_codebooks(vectors / scale, {"vector_size": size, "index_bits": BITS}, seed=seed,
+                                          iterations=iterations)
+    return trained.codebooks.float() * scale[:, None]
+
+
+def _stored(books, heads: int, entry_type: str) -> dict:
+    """The tensors of entries float32, rounded as a cache has them."""
+    dtype = ENTRY_TYPES[entry_type]
+    if dtype != torch.int8:
+        stored = torch.cat([each.flatten() for each in books]).to(dtype)
+        if not torch.isfinite(stored).all():
+            raise BadInput(f"train: an entry does not fit {entry_type}; give entry_type \"bf16\" or \"int8\"")
+        return {"codebooks": stored}
+    flat = [each.view(heads, -1) for each in books]
+    peaks = torch.stack([each.abs().amax(1) for each in flat], 1)  # [kv_heads, parts]
+    scales = (peaks / 127).where(peaks > 0, 1.0)
+    rounded = [(each / scales[:, number, None]).round().to(torch.int8).flatten() for number, each in enumerate(flat)]
+    return {"codebooks": torch.cat(rounded), "stage_scales": scales}
+
+
+def gained(rows: torch.Tensor, form: dict, tensors: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums over tokens of z.z and of z.z' for each rotated channel, float64 [kv_heads, head_dim], where z' is what the
+    codes of rows [kv_heads, tokens, head_dim] stand for, with the gain that the tensors have. Their ratio is the
+    gain that is left to apply."""
+    squares, products = 0.0, 0.0
+    for block in rows.split(_GAIN_TOKENS, 1):
+        rotated = (block.float() - tensors["mean"][:, None]) @ tensors["rotation"]
+        held = dequantized(rotated[None], form, tensors["codebooks"], tensors.get("stage_scales"),
+                           gain=tensors.get("gain"))[0]
+        squares = squares + rotated.double().square().sum(1)
+        products = products + (rotated.double() * held).sum(1)
+    return squares, products
+
+
+def layers_of_states(layers, key_parts, value_parts, *, key_gain: str = "channel", seed: int = 1, iterations: int = 50,
+                     scope: str = "head", entry_type: str = "f16") -> list[tuple[dict, dict]]:
+    """Train a model's layers: what simulation.simulated() takes. layers: of each the keys and values [kv_heads, tokens,
+    head_dim]; key_parts, value_parts: a partition, or one for each layer by its number; the rest as of train()."""
+    out = []
+    for number, states in enumerate(layers):
+        item, tensors = {"kv_heads": states[0].shape[0], "head_dim": states[0].shape[2]}, {}
+        for name, rows, parts, gain in (("keys", states[0], key_parts, key_gain),
+                                        ("values", states[1], value_parts, "none")):
+            parts = parts[number] if isinstance(parts, dict) else parts
+            item[name], trained = train(rows, parts, gain, seed, iterations, scope, entry_type=entry_type)
+            tensors |= {f"{name}.{key}": tensor for key, tensor in trained.items()}
+        out.append((item, tensors))
+    return out
+
+
+def of_klt(layers) -> bool:
+    """True if layers are layers_of_states(), which are simulated: no kernel reads them."""
+    return any("keys.rotation" in tensors for _, tensors in layers)
+
+
+def size_of(layers) -> dict:
+    """The `bits` of an element and the `bytes_per_token` of all layers, by their codes."""
+    elements = sum(2 * item["kv_heads"] * item["head_dim"] for item, _ in layers)
+    codes = sum(item["kv_heads"] * len(part["channels"]) // part["vector_size"]
+                for item, _ in layers for name in ("keys", "values") for part in item[name]["parts"])
+    return {"bits": BITS * codes / elements, "bytes_per_token": codes}
