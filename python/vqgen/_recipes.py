@@ -19,7 +19,7 @@ class Run(typing.NamedTuple):
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
     frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
     stages by their channels, but so many go from the high ones to the low ones, and none gets more
-    than a format has."""
+    than a format has. key_gain: as of vqgen.hf.calibrate()."""
 
     keys: tuple
     values: tuple
@@ -30,10 +30,11 @@ class Run(typing.NamedTuple):
     rotated_first: bool = False
     rsimvq: bool = False
     parts: int | None = None
+    key_gain: bool = True
 
     def trained(self):
         """All that its codebooks depend on, but for the text."""
-        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts
+        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.key_gain
 
 
 VQKV = "VQKV"  # its window: L_init and L_local tokens, of which as many leave it together
@@ -84,6 +85,8 @@ RECIPES = {
     "vqkv-parts": [  # keys of one vector, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
         *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
+    "gain": [  # of the keys' entries, with a window and without
+        Run(D4B8, D4B8, recent_tokens, key_gain=key_gain) for recent_tokens in (0, 128) for key_gain in (False, True)],
     "raw": [  # tokens that stay raw
         Run(D4B8, D4B8, recent_tokens, sinks)
         for recent_tokens in (0, 32, 128, 512) for sinks in (0, 4)],
