@@ -23,6 +23,7 @@ struct QuantizeArguments {
   bool keep_original = false;
   bool reorder = false;
   bool any_format = false;
+  bool no_key_gain = false;
   std::uint64_t seed = 1;
 };
 
@@ -168,6 +169,7 @@ QuantizeResult quantize_cache(const QuantizeArguments& options, const TrainOptio
   request.queries = options.queries;
   request.key_format = parse_format(options.key_format, "--key-format");
   request.value_format = parse_format(options.value_format, "--value-format");
+  request.key_gain = !options.no_key_gain;
   if (!options.split_by.empty()) request.split_by = parse_format(options.split_by, "--split-by");
   require_numbered(options, request.key_format, "--key-format");
   require_numbered(options, request.value_format, "--value-format");
@@ -259,6 +261,9 @@ void quantize(const QuantizeArguments& options, Output& output) {
                      .empty()) {
     usage("--key-format, --split-by, --values, --value-format and --queries go with --keys");
   }
+  if (!cache && options.no_key_gain) {
+    usage("--no-key-gain goes with --keys; entries of weights have no gain");
+  }
   if (!options.config.empty() && !options.split_by.empty()) {
     usage("--config goes without --split-by, which makes a key format that no config has yet");
   }
@@ -307,6 +312,9 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--split-by", options->split_by,
                       "Share the channels of keys in parts out anew: the worst in this format to "
                       "the part with most bits a channel");
+  command->add_flag("--no-key-gain", options->no_key_gain,
+                    "Leave the keys' entries as k-means made them, without the gain that lengthens "
+                    "them");
   command->add_option("--values", options->values, "Values, shaped as the keys");
   command->add_option("--value-format", options->value_format,
                       "A preset's name, a format file, or a JSON object");

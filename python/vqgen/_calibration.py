@@ -17,7 +17,8 @@ from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
 from vqgen.simulation import books_of_parts, rotated
 
-_TOKENS = 1024  # that are encoded at once
+_TOKENS = 1024  # that are encoded at once,
+_VECTORS = 1 << 20  # or sub-vectors
 _ROWS = {"rows": 1, "words": 1}  # codes row after row
 
 
@@ -90,7 +91,7 @@ def _forms(keys, values):
             "values": {**vqgen.format_fields(values), "smooth": False, "hadamard": False}}
 
 
-def layers_rotated_first(layers, keys, values, seed: int = 1):
+def layers_rotated_first(layers, keys, values, seed: int = 1, key_gain: bool = True):
     """What layers_of() would read of a bundle whose keys were rotated before all that their format
     says. For simulation alone: no kernel reads such keys, so that no bundle is written of them.
     layers: as of write_bundle()."""
@@ -101,14 +102,16 @@ def layers_rotated_first(layers, keys, values, seed: int = 1):
     for states in layers:
         tensors = {}
         for operand, part in zip(forms, states):
-            trained = _trained(part, forms[operand], seed, rotated_first=operand == "keys")
+            is_keys = operand == "keys"
+            trained = _trained(part, forms[operand], seed, rotated_first=is_keys, gain=is_keys and key_gain)
             tensors |= {f"{operand}.{name}": tensor for name, tensor in trained.items()}
         heads, _, head_dim = states[0].shape
         out.append(({**forms, "kv_heads": heads, "head_dim": head_dim}, tensors))
     return out
 
 
-def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=None, judges=None):
+def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=None, judges=None,
+                    key_gain: bool = True):
     """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts.
     parts: of the format, of scope tensor or head; training: as of write_torch_bundle(), or None for
     k-means; start: such layers, whose keys training starts from; judges: as layers, by which it is
@@ -125,16 +128,17 @@ def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=No
         for part, form, begin in zip(parts, forms, starts):
             channels = part["channels"]
             judge = None if judges is None else judges[number][0][:, :, channels]
-            trained = _trained(states[0][:, :, channels], form, seed, training=training, start=begin, judge=judge)
+            trained = _trained(states[0][:, :, channels], form, seed, training=training, start=begin, judge=judge,
+                               gain=key_gain)
             books.append(trained["codebooks"].flatten())
         own = {name: tensor for name, tensor in tensors.items() if name.startswith("values.")}
         out.append(({**item, "keys": {"parts": parts}}, {**own, "keys.codebooks": torch.cat(books)}))
     return out
 
 
-def write_bundle(out, layers, keys, values, seed: int) -> None:
+def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
     """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
-    values: formats, of which and of the dtype can_write() is true."""
+    values: formats, of which and of the dtype can_write() is true. key_gain: as of vqgen.hf.calibrate()."""
     from safetensors.torch import save_file
     forms = _forms(keys, values)
     items, tensors = [], {}
@@ -148,7 +152,7 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
                 {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), parts[0].device)
         trained = {}
         for operand, part in zip(forms, parts):
-            trained[operand] = _trained(part, forms[operand], seed)
+            trained[operand] = _trained(part, forms[operand], seed, gain=operand == "keys" and key_gain)
         cache = vqgen.torch.VQCache(
             **shape, **forms, key_codebooks=trained["keys"]["codebooks"],
             value_codebooks=trained["values"]["codebooks"],
@@ -169,7 +173,7 @@ def write_bundle(out, layers, keys, values, seed: int) -> None:
 
 
 def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | None = None, start=None,
-                       judges=None) -> None:
+                       judges=None, key_gain: bool = True) -> None:
     """Writes a bundle with codes by PyTorch, on any device, and sub-vectors of any size that a format has.
     training: arguments of vqgen.train_rsimvq(), which makes the codebooks then, or None for k-means; start: layers
     of layers_of() with the same formats, which it starts from; judges: as layers, by which it is judged."""
@@ -197,7 +201,8 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
                     raise vqgen.BadInput(f"start has {number} layers, and the model more; take its own codebooks")
                 given = start[number][1]
                 begin = vqgen.Codebooks(given[f"{operand}.codebooks"], given.get(f"{operand}.stage_scales"))
-            named = _trained(part, forms[operand], seed, training=training, start=begin, judge=other)
+            named = _trained(part, forms[operand], seed, training=training, start=begin, judge=other,
+                             gain=operand == "keys" and key_gain)
             named["codes"] = _codes(part, forms[operand], named)
             tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous()
                         for name, tensor in named.items()}
@@ -249,10 +254,10 @@ def _domain(states, form, smooth=None, rotated_first=False):
     return vectors.contiguous()
 
 
-def _trained(states, form, seed, rotated_first=False, training=None, start=None, judge=None):
+def _trained(states, form, seed, rotated_first=False, training=None, start=None, judge=None, gain=False):
     """Codebooks, and the factors that go with them, by their names in a bundle. training: arguments of
     vqgen.train_rsimvq(), which trains then, from the Codebooks `start` if there are, and judged by the
-    states `judge`."""
+    states `judge`. gain: as of keys."""
     states_now, named, smooth = states.float(), {}, None
     if form["smooth"]:
         largest = (rotated(states_now) if rotated_first else states_now).abs().amax(1)
@@ -268,7 +273,34 @@ def _trained(states, form, seed, rotated_first=False, training=None, start=None,
             training["judged_by"] = _domain(judge.float(), form, smooth, rotated_first)
         trained = vqgen.train_rsimvq(vectors, plain, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
                                      **training)
+    if gain:
+        trained = _with_gain(trained, vectors)
     named["codebooks"] = trained.codebooks
     if trained.scales is not None:
         named["stage_scales"] = trained.scales
     return named
+
+
+def _with_gain(trained, vectors):
+    """Codebooks with the entries of each unit, or its stage scales if there are any, times its gain: sum z.z / sum
+    z.z' over its vectors z and what their codes stand for. vectors: [units, rows, columns]. The rule of keys, as in
+    quantizer/train/gain.h."""
+    books, scales = trained
+    gains = torch.ones(len(books))
+    for unit, own in enumerate(vectors.reshape(len(books), -1, books.shape[-1])):
+        tables = books[unit].to(own.device).float()
+        if scales is not None:
+            tables = tables * scales[unit].to(own.device)[:, None, None]
+        whole = shared = 0.0
+        for part in own.split(_VECTORS):
+            whole += float(part.square().sum(dtype=torch.double))
+            shared += float((part * encoded(part, tables)[1]).sum(dtype=torch.double))
+        if shared > 0:  # else codes stand for zeros alone
+            gains[unit] = whole / shared
+    gains = gains.to(books.device)
+    if scales is not None:
+        return trained._replace(scales=scales * gains.to(scales.device)[:, None])
+    books = (books.float() * gains[:, None, None, None]).to(books.dtype)
+    if not torch.isfinite(books).all():
+        raise vqgen.BadInput(f"an entry does not fit {books.dtype}; take bfloat16, or a format with stage_scales")
+    return trained._replace(codebooks=books)

@@ -54,6 +54,7 @@ class Codebooks:
     def name(self, run, tokens):
         keys, values = run.keys, run.values
         name = f"{_file_name(*keys)}-{_file_name(*values)}-{len(tokens)}-{_checksum(tokens):08x}"
+        name += "-gain" * run.key_gain
         if run.rsimvq:
             name += "-rsimvq" + "".join(f"-{key}-{self.training[key]}" for key in sorted(self.training))
             if self.judges is not None:
@@ -65,17 +66,18 @@ class Codebooks:
         if not os.path.exists(path):
             start = None
             if run.rsimvq and self.training.get("start", "kmeans") == "kmeans":
-                start = self.of(run._replace(rsimvq=False), tokens)
+                start = self.of(run._replace(rsimvq=False, key_gain=False), tokens)
             self.say(run, tokens)
             vqgen.hf.calibrate(
                 self.model, tokens.split(AT_ONCE), path, keys=run.keys[1], values=run.values[1],
-                rsimvq=self.training if run.rsimvq else None, start=start,
+                key_gain=run.key_gain, rsimvq=self.training if run.rsimvq else None, start=start,
                 judged_by=self.judges.split(AT_ONCE) if run.rsimvq and self.judges is not None else None)
         return vqgen.hf.layers_of(path)
 
     def rotated_first(self, run, tokens):
         self.say(run, tokens)
-        return _calibration.layers_rotated_first(self.states_of(tokens), run.keys[1], run.values[1])
+        return _calibration.layers_rotated_first(self.states_of(tokens), run.keys[1], run.values[1],
+                                                 key_gain=run.key_gain)
 
     def klt(self, run, tokens):
         self.say(run, tokens)
@@ -89,7 +91,7 @@ class Codebooks:
         k-means, for RSimVQ too."""
         start = None
         if run.rsimvq:
-            start = self.of(run._replace(rsimvq=False), tokens)
+            start = self.of(run._replace(rsimvq=False, key_gain=False), tokens)
             forms = start[0][0]["keys"]["parts"]
         else:
             forms = self.parts(run, tokens)
@@ -98,10 +100,11 @@ class Codebooks:
         judges = self.states_of(self.judges) if run.rsimvq and self.judges is not None else None
         return _calibration.layers_in_parts(
             whole, self.states_of(tokens), forms, training=self.training if run.rsimvq else None,
-            start=start if self.training.get("start", "kmeans") == "kmeans" else None, judges=judges)
+            start=start if self.training.get("start", "kmeans") == "kmeans" else None, judges=judges,
+            key_gain=run.key_gain)
 
     def parts(self, run, tokens):
-        by_channel = self.errors(run._replace(parts=None), tokens, tokens)["keys"]["by_channel"]
+        by_channel = self.errors(run._replace(parts=None, key_gain=False), tokens, tokens)["keys"]["by_channel"]
         low = rope_split(by_channel)
         high = [each for each in range(len(by_channel)) if each not in low]
         stages = run.keys[1]["num_codebooks"] * len(by_channel) // run.keys[1]["vector_size"]

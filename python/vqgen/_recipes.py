@@ -20,7 +20,8 @@ class Run(typing.NamedTuple):
     frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
     stages by their channels, but so many go from the high ones to the low ones, and none gets more
     than a format has. klt: the shipped partitions of keys and of values by which vqgen._klt trains, named by
-    their codes of 128 channels; other head sizes get as many bits. No kernel reads these, so they are simulated."""
+    their codes of 128 channels; other head sizes get as many bits. No kernel reads these, so they are simulated.
+    key_gain: as of vqgen.hf.calibrate()."""
 
     keys: tuple
     values: tuple
@@ -32,10 +33,12 @@ class Run(typing.NamedTuple):
     rsimvq: bool = False
     parts: int | None = None
     klt: tuple | None = None
+    key_gain: bool = True
 
     def trained(self):
         """All that its codebooks depend on, but for the text."""
-        return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.klt
+        return (self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.klt,
+                self.key_gain)
 
 
 VQKV = "VQKV"  # its window: L_init and L_local tokens, of which as many leave it together
@@ -94,6 +97,8 @@ RECIPES = {
         run for recent_tokens in (0, 128)
         for run in (Run(D4B8, D4B8, recent_tokens), _klt(32, 32, recent_tokens), _klt(24, 24, recent_tokens),
                     _klt(20, 12, recent_tokens))],
+    "gain": [  # of the keys' entries, with a window and without
+        Run(D4B8, D4B8, recent_tokens, key_gain=key_gain) for recent_tokens in (0, 128) for key_gain in (False, True)],
     "raw": [  # tokens that stay raw
         Run(D4B8, D4B8, recent_tokens, sinks)
         for recent_tokens in (0, 32, 128, 512) for sinks in (0, 4)],

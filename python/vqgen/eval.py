@@ -225,7 +225,7 @@ def _accuracies(model, arguments, folder):
         if run.parts is not None:
             row["keys"] = "+".join(f"d{part['vector_size']}b{part['index_bits']}x{part['num_codebooks']}"
                                    for part in layers[0][0]["keys"]["parts"])
-        row["keys"] += " rsimvq" * run.rsimvq
+        row["keys"] += " rsimvq" * run.rsimvq + " without gain" * (not run.key_gain)
         if arguments.errors:
             row["errors"] = {name: codebooks.errors(run, calibration(text, count), each)
                              for name, each in (("calibration", calibration(text, count)), ("evaluated", tokens))}

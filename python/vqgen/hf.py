@@ -213,7 +213,8 @@ def layers_of(path) -> list[tuple[dict, dict]]:
 
 
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
-              rsimvq: dict | None = None, start: list | None = None, judged_by=None) -> None:
+              key_gain: bool = True, rsimvq: dict | None = None, start: list | None = None,
+              judged_by=None) -> None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. A model that a VQCache would not
@@ -222,10 +223,13 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
     (docs/guides/quantize.md).
 
+    key_gain: lengthen the keys' entries to what they stand for (docs/guides/quantize.md); False leaves
+    them as they were trained.
+
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
-    k-means of the same formats, which saves its training. judged_by: as batches, of another text, by
-    which steps are judged.
+    k-means of the same formats, without key_gain, which saves its training. judged_by: as batches, of
+    another text, by which steps are judged.
     """
     if rsimvq is None and (start is not None or judged_by is not None):
         raise vqgen.BadInput("start and judged_by are of rsimvq, which is not given")
@@ -234,14 +238,14 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
                               and can_write_by_torch(model.dtype, keys, values)):
         judges = None if judged_by is None else states_of(model, judged_by, model.device)
         write_torch_bundle(out, states_of(model, batches, model.device, keys), keys, values, seed, rsimvq, start,
-                           judges)
+                           judges, key_gain)
         return
     on_device = on_device and can_write(model.dtype, keys, values)
     layers = states_of(model, batches, model.device if on_device else "cpu", keys)
-    (write_bundle if on_device else _quantize)(out, layers, keys, values, seed)
+    (write_bundle if on_device else _quantize)(out, layers, keys, values, seed, key_gain)
 
 
-def _quantize(out, layers, keys, values, seed):
+def _quantize(out, layers, keys, values, seed, key_gain=True):
     import json
 
     from safetensors.torch import save_file
@@ -256,7 +260,7 @@ def _quantize(out, layers, keys, values, seed):
         done = subprocess.run(
             [_tool.path(), "quantize", "--input", file, "--out", os.fspath(out), "--seed", str(seed),
              "--keys", "layer*.k", "--key-format", text(keys), "--values", "layer*.v",
-             "--value-format", text(values)], capture_output=True, text=True)
+             "--value-format", text(values), *(() if key_gain else ("--no-key-gain",))], capture_output=True, text=True)
     if done.returncode != 0:
         raise vqgen.Error(done.stderr.strip().splitlines()[-1].removeprefix("vqgen: ") if done.stderr.strip() else
                           f"vqgen quantize ended with {done.returncode}")

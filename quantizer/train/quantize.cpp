@@ -261,9 +261,15 @@ class KvQuantizer {
                            const VqFormat& format, const FloatTensor& input, DType dtype,
                            const TrainOptions& options, std::vector<TensorReport>& report,
                            bool keys) const {
-    TensorJob job{
-        name, fmt::format("{}: {}", file_.source(), tensor), format, dtype, &input, &input, options,
-        keys};
+    TensorJob job{name,
+                  fmt::format("{}: {}", file_.source(), tensor),
+                  format,
+                  dtype,
+                  &input,
+                  &input,
+                  options,
+                  keys,
+                  keys && request_.key_gain};
     FloatTensor calibration;
     if (calibration_) {
       calibration = read_cache(*calibration_, tensor);

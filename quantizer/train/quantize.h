@@ -34,6 +34,7 @@ struct QuantizeKvRequest : QuantizeRequest {
   std::string queries;  // [query_heads, n, head_dim]; empty: none
   VqFormat key_format;
   VqFormat value_format;  // taken through for_values()
+  bool key_gain = true;   // entries of keys times their gain (gain.h)
   // For keys in parts: the format by whose mean error over all items the channels are shared out
   // (split.h), on the training data. Empty: the channels as given.
   std::optional<VqFormat> split_by = {};

@@ -11,6 +11,7 @@
 #include "quantizer/encode.h"
 #include "quantizer/parts.h"
 #include "quantizer/scalar.h"
+#include "quantizer/train/gain.h"
 #include "quantizer/transform.h"
 
 namespace vqgen {
@@ -119,7 +120,10 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   if (job.format.output_scales) outer.output_scales = row_scales(*job.input);
   const FloatTensor calibration = inner_domain(*job.calibration, job.format, outer);
   TrainRequest request{job.source, job.format, job.dtype, &calibration, job.options};
-  const Codebooks codebooks = train_codebooks(request);
+  Codebooks codebooks = train_codebooks(request);
+  if (job.gain && job.format.decoder == Decoder::table) {
+    apply_gain(codebooks, calibration, job.source);
+  }
 
   TensorReport line;
   line.name = job.name;

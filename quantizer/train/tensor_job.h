@@ -23,6 +23,7 @@ struct TensorJob {
   const FloatTensor* calibration = nullptr;
   TrainOptions options;
   bool keys = false;  // keys also have centered errors
+  bool gain = false;  // applied to entries of tables (gain.h)
 };
 
 // Transforms or scales as the format says, trains, encodes, and appends to `report`.

@@ -182,14 +182,8 @@ class TableTrainer {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       float value = entries[i] / scale;
       if (integers) value = std::clamp(std::round(value), -most, most);
-      const std::uint16_t bits = element_from_float(request_.dtype, value);
-      if (!std::isfinite(element_to_float(request_.dtype, bits))) {
-        throw Error(ErrorKind::bad_input,
-                    fmt::format("{}: an entry of {} is beyond {}; use bf16, or stage_scales",
-                                request_.name, value, enum_name(request_.dtype)));
-      }
-      stored[i] = bits;
-      entries[i] = scale * element_to_float(request_.dtype, bits);
+      stored[i] = entry_bits(value, request_.dtype, request_.name);
+      entries[i] = scale * element_to_float(request_.dtype, stored[i]);
     }
     return scale;
   }
@@ -352,6 +346,14 @@ class Trainer {
 };
 
 }  // namespace
+
+std::uint16_t entry_bits(float entry, DType dtype, const std::string& name) {
+  const std::uint16_t bits = element_from_float(dtype, entry);
+  if (std::isfinite(element_to_float(dtype, bits))) return bits;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: an entry of {} is beyond {}; use bf16, or stage_scales", name, entry,
+                          enum_name(dtype)));
+}
 
 float root_mean_square(std::span<const float> values) {
   double sum = 0;

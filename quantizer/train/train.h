@@ -39,6 +39,9 @@ void require_trainable(const VqFormat& format, const FloatTensor& sizes, const s
 // The largest magnitude that is trained on, whose square is a float.
 inline constexpr float kMostMagnitude = 0x1p60f;
 
+// The bits of an entry; Error(bad_input) that begins with `name` if it is beyond the type.
+std::uint16_t entry_bits(float entry, DType dtype, const std::string& name);
+
 // 1 where all are zero: what values are divided by.
 float root_mean_square(std::span<const float> values);
 

@@ -55,6 +55,20 @@ TEST_F(QuantizeTool, SaysHeadsTokensAndDimBeforeItTrains) {
   EXPECT_EQ(lines_of(matrix.out).front(), "w: 64 output features, 128 input features");
 }
 
+TEST_F(QuantizeTool, KeysAloneHaveAGainThatCanBeLeftOut) {
+  const std::string tensors = write_tiny_tensors(folder);
+  expect_success(vqgen(quantize_tiny_cache(tensors, folder.path("with"))));
+  expect_success(
+      vqgen(with(quantize_tiny_cache(tensors, folder.path("without")), {"--no-key-gain"})));
+  const SafetensorsFile one(std::filesystem::path(folder.path("with")));
+  const SafetensorsFile other(std::filesystem::path(folder.path("without")));
+  EXPECT_NE(one.read_bits16("layer0.keys.codebooks"), other.read_bits16("layer0.keys.codebooks"));
+  EXPECT_EQ(one.read_bits16("layer0.values.codebooks"),
+            other.read_bits16("layer0.values.codebooks"));
+  expect_failure(with(quantize_tiny_matrix(tensors, folder.path("matrix")), {"--no-key-gain"}), 2,
+                 {"--no-key-gain goes with --keys"});
+}
+
 // [tokens, heads, head_dim] looks like [kv_heads, tokens, head_dim] without further knowledge.
 TEST_F(QuantizeTool, HeadsThatAreTokensAreToldAndRefusedWhereAConfigKnows) {
   const std::vector<std::uint16_t> ones(128 * 4 * 64, 0x3c00);

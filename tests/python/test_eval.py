@@ -303,7 +303,7 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
         assert abs(row["loss"] - row["simulated"]) < 0.05 * row["simulated"]
     assert other_order["simulated"] != rows[0]["simulated"]
     assert len({row["simulated"] for row in rows[1:]}) == 4
-    names = {path.name.rsplit("-", 1)[0] for path in books.iterdir()}
+    names = {path.name.rsplit("-", 2)[0] for path in books.iterdir()}
     assert len(list(books.iterdir())) == 5 and names == {
         "smooth + hadamard-d4b8-8", *(f"vecinfer-d4b8-vecinfer-d4b8-{count}" for count in (1, 6, 8))}
     # The text's bundles exist already, but the transforms were trained on the other text.
@@ -347,7 +347,7 @@ def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
         trained.append(capsys.readouterr().err.count("training form-"))
     assert trained == [1, 0, 1]
     names = [path.name.split("-") for path in books.iterdir()]
-    assert len(names) == 2 and {len(name) for name in names} == {6}
+    assert len(names) == 2 and {len(name) for name in names} == {7}
     assert {(name[0], *name[2:5]) for name in names} == {("form", "vecinfer", "d4b8", "4")}
 
 

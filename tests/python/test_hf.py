@@ -324,7 +324,8 @@ def test_taking_back_what_no_step_holds_is_refused_in_words(model, codebooks):
      {"vector_size": 8, "index_bits": 5, "scope": "tensor"}),
     ({"vector_size": 4, "index_bits": 5, "scope": "channel_group", "group_channels": 32,
       "num_codebooks": 2, "stage_scales": True}, FORM)])
-def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values):
+@pytest.mark.parametrize("key_gain", [True, False])
+def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values, key_gain):
     import subprocess
 
     from vqgen import _calibration, _tool
@@ -332,9 +333,9 @@ def test_a_bundle_trained_where_the_data_is_is_the_tools(tmp_path, keys, values)
     layers = [[torch.randn(2, 300, 64).half().to(DEVICE) * scale for scale in (2, 1)]
               for _ in range(2)]
     assert _calibration.can_write(torch.float16, keys, values)
-    _calibration.write_bundle(tmp_path / "ours", layers, keys, values, 5)
+    _calibration.write_bundle(tmp_path / "ours", layers, keys, values, 5, key_gain)
     vqgen.hf._quantize(tmp_path / "tools", [[part.cpu() for part in parts] for parts in layers], keys,
-                       values, 5)
+                       values, 5, key_gain)
     items = [vt.read_bundle(tmp_path / name) for name in ("ours", "tools")]
     for ours, tools in zip(*items, strict=True):
         assert {**tools, **ours} == tools

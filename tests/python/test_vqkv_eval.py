@@ -95,7 +95,8 @@ def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
             expected = simulation.held_of(part[None], item, tensors, name)[0]
             wrong = (held - expected).abs() > 1e-3 * expected.abs().max()
             assert wrong.float().mean() < 0.01  # near ties
-            assert (held - part).norm() < 0.9 * part.norm()
+            if name == "values":  # keys of so few bits are far longer by their gain
+                assert (held - part).norm() < 0.9 * part.norm()
     done = subprocess.run([os.environ["VQGEN_TOOL"], "count-accesses", "--data", tmp_path / "bundle", "--out",
                            tmp_path / "hot.json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -222,9 +223,10 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
     for here, there in ((plain, plain_window), (parts, parts_window)):
         assert here["simulated"] != there["simulated"]
     assert "relative error, evaluated text:" in said.out and "keys in parts of" in said.err
-    # Each is trained once.
+    # Each is trained once: six that are evaluated, and three without gain, from which RSimVQ starts and by which
+    # channels are split.
     trained = [line for line in said.err.splitlines() if line.startswith("training")]
-    assert len(set(trained)) == len(trained) == 6
+    assert len(set(trained)) == len(trained) == 9
     # The bundles exist already; without kernels their losses are equal.
     assert vqgen.eval.main([*command, "--no-kernels"]) == 0
     again = json.loads(out.read_text())["accuracy"]["rows"]
@@ -242,14 +244,14 @@ def test_recipes_of_vqkv(small, capsys, monkeypatch):
 
 
 def test_rsimvq_starts_from_a_bundle(model, tmp_path):
-    """Training starts from a bundle and judges by another text; without steps the codebooks are the
-    bundle's."""
+    """Training starts from a bundle and judges by another text; without steps and gain the codebooks are
+    the bundle's."""
     scaled = {**WIDE, "stage_scales": True, "scope": "head"}
-    vqgen.hf.calibrate(model, BATCHES, tmp_path / "start", keys=scaled, values=WIDE)
+    vqgen.hf.calibrate(model, BATCHES, tmp_path / "start", keys=scaled, values=WIDE, key_gain=False)
     start = vqgen.hf.layers_of(tmp_path / "start")
     for steps, other in ((0, None), (20, [torch.arange(60, 180)[None]])):
         vqgen.hf.calibrate(model, BATCHES, tmp_path / "bundle", keys=scaled, values=WIDE, start=start,
-                           rsimvq={**QUICK, "steps": steps}, judged_by=other)
+                           key_gain=False, rsimvq={**QUICK, "steps": steps}, judged_by=other)
         for (_, ours), (_, given) in zip(vqgen.hf.layers_of(tmp_path / "bundle"), start):
             same = [torch.equal(ours[name], given[name]) for name in given if name != "keys.smooth"]
             assert all(same) == (steps == 0), same
