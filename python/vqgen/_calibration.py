@@ -86,9 +86,16 @@ def states_of(model, batches, device, keys=None):
 
 
 def _forms(keys, values):
-    """All fields of two formats; values are not transformed."""
-    return {"keys": vqgen.format_fields(keys),
-            "values": {**vqgen.format_fields(values), "smooth": False, "hadamard": False}}
+    """All fields of two formats; values are neither smoothed nor rotated by Hadamard."""
+    keys, values = vqgen.format_fields(keys), vqgen.format_fields(values)
+    if "parts" not in values:
+        values |= {"smooth": False, "hadamard": False}
+    return {"keys": keys, "values": values}
+
+
+def has_basis(*forms) -> bool:
+    """True if one of the formats has a mean or a rotation of its own (center, klt)."""
+    return any(fields.get("center") or fields.get("klt") for fields in map(vqgen.format_fields, forms))
 
 
 def layers_rotated_first(layers, keys, values, seed: int = 1, key_gain: bool = True):
@@ -209,6 +216,61 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
         items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
                       "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
     save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
+def write_basis_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
+    """Writes a bundle of formats with center or klt, trained by PyTorch where the states are. layers: as of
+    write_bundle(); key_gain: as of vqgen.hf.calibrate()."""
+    from safetensors.torch import save_file
+    forms = _forms(keys, values)
+    items, tensors = [], {}
+    for number, states in enumerate(layers):
+        heads, tokens, head_dim = states[0].shape
+        dtype = vqgen.torch.DTYPES.get(states[0].dtype)
+        if dtype is None:
+            raise vqgen.Infeasible(f"formats with center or klt are calibrated from models of float16 and bfloat16; this one "
+                                   f"is {states[0].dtype}; pass model.half()")
+        if number == 0:  # refused before anything is trained
+            shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim, "tokens": tokens}
+            vqgen.torch.prepare(vqgen.torch.config_text(
+                {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), states[0].device)
+        for operand, rows in zip(forms, states):
+            named = _in_basis(rows, forms[operand], seed, operand == "keys" and key_gain)
+            tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous() for name, tensor in named.items()}
+        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
+                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
+    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
+def _in_basis(rows, form, seed, gain):
+    """The tensors of an operand by their names in a bundle, of rows [kv_heads, tokens, head_dim]."""
+    from vqgen._klt import Moments
+    out = {}
+    moments = Moments()
+    moments.add(rows)
+    basis = moments.basis()
+    states = rows.float()
+    if form.get("center"):
+        out["mean"] = basis.mean.float().to(rows.device)
+        states = states - out["mean"][:, None]
+    if form.get("klt"):
+        out["rotation"] = basis.rotation.float().to(rows.device)
+        states = states @ out["rotation"]
+    states = states.to(rows.dtype)
+    if "parts" not in form:
+        named = _trained(states, form, seed, gain=gain)
+        return {**out, **named, "codes": _codes(states, form, named)}
+    books, codes = [], []
+    for part in form["parts"]:
+        own, fields = states[:, :, part["channels"]], {**_PART, **part}
+        named = _trained(own, fields, seed, gain=gain)
+        books.append(named["codebooks"].flatten())
+        codes.append(_codes(own, fields, named))
+    return {**out, "codebooks": torch.cat(books), "codes": torch.cat([each.view(torch.int32) for each in codes], -1)
+            .view(torch.uint32)}
+
+
+_PART = {"smooth": False, "hadamard": False, "stage_scales": False, "group_channels": 0}  # which parts do not have
 
 
 def _require_start(start, forms) -> None:

@@ -27,7 +27,8 @@ import vqgen
 import vqgen.torch
 from vqgen import _appends, _tool
 from vqgen._attention import prompt_attention
-from vqgen._calibration import can_write, can_write_by_torch, states_of, write_bundle, write_torch_bundle
+from vqgen._calibration import (can_write, can_write_by_torch, has_basis, states_of, write_basis_bundle, write_bundle,
+                                write_torch_bundle)
 from vqgen._models import require_served
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
@@ -212,6 +213,24 @@ def layers_of(path) -> list[tuple[dict, dict]]:
     return [(item, vqgen.torch.bundle_tensors(path, item["name"], wanted)) for item in items]
 
 
+def klt_format(operand: str, bits: float, head_dim: int) -> dict:
+    """The format of "keys" or "values" in a KLT cache: rows less their mean, rotated into the eigenvectors of their
+    covariance, with codes shared out among the rotated channels by variance. bits: of an element, 0.75, 1, 1.25, 1.5,
+    2, 2.5, 3 or 4. head_dim: 64, 80, 96, 112, 128, 192 or 256. Raises BadInput for others. The presets klt-2bit-keys
+    and the like are those of 128 channels.
+
+    Example: calibrate(model, batches, out, keys=klt_format("keys", 2, 64), values=klt_format("values", 2, 64))
+    """
+    from vqgen._klt import operand_form
+    from vqgen._partitions import BITS, shipped
+
+    runs = shipped(operand, round(bits * 128 / BITS), head_dim)
+    form = operand_form(runs)
+    if len(runs) == 1:  # a format without parts
+        form = {"vector_size": runs[0][1], "index_bits": BITS, "scope": "head"}
+    return {"center": True, "klt": True, **form}
+
+
 def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
               key_gain: bool = True, rsimvq: dict | None = None, start: list | None = None,
               judged_by=None) -> None:
@@ -234,6 +253,11 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     if rsimvq is None and (start is not None or judged_by is not None):
         raise vqgen.BadInput("start and judged_by are of rsimvq, which is not given")
     on_device = model.device.type == "cuda"
+    if has_basis(keys, values):
+        if rsimvq is not None:
+            raise vqgen.BadInput("formats with center or klt are trained by k-means; leave rsimvq out")
+        write_basis_bundle(out, states_of(model, batches, model.device, keys), keys, values, seed, key_gain)
+        return
     if rsimvq is not None or (on_device and not can_write(model.dtype, keys, values)
                               and can_write_by_torch(model.dtype, keys, values)):
         judges = None if judged_by is None else states_of(model, judged_by, model.device)

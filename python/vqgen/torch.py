@@ -253,6 +253,21 @@ class VQLinear(torch.nn.Module):
 DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
+def require_basis(name: str, mean, rotation) -> None:
+    """Refuses a mean that is not finite, and a rotation [kv_heads, head_dim, head_dim] whose columns are not orthogonal
+    to 1e-3."""
+    if mean is not None and not torch.isfinite(mean).all():
+        raise vqgen.BadInput(f"{name}_mean holds NaN or infinity; calibrate again")
+    if rotation is None:
+        return
+    products = rotation.float().mT @ rotation.float()
+    off = (products - torch.eye(products.shape[-1], device=products.device)).abs().amax((-2, -1))
+    for head, most in enumerate(off.tolist()):
+        if not most <= 1e-3:
+            raise vqgen.BadInput(f"{name}_rotation of head {head} is not orthogonal: its columns' products are off by "
+                                 f"{most:.2g}, at most 1e-3; calibrate again")
+
+
 class VQCache:
     """The quantized KV cache of one layer: codes, raw window and sinks, and sequences' lengths. These
     and positions are on the device: a captured step goes on where the last replay ended.
@@ -276,6 +291,8 @@ class VQCache:
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
+        for name, mean, rotation in (("key", key_mean, key_rotation), ("value", value_mean, value_rotation)):
+            require_basis(name, mean, rotation)
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")

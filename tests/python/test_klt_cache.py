@@ -1,0 +1,102 @@
+"""A model over a KLT cache, centred and rotated keys and values in parts, against the simulation that shares no code
+with kernels; and what is refused."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from safetensors.torch import load_file, save_file
+
+import vqgen
+import vqgen.hf
+import vqgen.torch as vt
+from vqgen.simulation import simulated
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FORMS = {"keys": vqgen.hf.klt_format("keys", 2, 64), "values": vqgen.hf.klt_format("values", 1.5, 64)}
+CENTERED = {"vector_size": 4, "index_bits": 8, "scope": "head", "hadamard": True, "center": True}
+VALUES = {"vector_size": 4, "index_bits": 8, "scope": "head", "center": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
+    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(11)
+    config = transformers.Qwen2Config(
+        vocab_size=64, hidden_size=256, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.08, eos_token_id=None, bos_token_id=None)
+    return transformers.Qwen2ForCausalLM(config).to(DEVICE, torch.float16).eval()
+
+
+def calibrated(model, out, **forms):
+    torch.manual_seed(3)
+    vqgen.hf.calibrate(model, [torch.randint(1, 64, (2, 96)) for _ in range(2)], out, **forms)
+    return out
+
+
+@torch.no_grad()
+def differences(model, bundle, recent_tokens):
+    """The largest difference of logits, step by step, between kernels and the simulation, and their magnitude."""
+    torch.manual_seed(5)
+    ids = torch.randint(1, 64, (2, 24), device=DEVICE)
+    with simulated(model, vqgen.hf.layers_of(bundle), recent_tokens=recent_tokens):
+        expected = model(ids).logits.float()
+    model.set_attn_implementation("vqgen")
+    cache = vqgen.hf.VQCache(model.config, bundle, batch=2, tokens=32, recent_tokens=recent_tokens, device=DEVICE)
+    steps = [model(ids[:, at:at + 1], past_key_values=cache, use_cache=True).logits for at in range(ids.shape[1])]
+    model.set_attn_implementation("eager")
+    got = torch.cat(steps, 1).float()
+    return (got - expected).abs().max().item(), expected.abs().max().item()
+
+
+@pytest.mark.parametrize("forms", [FORMS, {"keys": CENTERED, "values": VALUES}], ids=["klt", "centered"])
+def test_kernels_are_the_simulation(model, tmp_path, forms):
+    bundle = calibrated(model, tmp_path / "bundle", **forms)
+    for recent_tokens in (0, 8):
+        off, size = differences(model, bundle, recent_tokens)
+        assert off <= 0.02 * size, (recent_tokens, off, size)
+
+
+def test_gain_lengthens_keys_alone(model, tmp_path):
+    one = load_file(calibrated(model, tmp_path / "one", **FORMS))
+    other = load_file(calibrated(model, tmp_path / "other", key_gain=False, **FORMS))
+    assert not torch.equal(one["layer0.keys.codebooks"], other["layer0.keys.codebooks"])
+    assert torch.equal(one["layer0.values.codebooks"], other["layer0.values.codebooks"])
+    assert torch.equal(one["layer0.keys.rotation"], other["layer0.keys.rotation"])
+
+
+def test_rotations_are_orthogonal_and_checked(model, tmp_path):
+    bundle = calibrated(model, tmp_path / "bundle", **FORMS)
+    tensors = load_file(bundle)
+    rotation = tensors["layer1.values.rotation"]
+    eye = torch.eye(64).expand_as(rotation)
+    assert (rotation.mT @ rotation - eye).abs().max() < 1e-4
+    from safetensors import safe_open
+    with safe_open(bundle, "pt") as file:
+        metadata = file.metadata()
+    save_file(tensors | {"layer1.values.rotation": rotation * 1.01}, tmp_path / "wrong", metadata)
+    model_config = model.config
+    with pytest.raises(vqgen.BadInput, match="value_rotation of head 0 is not orthogonal"):
+        vqgen.hf.VQCache(model_config, tmp_path / "wrong", batch=1, tokens=8, device=DEVICE)
+
+
+def test_what_is_refused(model, tmp_path):
+    for forms, words in (
+            ({"keys": {**CENTERED, "klt": True}, "values": VALUES}, "klt.*hadamard"),
+            ({"keys": {"parts": [{**each, "center": True} for each in FORMS["keys"]["parts"]]}, "values": VALUES},
+             "center and klt are of all parts together")):
+        with pytest.raises(vqgen.BadInput, match=words):
+            calibrated(model, tmp_path / "bundle", **forms)
+    with pytest.raises(vqgen.BadInput, match="rsimvq"):
+        calibrated(model, tmp_path / "bundle", rsimvq={"steps": 1}, **FORMS)
+    with pytest.raises(vqgen.BadInput, match="72"):
+        vqgen.hf.klt_format("keys", 2, 72)
+    with pytest.raises(vqgen.BadInput, match="level|bits"):
+        vqgen.hf.klt_format("keys", 7, 64)
+    assert not (tmp_path / "bundle").exists()
