@@ -4,7 +4,6 @@
 #include <vq/layout/codes.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <set>
 
@@ -13,6 +12,7 @@
 #include "core/format/vq_format.h"
 #include "core/json/json.h"
 #include "core/problem/problem.h"
+#include "quantizer/basis.h"
 #include "quantizer/bundle_schema.h"
 #include "quantizer/encode.h"
 
@@ -174,35 +174,16 @@ class BundleReader {
     if (format.smooth) {
       tensor.smooth = floats(name + ".smooth", {tensor.heads, tensor.columns}, true);
     }
+    if (has(name + ".gain")) {
+      const std::string fault =
+          take_gain(tensor, floats(name + ".gain", {unit_count(tensor)}, true));
+      if (!fault.empty()) file_.fail(name + ".gain", fault);
+    }
     if (format.center) tensor.mean = floats(name + ".mean", {tensor.heads, tensor.columns});
     if (format.klt) {
       tensor.rotation = floats(name + ".rotation", {tensor.heads, tensor.columns, tensor.columns});
-      require_orthogonal(name + ".rotation", tensor);
-    }
-  }
-
-  // Columns of each head's rotation are of length 1 and at right angles.
-  void require_orthogonal(const std::string& name, const QuantizedTensor& tensor) const {
-    constexpr double kMost = 1e-3;
-    const auto dim = static_cast<std::size_t>(tensor.columns);
-    for (std::size_t head = 0; head < tensor.rotation.size() / (dim * dim); ++head) {
-      const float* const rows = tensor.rotation.data() + head * dim * dim;
-      std::vector<double> products(dim * dim);
-      for (std::size_t row = 0; row < dim; ++row) {
-        for (std::size_t i = 0; i < dim; ++i) {
-          const auto factor = static_cast<double>(rows[row * dim + i]);
-          for (std::size_t j = 0; j < dim; ++j) {
-            products[i * dim + j] += factor * static_cast<double>(rows[row * dim + j]);
-          }
-        }
-      }
-      for (std::size_t i = 0; i < products.size(); ++i) {
-        const double right = i / dim == i % dim ? 1 : 0;
-        if (std::abs(products[i] - right) <= kMost) continue;
-        file_.fail(name, fmt::format("of head {}: columns {} and {} have the product {:.4g}, where "
-                                     "a rotation has {}; calibrate again",
-                                     head, i / dim, i % dim, products[i], right));
-      }
+      const std::string fault = rotation_fault(tensor);
+      if (!fault.empty()) file_.fail(name + ".rotation", fault);
     }
   }
 

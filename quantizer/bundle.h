@@ -10,6 +10,8 @@
 //                             multiplies them into the entries
 //   <item>.keys.stage_scales  F32  [units, num_codebooks], where the format has them
 //   <item>.keys.smooth        F32  [kv_heads, head_dim], where the format smooths
+//   <item>.keys.gain          F32  [units], optional; the reader multiplies it into the entries, or
+//                             the stage scales. Codes are those of entries without it
 //   <item>.keys.mean          F32  [kv_heads, head_dim], where the format has center
 //   <item>.keys.rotation      F32  [kv_heads, head_dim, head_dim], where the format has klt
 //   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional

@@ -1,3 +1,4 @@
+#include "quantizer/basis.h"
 #include "quantizer/encode.h"
 
 #include <fmt/format.h>
@@ -6,7 +7,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -340,29 +340,6 @@ FloatTensor decode(const QuantizedTensor& tensor) {
   }
   return result;
 }
-
-namespace {
-
-// x = z rotation^T + mean, in place (vq/layout/basis.h).
-void leave_basis(FloatTensor& rows, const QuantizedTensor& tensor) {
-  if (!has_basis(tensor.format)) return;
-  const auto dim = static_cast<std::size_t>(rows.columns);
-  std::vector<float> z(dim);
-  for (std::int64_t index = 0; index < rows.row_count(); ++index) {
-    const std::span<float> row = rows.row(index);
-    const auto head = static_cast<std::size_t>(index / rows.rows % rows.heads);
-    std::copy(row.begin(), row.end(), z.begin());
-    for (std::size_t i = 0; i < dim; ++i) {
-      if (tensor.format.klt) {
-        const float* const factors = tensor.rotation.data() + (head * dim + i) * dim;
-        row[i] = std::inner_product(z.begin(), z.end(), factors, 0.0f);
-      }
-      if (tensor.format.center) row[i] += tensor.mean[head * dim + i];
-    }
-  }
-}
-
-}  // namespace
 
 FloatTensor reconstruct(const QuantizedTensor& tensor) {
   FloatTensor result = decode(tensor);

@@ -195,6 +195,7 @@ typedef struct vqgen_linear_args {
  * current context) and returns; on the host it runs them. The runtime's context must be current,
  * see vqgen_make_current(). `workspace` is 16-byte aligned device memory of workspace_bytes, whose
  * contents do not matter and which nothing else uses until the launch is done; the caller owns it.
+ * It may be null where vqgen_op_workspace_bytes() is 0, as of an append without center and klt.
  * With 0 rows or tokens nothing is queued, and matrices may be null. Outputs must not overlap other
  * arguments unless said otherwise.
  *
@@ -227,7 +228,7 @@ VQGEN_API vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_at
                                               void* workspace, size_t workspace_bytes,
                                               void* stream);
 VQGEN_API vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args,
-                                           void* stream); /* needs no workspace */
+                                           void* workspace, size_t workspace_bytes, void* stream);
 VQGEN_API vqgen_status vqgen_kv_dequantize_launch(const vqgen_op* op,
                                                   const vqgen_kv_dequantize_args* args,
                                                   void* stream); /* needs no workspace */

@@ -71,9 +71,10 @@ class Op {
     require(vqgen_linear_launch(op_.get(), &args, workspace, workspace_bytes, stream));
   }
 
-  void launch(vqgen_append_args args, void* stream = nullptr) const {
+  void launch(vqgen_append_args args, void* workspace, std::size_t workspace_bytes,
+              void* stream = nullptr) const {
     args.struct_bytes = sizeof(args);
-    require(vqgen_append_launch(op_.get(), &args, stream));
+    require(vqgen_append_launch(op_.get(), &args, workspace, workspace_bytes, stream));
   }
   void launch(vqgen_kv_dequantize_args args, void* stream = nullptr) const {
     args.struct_bytes = sizeof(args);

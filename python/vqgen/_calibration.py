@@ -257,17 +257,21 @@ def _in_basis(rows, form, seed, gain):
         out["rotation"] = basis.rotation.float().to(rows.device)
         states = states @ out["rotation"]
     states = states.to(rows.dtype)
-    if "parts" not in form:
-        named = _trained(states, form, seed, gain=gain)
-        return {**out, **named, "codes": _codes(states, form, named)}
-    books, codes = [], []
-    for part in form["parts"]:
-        own, fields = states[:, :, part["channels"]], {**_PART, **part}
-        named = _trained(own, fields, seed, gain=gain)
-        books.append(named["codebooks"].flatten())
-        codes.append(_codes(own, fields, named))
-    return {**out, "codebooks": torch.cat(books), "codes": torch.cat([each.view(torch.int32) for each in codes], -1)
-            .view(torch.uint32)}
+    in_parts = "parts" in form
+    books, codes, gains = [], [], []
+    for part in form["parts"] if in_parts else [form]:
+        own, fields = (states[:, :, part["channels"]], {**_PART, **part}) if in_parts else (states, form)
+        named = _trained(own, fields, seed)
+        codes.append(_codes(own, fields, named).view(torch.int32))
+        if gain:
+            trained = vqgen.Codebooks(named["codebooks"], named.get("stage_scales"))
+            gains.append(_gains(trained, _domain(own.float(), fields, named.get("smooth"))))
+        books.append(named.pop("codebooks"))
+        out |= named
+    out["codebooks"] = torch.cat([each.flatten() for each in books]) if in_parts else books[0]
+    if gain:
+        out["gain"] = torch.cat(gains)
+    return {**out, "codes": torch.cat(codes, -1).view(torch.uint32)}
 
 
 _PART = {"smooth": False, "hadamard": False, "stage_scales": False, "group_channels": 0}  # which parts do not have
@@ -343,10 +347,9 @@ def _trained(states, form, seed, rotated_first=False, training=None, start=None,
     return named
 
 
-def _with_gain(trained, vectors):
-    """Codebooks with the entries of each unit, or its stage scales if there are any, times its gain: sum z.z / sum
-    z.z' over its vectors z and what their codes stand for. vectors: [units, rows, columns]. The rule of keys, as in
-    quantizer/train/gain.h."""
+def _gains(trained, vectors):
+    """The gain of each unit, float32 [units]: sum z.z / sum z.z' over its vectors z and what their codes stand for.
+    vectors: [units, rows, columns]."""
     books, scales = trained
     gains = torch.ones(len(books))
     for unit, own in enumerate(vectors.reshape(len(books), -1, books.shape[-1])):
@@ -359,7 +362,14 @@ def _with_gain(trained, vectors):
             shared += float((part * encoded(part, tables)[1]).sum(dtype=torch.double))
         if shared > 0:  # else codes stand for zeros alone
             gains[unit] = whole / shared
-    gains = gains.to(books.device)
+    return gains.to(books.device)
+
+
+def _with_gain(trained, vectors):
+    """Codebooks with the entries of each unit, or its stage scales if there are any, times its gain. The rule of keys,
+    as in quantizer/train/gain.h."""
+    books, scales = trained
+    gains = _gains(trained, vectors)
     if scales is not None:
         return trained._replace(scales=scales * gains.to(scales.device)[:, None])
     books = (books.float() * gains[:, None, None, None]).to(books.dtype)

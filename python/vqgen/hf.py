@@ -161,7 +161,7 @@ class VQCache(Cache):
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
                 key_smooth=on_device.get("keys.smooth"), key_mean=on_device.get("keys.mean"),
-                key_rotation=on_device.get("keys.rotation"), value_mean=on_device.get("values.mean"),
+                key_rotation=on_device.get("keys.rotation"), key_gain=on_device.get("keys.gain"), value_mean=on_device.get("values.mean"),
                 value_rotation=on_device.get("values.rotation"), lengths=self.tokens.lengths),
                 self.tokens, len(layers), query_heads))
         super().__init__(layers=layers)
@@ -209,7 +209,7 @@ def layers_of(path) -> list[tuple[dict, dict]]:
     items = [item for item in bundle if item["kind"] == "attention"]
     items.sort(key=lambda item: [int(number) for number in re.findall(r"\d+", item["name"])])
     wanted = [f"{operand}.{name}" for operand in ("keys", "values")
-              for name in ("codebooks", "stage_scales", "smooth", "mean", "rotation")]
+              for name in ("codebooks", "stage_scales", "smooth", "mean", "rotation", "gain")]
     return [(item, vqgen.torch.bundle_tensors(path, item["name"], wanted)) for item in items]
 
 

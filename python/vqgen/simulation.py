@@ -105,9 +105,21 @@ def books_of_parts(parts: list, codebooks, heads: int):
 
 def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = False):
     """dequantized() of the operand `name` of a layer, keys or values."""
+    mean, rotation, gain = (tensors.get(f"{name}.{each}") for each in ("mean", "rotation", "gain"))
+    if gain is not None and gain.dim() == 1:
+        gain = _of_channels(gain, item[name], rows.shape[1], rows.shape[-1])
     return dequantized(rows, item[name], tensors[f"{name}.codebooks"],
                        tensors.get(f"{name}.stage_scales"), tensors.get(f"{name}.smooth"),
-                       rotated_first, *(tensors.get(f"{name}.{each}") for each in ("mean", "rotation", "gain")))
+                       rotated_first, mean, rotation, gain)
+
+
+def _of_channels(gain, form: dict, heads: int, head_dim: int):
+    """The gain of each head and channel of the gains of codebook sets, all of scope tensor or head."""
+    parts = form.get("parts") or [{"channels": list(range(head_dim))}]
+    out = gain.new_empty(heads, head_dim)
+    for part, own in zip(parts, gain.view(len(parts), -1)):
+        out[:, part["channels"]] = own.expand(heads)[:, None]
+    return out
 
 
 def _scalars(rows: torch.Tensor, form: dict, codebooks):

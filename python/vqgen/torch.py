@@ -253,6 +253,24 @@ class VQLinear(torch.nn.Module):
 DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
+def with_gain(form: dict, codebooks, scales, gain):
+    """(codebooks, scales) of a format whose units' entries, or stage scales where it has them, are multiplied by gain
+    [units]; of parts the units of the first, then those of the next."""
+    if scales is not None:
+        return codebooks, scales * gain[:, None]
+    if "parts" not in form:
+        return (codebooks.float() * gain[:, None, None, None]).to(codebooks.dtype), None
+    flat, first, factors = codebooks.flatten(), 0, []
+    sizes = [part.get("num_codebooks", 1) * (1 << part["index_bits"]) * part["vector_size"] for part in form["parts"]]
+    units = len(gain) // len(sizes)  # of a part: all have one scope
+    for number, size in enumerate(sizes):
+        factors.append(gain[number * units:(number + 1) * units].repeat_interleave(size))
+        first += units * size
+    if first != len(flat):
+        raise vqgen.BadInput(f"key_gain has {len(gain)} units, and the parts of the keys others; calibrate again")
+    return (flat.float() * torch.cat(factors)).to(codebooks.dtype), None
+
+
 def require_basis(name: str, mean, rotation) -> None:
     """Refuses a mean that is not finite, and a rotation [kv_heads, head_dim, head_dim] whose columns are not orthogonal
     to 1e-3."""
@@ -275,7 +293,8 @@ class VQCache:
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
     has smooth; key_mean and value_mean likewise where they have center, *_rotation: float32 [kv_heads,
-    head_dim, head_dim] where they have klt. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
+    head_dim, head_dim] where they have klt. key_gain: float32 [units], by which entries are longer where keys are
+    read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     flush_block: tokens that leave the window together (docs/guides/kv-cache.md). attention_plan: fields of
@@ -287,7 +306,7 @@ class VQCache:
     def __init__(self, *, batch: int, query_heads: int, kv_heads: int, head_dim: int, tokens: int,
                  keys, values, key_codebooks, value_codebooks, key_scales=None, value_scales=None,
                  key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
-                 recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
+                 key_gain=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
@@ -317,6 +336,11 @@ class VQCache:
         self.keys = vqgen.Quantized(zeros("keys.codes", torch.int32), key_codebooks, key_scales)
         self.values = vqgen.Quantized(zeros("values.codes", torch.int32), value_codebooks,
                                       value_scales)
+        # Codes are the nearest entries without the gain; entries that have it would be chosen so that most of it is lost.
+        self._encoding = (key_codebooks, key_scales)
+        if key_gain is not None:
+            read = with_gain(both["keys"], key_codebooks, key_scales, key_gain)
+            self.keys = vqgen.Quantized(self.keys.codes, *read)
         self.transforms = {"key_smooth": key_smooth, "key_mean": key_mean, "key_rotation": key_rotation,
                            "value_mean": value_mean, "value_rotation": value_rotation}
         self.raw_keys, self.raw_values = zeros("raw_keys", dtype), zeros("raw_values", dtype)
@@ -345,7 +369,8 @@ class VQCache:
         if torch.is_grad_enabled() and (new_keys.requires_grad or new_values.requires_grad):
             self._written_with_gradient = True
         for keys, values, at, real in _appends.parts(new_keys, new_values, positions, counts):
-            torch.ops.vqgen.append(self._append_config(keys.shape[1]), keys, values, at, *self.keys, *self.values,
+            torch.ops.vqgen.append(self._append_config(keys.shape[1]), keys, values, at, self.keys.codes,
+                                   *self._encoding, *self.values,
                                    counts=real, **self.transforms, raw_keys=self.raw_keys,
                                    raw_values=self.raw_values)
 

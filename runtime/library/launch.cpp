@@ -196,8 +196,9 @@ vqgen_status vqgen_attention_launch(const vqgen_op* op, const vqgen_attention_ar
   return guarded_launch<vqgen::AttentionDecode>(op, args, {workspace, workspace_bytes}, stream);
 }
 
-vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args, void* stream) {
-  return guarded_launch<vqgen::KvAppend>(op, args, {}, stream);
+vqgen_status vqgen_append_launch(const vqgen_op* op, const vqgen_append_args* args, void* workspace,
+                                 size_t workspace_bytes, void* stream) {
+  return guarded_launch<vqgen::KvAppend>(op, args, {workspace, workspace_bytes}, stream);
 }
 
 vqgen_status vqgen_kv_dequantize_launch(const vqgen_op* op, const vqgen_kv_dequantize_args* args,

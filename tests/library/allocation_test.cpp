@@ -115,7 +115,7 @@ class Allocations : public testing::Test {
     n.positions = reinterpret_cast<std::int32_t*>(memory);
     n.keys = a.keys;
     n.values = a.values;
-    append_status_ = vqgen_append_launch(append_, &n, nullptr);
+    append_status_ = vqgen_append_launch(append_, &n, nullptr, 0, nullptr);
     vqgen_kv_dequantize_args d{};
     d.struct_bytes = sizeof(d);
     d.tokens = tokens;

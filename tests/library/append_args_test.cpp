@@ -36,7 +36,7 @@ class AppendArgs : public Launches {
   template <class Edit>
   vqgen_status launched(const Edit& edit, const char* words = "") {
     const auto launch = [&](const vqgen_append_args* args) {
-      return vqgen_append_launch(op_, args, nullptr);
+      return vqgen_append_launch(op_, args, nullptr, 0, nullptr);
     };
     return Launches::launched(n_, edit, launch, words);
   }
@@ -117,13 +117,13 @@ TEST_F(AppendArgs, SequencesAndHeadsThatOverlap) {
 TEST_F(AppendArgs, NoRoomIsNoLaunch) {
   n_.tokens = 0;
   const int before = fake_.backend->enqueued;
-  EXPECT_EQ(vqgen_append_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(vqgen_append_launch(op_, &n_, nullptr, 0, nullptr), VQGEN_OK) << vqgen_last_error();
   EXPECT_EQ(fake_.backend->enqueued, before);
 }
 
 TEST_F(AppendArgs, AnotherOpIsRefusedByItsName) {
   vqgen_op* gemv = prepared(gemv_json());
-  EXPECT_EQ(vqgen_append_launch(gemv, &n_, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_append_launch(gemv, &n_, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
   expect_words(vqgen_last_error(), {"vqgen_linear_launch"});
   vqgen_op_release(gemv);
   vqgen_attention_args attention{};
@@ -133,8 +133,8 @@ TEST_F(AppendArgs, AnotherOpIsRefusedByItsName) {
   vqgen_linear_args linear{};
   linear.struct_bytes = sizeof(linear);
   EXPECT_EQ(vqgen_linear_launch(op_, &linear, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
-  EXPECT_EQ(vqgen_append_launch(nullptr, &n_, nullptr), VQGEN_BAD_INPUT);
-  EXPECT_EQ(vqgen_append_launch(op_, nullptr, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_append_launch(nullptr, &n_, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_append_launch(op_, nullptr, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
 }
 
 TEST_F(AppendArgs, ArriveWhereTheyBelong) {
@@ -152,7 +152,7 @@ TEST_F(AppendArgs, ArriveWhereTheyBelong) {
   n_.raw_keys = storage + 48;
   n_.raw_values = storage + 50;
   n_.tokens = 999;
-  ASSERT_EQ(vqgen_append_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
+  ASSERT_EQ(vqgen_append_launch(op_, &n_, nullptr, 0, nullptr), VQGEN_OK) << vqgen_last_error();
   ASSERT_EQ(seen.size(), 1u);
   const vq::KvAppendArgs& args = seen.front();
   const auto same = [](const void* a, const void* b) { EXPECT_EQ(a, b); };

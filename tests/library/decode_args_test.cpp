@@ -101,7 +101,7 @@ TEST_F(DequantizeArgs, AnotherOpIsRefusedByItsName) {
   vqgen_op_release(append);
   vqgen_append_args other{};
   other.struct_bytes = sizeof(other);
-  EXPECT_EQ(vqgen_append_launch(op_, &other, nullptr), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_append_launch(op_, &other, nullptr, 0, nullptr), VQGEN_BAD_INPUT);
   expect_words(vqgen_last_error(), {"vqgen_kv_dequantize_launch"});
   EXPECT_EQ(vqgen_kv_dequantize_launch(nullptr, &n_, nullptr), VQGEN_BAD_INPUT);
   EXPECT_EQ(vqgen_kv_dequantize_launch(op_, nullptr, nullptr), VQGEN_BAD_INPUT);

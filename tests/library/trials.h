@@ -199,7 +199,7 @@ class AppendTrial {
     device_.poison_outputs();
   }
   vqgen_status launch(const vqgen_op* op, void* stream = nullptr) {
-    return vqgen_append_launch(op, &args_, stream);
+    return vqgen_append_launch(op, &args_, nullptr, 0, stream);
   }
   // The cache as it was before.
   void poison() { device_.poison_outputs(); }
