@@ -45,6 +45,7 @@ class Views {
         tensor.stage_scales);
     add(name + ".output_scales", TensorType::f32, {tensor.rows}, tensor.output_scales);
     add(name + ".smooth", TensorType::f32, {tensor.heads, tensor.columns}, tensor.smooth);
+    add(name + ".gain", TensorType::f32, {unit_count(tensor)}, tensor.gain);
     add(name + ".mean", TensorType::f32, {tensor.heads, tensor.columns}, tensor.mean);
     add(name + ".rotation", TensorType::f32, {tensor.heads, tensor.columns, tensor.columns},
         tensor.rotation);

@@ -94,6 +94,7 @@ QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTens
       format, [&](std::size_t i, std::int64_t words, std::int64_t before, std::int64_t) {
         const QuantizedTensor& part = parts[i];
         keys.units += part.units;
+        keys.gain.insert(keys.gain.end(), part.gain.begin(), part.gain.end());
         keys.codebooks.insert(keys.codebooks.end(), part.codebooks.begin(), part.codebooks.end());
         for (std::int64_t row = 0; row < rows; ++row) {
           std::copy_n(part.codes.begin() + row * words, words,

@@ -131,15 +131,19 @@ def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=No
         if start is not None:
             starts = [vqgen.Codebooks(books, None) for _, books in books_of_parts(
                 parts, start[number][1]["keys.codebooks"], states[0].shape[0])]
-        books = []
+        books, gains = [], []
         for part, form, begin in zip(parts, forms, starts):
             channels = part["channels"]
             judge = None if judges is None else judges[number][0][:, :, channels]
             trained = _trained(states[0][:, :, channels], form, seed, training=training, start=begin, judge=judge,
                                gain=key_gain)
             books.append(trained["codebooks"].flatten())
+            gains += [trained["gain"]] if key_gain else []
         own = {name: tensor for name, tensor in tensors.items() if name.startswith("values.")}
-        out.append(({**item, "keys": {"parts": parts}}, {**own, "keys.codebooks": torch.cat(books)}))
+        own["keys.codebooks"] = torch.cat(books)
+        if key_gain:
+            own["keys.gain"] = torch.cat(gains)
+        out.append(({**item, "keys": {"parts": parts}}, own))
     return out
 
 
@@ -165,7 +169,7 @@ def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) ->
             value_codebooks=trained["values"]["codebooks"],
             key_scales=trained["keys"].get("stage_scales"),
             value_scales=trained["values"].get("stage_scales"),
-            key_smooth=trained["keys"].get("smooth"))
+            key_smooth=trained["keys"].get("smooth"), key_gain=trained["keys"].get("gain"))
         for first in range(0, tokens, _TOKENS):
             cache.append(*(part[:, first:first + _TOKENS].transpose(0, 1)[None] for part in parts))
         trained["keys"]["codes"], trained["values"]["codes"] = cache.keys.codes, cache.values.codes
@@ -261,11 +265,10 @@ def _in_basis(rows, form, seed, gain):
     books, codes, gains = [], [], []
     for part in form["parts"] if in_parts else [form]:
         own, fields = (states[:, :, part["channels"]], {**_PART, **part}) if in_parts else (states, form)
-        named = _trained(own, fields, seed)
+        named = _trained(own, fields, seed, gain=gain)
         codes.append(_codes(own, fields, named).view(torch.int32))
         if gain:
-            trained = vqgen.Codebooks(named["codebooks"], named.get("stage_scales"))
-            gains.append(_gains(trained, _domain(own.float(), fields, named.get("smooth"))))
+            gains.append(named.pop("gain"))
         books.append(named.pop("codebooks"))
         out |= named
     out["codebooks"] = torch.cat([each.flatten() for each in books]) if in_parts else books[0]
@@ -340,7 +343,7 @@ def _trained(states, form, seed, rotated_first=False, training=None, start=None,
         trained = vqgen.train_rsimvq(vectors, plain, dtype=vqgen.torch.DTYPES[states.dtype], seed=seed,
                                      **training)
     if gain:
-        trained = _with_gain(trained, vectors)
+        named["gain"] = _gains(trained, vectors)
     named["codebooks"] = trained.codebooks
     if trained.scales is not None:
         named["stage_scales"] = trained.scales
@@ -363,16 +366,3 @@ def _gains(trained, vectors):
         if shared > 0:  # else codes stand for zeros alone
             gains[unit] = whole / shared
     return gains.to(books.device)
-
-
-def _with_gain(trained, vectors):
-    """Codebooks with the entries of each unit, or its stage scales if there are any, times its gain. The rule of keys,
-    as in quantizer/train/gain.h."""
-    books, scales = trained
-    gains = _gains(trained, vectors)
-    if scales is not None:
-        return trained._replace(scales=scales * gains.to(scales.device)[:, None])
-    books = (books.float() * gains[:, None, None, None]).to(books.dtype)
-    if not torch.isfinite(books).all():
-        raise vqgen.BadInput(f"an entry does not fit {books.dtype}; take bfloat16, or a format with stage_scales")
-    return trained._replace(codebooks=books)

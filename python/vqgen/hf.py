@@ -161,8 +161,8 @@ class VQCache(Cache):
                 key_scales=on_device.get("keys.stage_scales"),
                 value_scales=on_device.get("values.stage_scales"),
                 key_smooth=on_device.get("keys.smooth"), key_mean=on_device.get("keys.mean"),
-                key_rotation=on_device.get("keys.rotation"), key_gain=on_device.get("keys.gain"), value_mean=on_device.get("values.mean"),
-                value_rotation=on_device.get("values.rotation"), lengths=self.tokens.lengths),
+                key_rotation=on_device.get("keys.rotation"), key_gain=on_device.get("keys.gain"),
+                value_mean=on_device.get("values.mean"), value_rotation=on_device.get("values.rotation"), lengths=self.tokens.lengths),
                 self.tokens, len(layers), query_heads))
         super().__init__(layers=layers)
 

@@ -114,11 +114,16 @@ def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = Fa
 
 
 def _of_channels(gain, form: dict, heads: int, head_dim: int):
-    """The gain of each head and channel of the gains of codebook sets, all of scope tensor or head."""
-    parts = form.get("parts") or [{"channels": list(range(head_dim))}]
-    out = gain.new_empty(heads, head_dim)
-    for part, own in zip(parts, gain.view(len(parts), -1)):
-        out[:, part["channels"]] = own.expand(heads)[:, None]
+    """The gain of each head and channel, [heads, head_dim], of the gains of codebook sets."""
+    parts = form.get("parts") or [{**form, "channels": list(range(head_dim))}]
+    out, first = gain.new_empty(heads, head_dim), 0
+    for part in parts:
+        channels = part["channels"]
+        groups = len(channels) // (part.get("group_channels") or part["vector_size"])
+        sets = {"tensor": 1, "head": heads, "channel_group": heads * groups}[part.get("scope", "tensor")]
+        own = gain[first:first + sets].view(-1, groups if sets == heads * groups else 1)
+        out[:, channels] = own.repeat_interleave(len(channels) // own.shape[1], 1).expand(heads, -1)
+        first += sets
     return out
 
 

@@ -1,5 +1,7 @@
 #include "quantizer/train/gain.h"
 
+#include "core/error.h"
+#include "quantizer/basis.h"
 #include "quantizer/train/train.h"
 
 namespace vqgen {
@@ -26,26 +28,20 @@ double gain(const UnitMap& map, std::int64_t unit, const FloatTensor& vectors,
 
 }  // namespace
 
-void apply_gain(Codebooks& codebooks, const FloatTensor& calibration, const std::string& name) {
-  const VqFormat& format = codebooks.format;
-  const FloatTensor decoded = decode(encode(calibration, codebooks));
+std::vector<float> gains_of(const Codebooks& codebooks, const FloatTensor& calibration,
+                            const std::string& name) {
+  QuantizedTensor codes = encode(calibration, codebooks);
+  const FloatTensor decoded = decode(codes);
   const UnitMap map =
-      unit_map(format, calibration.heads, calibration.rows, calibration.columns, name);
-  const auto units = static_cast<std::size_t>(codebooks.units);
-  const std::size_t of_unit = codebooks.entries.size() / units;
-  const std::size_t scales = codebooks.stage_scales.size() / units;
-  for (std::size_t unit = 0; unit < units; ++unit) {
-    const auto g = static_cast<float>(
-        gain(map, static_cast<std::int64_t>(unit), calibration, decoded, format.vector_size));
-    if (format.stage_scales) {
-      for (std::size_t i = 0; i < scales; ++i) codebooks.stage_scales[unit * scales + i] *= g;
-      continue;
-    }
-    for (std::size_t i = unit * of_unit; i < (unit + 1) * of_unit; ++i) {
-      std::uint16_t& entry = codebooks.entries[i];
-      entry = entry_bits(g * element_to_float(codebooks.dtype, entry), codebooks.dtype, name);
-    }
+      unit_map(codebooks.format, calibration.heads, calibration.rows, calibration.columns, name);
+  std::vector<float> gains;
+  for (std::int64_t unit = 0; unit < codebooks.units; ++unit) {
+    gains.push_back(static_cast<float>(
+        gain(map, unit, calibration, decoded, codebooks.format.vector_size)));
   }
+  const std::string fault = take_gain(codes, gains);
+  if (!fault.empty()) throw Error(ErrorKind::bad_input, name + ": gain: " + fault);
+  return gains;
 }
 
 }  // namespace vqgen

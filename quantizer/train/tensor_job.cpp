@@ -121,8 +121,9 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   const FloatTensor calibration = inner_domain(*job.calibration, job.format, outer);
   TrainRequest request{job.source, job.format, job.dtype, &calibration, job.options};
   Codebooks codebooks = train_codebooks(request);
+  std::vector<float> gains;
   if (job.gain && job.format.decoder == Decoder::table) {
-    apply_gain(codebooks, calibration, job.source);
+    gains = gains_of(codebooks, calibration, job.source);
   }
 
   TensorReport line;
@@ -132,6 +133,7 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
     QuantizedTensor tensor = encode(inner, codebooks);
     tensor.smooth = outer.smooth;
     tensor.output_scales = outer.output_scales;
+    tensor.gain = gains;
     return tensor;
   };
   QuantizedTensor result = encoded(calibration);

@@ -185,15 +185,14 @@ TEST_F(CountAccesses, BadInputIsRefused) {
   EXPECT_EQ(read_text(own), read_text(matrix_bundle()));
 }
 
-// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it, whose keys have no gain: a gain
-// sends more vectors to short entries. The bounds are wide, since k-means on a GPU may give other
-// codebooks.
+// Layer 2 of the sample model as VQ-LLM figs 8 and 9 look at it. The bounds are wide, since k-means
+// on a GPU may give other codebooks.
 TEST_F(CountAccesses, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
   const auto figures_of = [&](const std::string& key_format) {
     expect_success(vqgen({"quantize", "--input", sample("tinycode-kv-heldout"), "--calibration",
                           sample("tinycode-kv-calibration"), "--out", folder.path("b"), "--keys",
                           "layer2.k", "--key-format", key_format, "--values", "layer2.v",
-                          "--value-format", key_format, "--no-key-gain"}));
+                          "--value-format", key_format}));
     return profile(folder.path("b"))["tensors"];
   };
   const Json plain = figures_of(R"({"vector_size": 4, "index_bits": 8, "scope": "head"})");

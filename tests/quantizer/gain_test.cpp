@@ -1,8 +1,9 @@
-// The gain of keys: at which length entries stand, and what is left as it is.
+// The gain of keys: how much longer entries are where codes are read, and what is left as it is.
 #include "quantizer/train/gain.h"
 
 #include <cmath>
 
+#include "quantizer/basis.h"
 #include "quantizer/parts.h"
 #include "quantizer/train/train.h"
 #include "quantizer/transform.h"
@@ -35,6 +36,14 @@ std::vector<VqFormat> table_formats() {
 
 Codebooks trained(const VqFormat& format, DType dtype, const FloatTensor& vectors) {
   return train_codebooks({"test", format, dtype, &vectors, {}});
+}
+
+// The gain of codebooks, multiplied in.
+void apply_gain(Codebooks& codebooks, const FloatTensor& vectors, const char* name) {
+  QuantizedTensor codes = encode(vectors, codebooks);
+  EXPECT_EQ(take_gain(codes, gains_of(codebooks, vectors, name)), "");
+  codebooks.entries = codes.codebooks;
+  codebooks.stage_scales = codes.stage_scales;
 }
 
 // sum z.z / sum z.z' of each unit for the codes `codes`, and how far rounding may take it from 1:
@@ -133,7 +142,7 @@ TEST(Gain, ZerosStayZerosAndWhatLeavesTheTypeIsRefused) {
   for (float& value : vectors.data) value *= 65000.0f / most;
   codebooks = trained(format, DType::f16, vectors);
   EXPECT_NE(
-      message_of([&] { apply_gain(codebooks, vectors, "layer0.k"); }).find("layer0.k: an entry of"),
+      message_of([&] { apply_gain(codebooks, vectors, "layer0.k"); }).find("layer0.k: gain: element 0 is"),
       std::string::npos);
   codebooks = trained(format, DType::bf16, vectors);
   apply_gain(codebooks, vectors, "test");
@@ -143,7 +152,8 @@ const AttentionData& item(const QuantizeResult& result) {
   return std::get<AttentionData>(result.bundle.items[0].data);
 }
 
-// Codes are chosen by the entries that are stored; off, all is what training and encoding make.
+// Codes are chosen by entries without the gain, with it and without; all else is what training and
+// encoding make.
 TEST_F(Quantize, KeysTakeTheirGainAndValuesDoNot) {
   QuantizeKvRequest request = kv_request();
   for (VqFormat format : table_formats()) {
@@ -162,10 +172,15 @@ TEST_F(Quantize, KeysTakeTheirGainAndValuesDoNot) {
     EXPECT_EQ(keys.codebooks, codebooks.entries);
     EXPECT_EQ(keys.stage_scales, codebooks.stage_scales);
     EXPECT_EQ(keys.codes, encode(inner, codebooks).codes);
+    EXPECT_TRUE(keys.gain.empty() && item(with).values.gain.empty());
+    QuantizedTensor read = item(with).keys;
+    EXPECT_EQ(read.codebooks, keys.codebooks);
+    EXPECT_EQ(read.stage_scales, keys.stage_scales);
+    EXPECT_EQ(read.codes, keys.codes);
     apply_gain(codebooks, inner, "test");
-    EXPECT_EQ(item(with).keys.codebooks, codebooks.entries);
-    EXPECT_EQ(item(with).keys.stage_scales, codebooks.stage_scales);
-    EXPECT_EQ(item(with).keys.codes, encode(inner, codebooks).codes);
+    EXPECT_EQ(take_gain(read, read.gain), "");
+    EXPECT_EQ(read.codebooks, codebooks.entries);
+    EXPECT_EQ(read.stage_scales, codebooks.stage_scales);
     EXPECT_EQ(item(with).values.codebooks, item(without).values.codebooks);
     EXPECT_EQ(item(with).values.stage_scales, item(without).values.stage_scales);
     EXPECT_EQ(item(with).values.codes, item(without).values.codes);
@@ -213,7 +228,9 @@ TEST_F(Quantize, PartsOfKeysTakeTheirGain) {
     Codebooks codebooks = trained(part_alone(parts.parts[i]), DType::f16, alone);
     EXPECT_EQ(take_part(item(without).keys, i).codebooks, codebooks.entries);
     apply_gain(codebooks, alone, "test");
-    EXPECT_EQ(take_part(item(with).keys, i).codebooks, codebooks.entries);
+    QuantizedTensor read = item(with).keys;
+    EXPECT_EQ(take_gain(read, read.gain), "");
+    EXPECT_EQ(take_part(read, i).codebooks, codebooks.entries);
   }
 }
 
