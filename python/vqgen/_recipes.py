@@ -32,7 +32,7 @@ class Run(typing.NamedTuple):
     parts: int | None = None
 
     def trained(self):
-        """All that its codebooks depend on, but for the text."""
+        """All that its codebooks depend on, except for the text."""
         return self.keys, self.values, self.rotated_first, self.rsimvq, self.parts
 
 
