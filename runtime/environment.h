@@ -34,10 +34,10 @@ std::vector<std::filesystem::path> table_files(const TunedEnvironment& environme
 // The user's tables, then those that ship. Error(bad_input) for a damaged one with Damage::fail.
 std::shared_ptr<const TunedTables> find_tables(const TunedEnvironment& environment, Damage damage);
 
-// nullopt where it is not set.
+// nullopt if it is not set, or empty.
 inline std::optional<std::string> environment_variable(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
 }
 

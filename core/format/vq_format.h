@@ -91,10 +91,12 @@ struct VqFormat {
               "scope tile: input features"),
         field("decoder", &F::decoder, Rule{}, "how a code becomes numbers"),
         field("entry_type", &F::entry_type, Rule{}, "what the numbers of an entry are"),
-        field("smooth", &F::smooth, Rule{}, "keys divided by a factor a channel (VecInfer eq. 4)"),
+        field("smooth", &F::smooth, Rule{},
+              "keys divided by one factor per channel (VecInfer eq. 4)"),
         field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
-        field("stage_scales", &F::stage_scales, Rule{}, "a factor a codebook and residual stage"),
-        field("output_scales", &F::output_scales, Rule{}, "weights: a factor an output feature"),
+        field("stage_scales", &F::stage_scales, Rule{},
+              "one factor per codebook and residual stage"),
+        field("output_scales", &F::output_scales, Rule{}, "weights: one factor per output feature"),
         field("token_scales", &F::token_scales, silent(),
               "scalar codes: scales of a token and head, behind its codes"),
         field("group_tokens", &F::group_tokens, silent_in(0, 128),
@@ -107,7 +109,7 @@ struct VqFormat {
               "of a part: its channels of a head, in the order of its sub-vectors"),
         // Last: where it is written, it is alone.
         field("parts", &F::parts, alone(),
-              "keys in parts: formats with their channels, in place of all other fields"));
+              "keys in parts: formats with their channels, instead of all other fields"));
   }
 
   bool operator==(const VqFormat&) const = default;

@@ -58,7 +58,7 @@ std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec&
 // Other optima than the shipped ones: one part of each dataflow weighs by far the most, and parts
 // that overlap are a sum, or their norm.
 CostProfile lopsided(std::size_t heavy, double overlap) {
-  CostProfile profile{"h200", "test", {}};
+  CostProfile profile{"h200", {}};
   for (const char* name : {"linear_simt", "linear_mma", "linear_lut"}) {
     CostCoefficients& each = profile.dataflows[name];
     each.overlap = overlap;
