@@ -272,7 +272,10 @@ void run(const AblateArguments& options, Output& output) {
   std::vector<Config> configs;
   for (const std::string& path : options.configs) {
     configs.push_back(read_config(std::filesystem::path(path)));
-    if (!options.access_counts.empty()) configs.back().access_counts = options.access_counts;
+    if (!options.access_counts.empty()) {
+      configs.back().access_counts = options.access_counts;
+      configs.back().access_counts_place = "--access-counts";
+    }
     if (!configs.back().plan.empty()) {
       throw Error(ErrorKind::bad_input, path +
                                             ": /plan: an ablation makes all plans itself; "
@@ -293,13 +296,16 @@ void add_ablate(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<AblateArguments>(
       app, output, "ablate",
       "Measure what placement, dataflow, fusion and copies each give on a device", run);
+  add_examples(
+      *command, "vqgen dev ablate examples/configs/llama3-8b-up-aqlm-2x8.json",
+      "vqgen dev ablate examples/configs/tinycode-layer.json --backend host --gpu h200 --budget 2");
   command->add_option("config", options->configs, "config.json files without a plan of their own")
       ->required();
-  command->add_option("--budget", options->budget, "Plans measured of each config, at most")
+  command->add_option("--budget", options->budget, "Plans to measure per config, at most")
       ->capture_default_str()
       ->check(whole_number(1, 100000));
   command->add_option("--access-counts", options->access_counts,
-                      "A file of vqgen count-accesses, by which boundaries are set [the config's]");
+                      "Set boundaries by a file of vqgen count-accesses [the config's]");
   add_timing_options(*command, options->timing);
   command->add_flag("--counters", options->counters,
                     "Run ncu on the best plans of GC*, SC* and all, and add what it counts");

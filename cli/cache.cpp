@@ -249,28 +249,40 @@ void cache_unpack(const CacheArguments& arguments, Output& output) {
 void add_cache(CLI::App& app, Output& output) {
   auto* cache = app.add_subcommand("cache", "Look at, check, bound and ship compiled kernels");
   cache->require_subcommand(1);
+  add_examples(*cache, "vqgen cache ls", "vqgen cache pack out/kernels.vqpack");
   using Arguments = CacheArguments;
-  add_command<Arguments>(*cache, output, "ls", "List the entries of all layers", cache_ls);
-  add_command<Arguments>(*cache, output, "verify",
-                         "Read everything; exit code 4 where something is damaged", cache_verify);
+  const auto ls =
+      add_command<Arguments>(*cache, output, "ls", "List the entries of all layers", cache_ls);
+  add_examples(*ls.first, "vqgen cache ls", "vqgen cache ls --json");
+  const auto verify =
+      add_command<Arguments>(*cache, output, "verify",
+                             "Read everything; exit code 4 if something is damaged", cache_verify);
+  add_examples(*verify.first, "vqgen cache verify", "vqgen cache verify --json");
   add_cache_explain(*cache, output);
   const auto [gc, limits] = add_command<Arguments>(
       *cache, output, "gc", "Remove what was used least recently, damaged files and leftovers",
       cache_gc);
   gc->add_option("--max-bytes", limits->max_bytes,
-                 "Of all entries; by default VQGEN_CACHE_MAX_BYTES, else 2 GiB");
-  gc->add_option("--max-age", limits->max_days, "In days since an entry was made or last used");
-  add_command<Arguments>(*cache, output, "clear",
-                         "Remove every file of the cache in the user's folder, and no other",
-                         cache_clear);
+                 "Bytes of all entries, at most [VQGEN_CACHE_MAX_BYTES, else 2 GiB]");
+  gc->add_option("--max-age", limits->max_days,
+                 "Days since an entry was made or last used, at most");
+  add_examples(*gc, "vqgen cache gc", "vqgen cache gc --max-bytes 1000000000 --max-age 30");
   const auto [pack, from] = add_command<Arguments>(
       *cache, output, "pack", "Write the kernels of a folder as one file", cache_pack);
   pack->add_option("out", from->pack, "The .vqpack file to write")->required();
-  pack->add_option("--from", from->folder, "A cache folder; by default the user's");
+  pack->add_option("--from", from->folder, "The cache folder [the user's]");
+  add_examples(*pack, "vqgen cache pack out/kernels.vqpack",
+               "vqgen cache pack out/kernels.vqpack --json");
   const auto [unpack, to] = add_command<Arguments>(
       *cache, output, "unpack", "Put the kernels of a pack into a folder", cache_unpack);
   unpack->add_option("pack", to->pack, "A .vqpack file")->required();
-  unpack->add_option("--to", to->folder, "A cache folder; by default the user's");
+  unpack->add_option("--to", to->folder, "The cache folder [the user's]");
+  add_examples(*unpack, "vqgen cache unpack out/kernels.vqpack",
+               "vqgen cache unpack out/kernels.vqpack --to out/kernels");
+  const auto clear = add_command<Arguments>(
+      *cache, output, "clear", "Remove every file of the cache in the user's folder, and no other",
+      cache_clear);
+  add_examples(*clear.first, "vqgen cache clear", "vqgen cache clear --json");
 }
 
 }  // namespace vqgen::cli

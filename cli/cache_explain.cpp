@@ -71,8 +71,10 @@ void add_cache_explain(CLI::App& cache, Output& output) {
   const auto [command, request] = add_command<PlanRequest>(
       cache, output, "explain", "Say what a config's kernels are looked up by, and what is near",
       explain_misses);
+  add_examples(*command, "vqgen cache explain examples/configs/tinycode-layer.json --gpu h200",
+               "vqgen cache explain examples/configs/tinycode-layer.json --gpu h200 --json");
   command->add_option("config", request->config, "config.json")->required();
-  command->add_option("--gpu", request->gpu, "A profile's name, a JSON file, or auto");
+  command->add_option("--gpu", request->gpu, "The GPU to plan for: a name, a JSON file, or auto");
 }
 
 }  // namespace vqgen::cli

@@ -142,6 +142,17 @@ void add_json_flag(CLI::App& command, Output& output) {
   command.add_flag("--json", output.json, "One JSON document on stdout");
 }
 
+void add_examples(CLI::App& command, const std::string& first, const std::string& second) {
+  command.footer(fmt::format("Examples:\n  {}\n  {}", first, second));
+}
+
+std::vector<std::string> examples_of(const CLI::App& command) {
+  std::vector<std::string> lines = CLI::detail::split(command.get_footer(), '\n');
+  lines.erase(lines.begin());
+  for (std::string& line : lines) line.erase(0, line.find_first_not_of(' '));
+  return lines;
+}
+
 void finish_options(CLI::App& app, Output& output) {
   const std::vector<CLI::App*> below = app.get_subcommands({});
   const bool shown = below.empty() && !app.get_group().empty();

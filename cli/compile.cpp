@@ -112,6 +112,9 @@ void add_compile(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<CompileArguments>(
       app, output, "compile", "Compile the kernels of a config; needs no GPU", compile);
   add_plan_options(*command, options->request);
+  add_examples(
+      *command, "vqgen compile examples/configs/tinycode-layer.json --gpu h200",
+      "vqgen compile examples/configs/llama3-8b-up-aqlm-2x8.json --gpu a100 --out out/cubins");
   command->add_option("--out", options->out, "Folder for the cubin, its text and its description");
 }
 

@@ -47,8 +47,8 @@ void print_table(const Output& output, const std::vector<AccessCounts>& profiles
                 top_percent(total, total.top_share.size() - 2), steady_text(steadiness(each)));
   }
   output.line(
-      "mean: accesses an entry; hot: entries above mean + 3 sigma; below: % of entries below "
-      "the mean;");
+      "mean: accesses per entry; hot: entries above mean + 3 sigma; below: % of entries below the "
+      "mean;");
   output.line(
       "8 to half: % of accesses that so many hottest entries take; overlap: of each part's "
       "hottest with the whole's");
@@ -101,6 +101,8 @@ void add_count_accesses(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<ProfileArguments>(
       app, output, "count-accesses",
       "Count how often each codebook entry of a bundle is read, and how steadily", profile);
+  add_examples(*command, "vqgen count-accesses --data out/cache --out out/counts.json",
+               "vqgen count-accesses --data out/weights --out out/weight-counts.json --parts 8");
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The access counts to write, JSON")->required();
   command->add_option("--parts", options->parts, "Parts of the rows that are compared")

@@ -245,33 +245,44 @@ void db_diff(const DbArguments& arguments, Output& output) {
 
 void add_db(CLI::App& app, Output& output) {
   auto* db = app.add_subcommand("db", "Look at, ask, merge and check tuned tables");
+  add_examples(*db, "vqgen db ls",
+               "vqgen db query examples/configs/llama3-8b-up-aqlm-2x8.json --gpu h200");
   db->require_subcommand(1);
-  const char* const files = "Tables; by default those that plans are looked up in";
+  const char* const files = "Tables [those that plans are looked up in]";
 
   const auto [ls, shown] = add_command<DbArguments>(
       *db, output, "ls", "List the rows of tables: time, gain over the default plan, problem, plan",
       db_ls);
+  add_examples(*ls, "vqgen db ls", "vqgen db ls profiles/tuned/h200.jsonl --json");
   ls->add_option("table", shown->tables, files);
 
   const auto [query, asked] = add_command<DbArguments>(
       *db, output, "query", "Say which row a config's plan comes from, why, and what is near",
       db_query);
+  add_examples(*query, "vqgen db query examples/configs/llama3-8b-up-aqlm-2x8.json --gpu h200",
+               "vqgen db query examples/configs/llama3-8b-attention-2bit.json --gpu h200 "
+               "--code-distribution zipf:1");
   query->add_option("config", asked->config, "config.json")->required();
-  query->add_option("--gpu", asked->gpu, "A profile's name, a JSON file, or auto");
+  query->add_option("--gpu", asked->gpu, "The GPU to plan for: a name, a JSON file, or auto");
   query->add_option("--code-distribution", asked->codes,
-                    "Codes: uniform, zipf:S or profile:DIGEST, as rows name them [the config's]");
+                    "Distribution of codes: uniform, zipf:S or profile:DIGEST [the config's]");
 
   const auto [merge, merged] = add_command<DbArguments>(
       *db, output, "merge", "Write one table with the best row of each key", db_merge);
+  add_examples(*merge, "vqgen db merge profiles/tuned/h200.jsonl --out out/tables.jsonl",
+               "vqgen db merge profiles/tuned/h200.jsonl out/tables.jsonl --out out/merged.jsonl");
   merge->add_option("table", merged->tables, "Tables")->required();
   merge->add_option("--out", merged->out, "The table to write")->required();
 
   const auto [lint, read] = add_command<DbArguments>(
-      *db, output, "lint", "Read everything; exit code 2 where something is doubtful", db_lint);
+      *db, output, "lint", "Read everything; exit code 2 if something is doubtful", db_lint);
+  add_examples(*lint, "vqgen db lint", "vqgen db lint profiles/tuned/h200.jsonl");
   lint->add_option("table", read->tables, files);
 
   const auto [diff, compared] = add_command<DbArguments>(
       *db, output, "diff", "Say what differs from one table to another, beyond the noise", db_diff);
+  add_examples(*diff, "vqgen db diff profiles/tuned/h200.jsonl out/merged.jsonl",
+               "vqgen db diff profiles/tuned/h200.jsonl out/merged.jsonl --json");
   diff->add_option("before", compared->before, "A table")->required();
   diff->add_option("after", compared->after, "Another")->required();
 }

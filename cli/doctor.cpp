@@ -24,7 +24,7 @@ Finding device_finding(const Backend& cuda) {
     return {"GPU", false, "none found; kernels compile all the same and run on the host backend"};
   }
   return {"GPU", true,
-          fmt::format("{} ({}), {} SMs, {} bytes of shared memory a block", device->name,
+          fmt::format("{} ({}), {} SMs, {} bytes of shared memory per block", device->name,
                       device->arch, device->sms, device->shared_bytes_per_block)};
 }
 
@@ -121,11 +121,11 @@ void doctor(Output& output) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Output& output) {
-  app.add_subcommand("doctor",
-                     "Say what works on this machine; exits as the commands do "
-                     "that need what is missing: 5 without NVRTC, 2 with a damaged "
-                     "tuned table")
-      ->callback([&output] { doctor(output); });
+  auto* command = app.add_subcommand(
+      "doctor",
+      "Say what works on this machine; exit code 5 without NVRTC, 2 with a damaged tuned table");
+  add_examples(*command, "vqgen doctor", "vqgen doctor --json");
+  command->callback([&output] { doctor(output); });
 }
 
 }  // namespace vqgen::cli

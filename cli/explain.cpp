@@ -63,6 +63,9 @@ void add_explain(CLI::App& app, Output& output) {
       app, output, "explain",
       "Say what the plan of a config is, why, and what it should move; needs no GPU", run);
   add_plan_options(*command, options->request);
+  add_examples(
+      *command, "vqgen explain examples/configs/llama3-8b-attention-2bit.json --gpu h200",
+      "vqgen explain examples/configs/llama3-8b-up-aqlm-2x8.json --gpu a100 --planner rules");
   command->add_flag("--compile", options->compile,
                     "Compile the kernel and go by the registers that it takes");
 }

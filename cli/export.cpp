@@ -32,9 +32,13 @@ void export_text(const ExportArguments& options, Output& output) {
 void add_export(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<ExportArguments>(
       app, output, "export", "Write the kernel text, which plain nvcc compiles", export_text);
+  add_examples(*command,
+               "vqgen export examples/configs/tinycode-layer.json --gpu h200 --out out/kernel.cu",
+               "vqgen export examples/configs/llama3-8b-merge.json --gpu a100 --out out/merge.cu");
   command->add_option("config", options->request.config, "config.json")->required();
   command->add_option("--out", options->out, "The .cu file to write")->required();
-  command->add_option("--gpu", options->request.gpu, "A profile's name, a JSON file, or auto");
+  command->add_option("--gpu", options->request.gpu,
+                      "The GPU to plan for: a name, a JSON file, or auto");
 }
 
 }  // namespace vqgen::cli

@@ -86,6 +86,7 @@ void list(const std::string& what, Output& output) {
 void add_list(CLI::App& app, Output& output) {
   const auto [command, what] = add_command<std::string>(
       app, output, "list", "Name the formats, GPUs or sweeps that ship, with their figures", list);
+  add_examples(*command, "vqgen list formats", "vqgen list gpus --json");
   command->add_option("what", *what, "formats, gpus or sweeps")
       ->required()
       ->check(CLI::IsMember({"formats", "gpus", "sweeps"}));

@@ -13,6 +13,7 @@
 
 #include "cli/command.h"
 #include "cli/command_tree.h"
+#include "cli/commands.h"
 #include "core/json/leftovers.h"
 #include "core/roomy_stack.h"
 
@@ -70,32 +71,6 @@ void end_cleanly_on_signals() {
   }
 }
 
-// A subcommand, grouped as in `vqgen --help`, in its order.
-struct Command {
-  const char* group;
-  AddCommand* add;
-};
-constexpr Command kCommands[] = {{"Use", add_quantize},
-                                 {"Use", add_explain},
-                                 {"Use", add_compile},
-                                 {"Use", add_run},
-                                 {"Use", add_export},
-                                 {"Tune", add_measure},
-                                 {"Tune", add_tune},
-                                 {"Tune", add_db},
-                                 {"Tune", add_cache},
-                                 {"Change bundles", add_count_accesses},
-                                 {"Change bundles", add_reorder},
-                                 {"Change bundles", add_repack},
-                                 {"Develop kernels", add_dev},
-                                 {"Look up", add_help},
-                                 {"Look up", add_list},
-                                 {"Look up", add_doctor},
-                                 {"Look up", add_version},
-                                 {"", add_completion},
-                                 {"", add_man},
-                                 {"", add_tune_worker}};
-
 int report_failure(Output& output, const std::string& message, int code) {
   output.note("vqgen: {}", message);
   output.document = {{"error", message_line(message)}, {"exit_code", code}};
@@ -104,21 +79,11 @@ int report_failure(Output& output, const std::string& message, int code) {
 }
 
 int main_checked(int argc, char** argv) {
-  CLI::App app{
-      "vqgen generates fused vector-quantization kernels for LLM inference.\n"
-      "Exit codes: 0 ok, 2 usage or bad input, 3 not feasible, 4 verification failed,\n"
-      "5 device or compiler missing or failed."};
-  app.name("vqgen");
-  app.set_version_flag("--version", "vqgen " VQGEN_VERSION);
-  app.require_subcommand(1);
+  CLI::App app;
   Output output;
   // A usage error may be found before CLI11 comes to the flag.
   output.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
-  for (const Command& each : kCommands) {
-    each.add(app, output);
-    app.get_subcommands({}).back()->group(each.group);
-  }
-  finish_options(app, output);
+  declare_commands(app, output);
   try {
     app.parse(argc, argv);
     if (!output.finish()) {
@@ -143,30 +108,6 @@ int main_checked(int argc, char** argv) {
 }
 
 }  // namespace
-
-// Prints what --help prints.
-void add_help(CLI::App& app, Output& output) {
-  auto words = std::make_shared<std::vector<std::string>>();
-  auto* help = app.add_subcommand("help", "Say what a subcommand does and takes, as its --help");
-  help->add_option("subcommand", *words, "Its name, such as compile, or db merge");
-  help->callback([&app, words, &output] {
-    const CLI::App* at = &app;
-    for (const std::string& word : *words) at = &subcommand_of(*at, word);
-    const std::string text =
-        at->get_formatter()->make_help(at, full_name(*at), CLI::AppFormatMode::Normal);
-    output.line("{}", text);
-    output.document["help"] = text;
-  });
-}
-
-// Prints what --version prints.
-void add_version(CLI::App& app, Output& output) {
-  app.add_subcommand("version", "Say which version this is")->callback([&output] {
-    output.line("vqgen {}", VQGEN_VERSION);
-    output.document["version"] = VQGEN_VERSION;
-  });
-}
-
 }  // namespace vqgen::cli
 
 int main(int argc, char** argv) {

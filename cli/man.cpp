@@ -43,6 +43,9 @@ void print_command(const CLI::App& command) {
       if (option->get_positional() == positional && !help) print_option(*option);
     }
   }
+  fmt::print(".PP\n.EX\n");
+  for (const std::string& line : examples_of(command)) fmt::print("{}\n", plain(line));
+  fmt::print(".EE\n");
 }
 
 // The variables of docs/reference/environment.md, in its order; a test compares them.

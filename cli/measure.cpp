@@ -283,10 +283,9 @@ void add_measured_configs(CLI::App& command, MeasureArguments& options) {
   command.add_option("config", options.configs, "config.json files")->required();
   add_active_experts(command, options.timing.active_experts);
   command.add_option("--lengths", options.lengths,
-                     "Sequences of attention, COUNTxTOKENS, as 1x131072,31x2048 [all of tokens]");
+                     "Lengths of sequences, COUNTxTOKENS, as 1x131072,31x2048 [all full]");
   command
-      .add_option("--warm-up", options.warm_up_ms,
-                  "Milliseconds of a plan's own calls before it is timed")
+      .add_option("--warm-up", options.warm_up_ms, "Milliseconds of calls before a plan is timed")
       ->capture_default_str()
       ->check(decimal(0, 60000));
   add_timing_options(command, options.timing);
@@ -298,9 +297,11 @@ void add_measure(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<MeasureArguments>(
       app, output, "measure", "Verify and time plans of configs on a device, with caches cold",
       run);
+  add_examples(*command, "vqgen measure examples/configs/llama3-8b-attention-2bit.json",
+               "vqgen measure examples/configs/tinycode-layer.json --backend host --gpu h200");
   add_measured_configs(*command, *options);
   command->add_option("--plans", options->plans,
-                      "A JSON file: an array of objects of plan fields [the chosen plan alone]");
+                      "A JSON array of objects of plan fields to measure [the chosen plan alone]");
   add_planner_option(*command, options->chooser);
   command->add_flag(
       "--interactive", options->turns,
@@ -311,22 +312,25 @@ void add_space(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<MeasureArguments>(
       app, output, "space",
       "Verify and time many plans of each config, and those that the planners choose", run);
+  add_examples(
+      *command, "vqgen dev space examples/configs/llama3-8b-up-aqlm-2x8.json --top 10",
+      "vqgen dev space examples/configs/tinycode-layer.json --backend host --gpu h200 --sample 2");
   add_measured_configs(*command, *options);
   options->space = 150;
   CLI::Option* const sample =
       command
           ->add_option("--sample", options->space,
-                       "Measure N plans spread evenly over the space, 0 for all [150]")
+                       "Measure N plans, spread evenly over the space; 0 for all [150]")
           ->check(whole_number(0, kMostPlans));
   command
       ->add_option("--top", options->likely,
-                   "Measure the N unlike plans with the lowest predicted time instead")
+                   "Measure the N unlike plans with the lowest predicted time")
       ->check(whole_number(1, kMostPlans))
       ->excludes(sample);
   command
-      ->add_option("--codebooks-in", options->placement,
-                   "Sample plans whose codebooks are anywhere, all in global or all in shared "
-                   "memory")
+      ->add_option(
+          "--codebooks-in", options->placement,
+          "Sample plans whose codebooks are in any memory, all in global, or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<SpacePlacement>));
 }

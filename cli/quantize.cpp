@@ -36,7 +36,7 @@ void require_numbered(const QuantizeArguments& options, const VqFormat& format,
                       const char* option) {
   if (!options.reorder) return;
   if (format.in_parts()) {
-    usage("--reorder is not for keys in parts, whose entries stand in global memory in any case");
+    usage("--reorder is not for keys in parts, whose entries are in global memory in any case");
   }
   if (format.decoder != Decoder::table) {
     usage(
@@ -296,46 +296,50 @@ void quantize(const QuantizeArguments& options, Output& output) {
 void add_quantize(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<QuantizeArguments>(
       app, output, "quantize",
-      "Train codebooks, encode tensors, and write a bundle; a tensor's name may hold "
-      "stars, so that one call takes a whole file",
+      "Train codebooks, encode tensors, and write a bundle; stars in a name match many tensors",
       quantize);
+  add_examples(*command,
+               "vqgen quantize --input tests/data/tinycode-weight.safetensors --weights '*.weight' "
+               "--format aqlm-2x8 --out out/weights",
+               "vqgen quantize --input tests/data/tinycode-kv-heldout.safetensors --keys layer2.k "
+               "--key-format vecinfer-d4b8 --values layer2.v --value-format vecinfer-d4b8 "
+               "--queries layer2.q --out out/cache");
   command
-      ->add_option("--input", options->input,
-                   "safetensors file to encode, an index of shards, or a folder with one of them")
+      ->add_option(
+          "--input", options->input,
+          "The safetensors file to encode, an index of shards, or a folder with one of them")
       ->required();
   command->add_option("--calibration", options->calibration,
-                      "Tensors to train on, as --input; by default the input");
+                      "Tensors to train on, as --input [the input]");
   command->add_option("--out", options->out, "The bundle to write")->required();
   command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
   command->add_option("--key-format", options->key_format,
                       "A preset's name, a format file, or a JSON object");
-  command->add_option("--split-by", options->split_by,
-                      "Share the channels of keys in parts out anew: the worst in this format to "
-                      "the part with most bits a channel");
+  command->add_option(
+      "--split-by", options->split_by,
+      "Reassign channels of keys in parts to the parts, by their quantization error in FORMAT");
   command->add_flag("--no-key-gain", options->no_key_gain,
-                    "Leave the keys' entries as k-means made them, without the gain that lengthens "
-                    "them");
+                    "Store no gain, which lengthens the keys' entries where attention reads them");
   command->add_option("--values", options->values, "Values, shaped as the keys");
   command->add_option("--value-format", options->value_format,
                       "A preset's name, a format file, or a JSON object");
   command->add_option("--queries", options->queries,
                       "Queries of the last n tokens, [query_heads, n, head_dim]");
   command->add_option("--weights", options->weights, "Weights, [out_features, in_features]");
-  command->add_option("--format", options->format, "The weights' format, likewise");
+  command->add_option("--format", options->format, "The weights' format, as --key-format");
   command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
   command
       ->add_option("--exclude", options->exclude,
                    "Tensors to leave out of those that --keys or --weights matches; repeatable")
       ->allow_extra_args(false);
   command->add_option("--config", options->config,
-                      "The config that is to read the bundle: sizes and formats must be its own");
-  command->add_option("--dtype", options->dtype, "f16 or bf16; by default the tensors' own")
+                      "The config that is to read the bundle, whose sizes and formats must match");
+  command->add_option("--dtype", options->dtype, "Element type of the bundle [the tensors' own]")
       ->check(CLI::IsMember({"f16", "bf16"}));
   command
       ->add_option(
           "--device", options->device,
-          "Where codebooks are trained: a GPU's number, cpu (all cores), or auto, which is "
-          "GPU 0 where there is one and sub-vectors have 2, 4, 8 or 16 elements, else cpu")
+          "Device to train on: a GPU's number, cpu, or auto: GPU 0 if it can train the format")
       ->capture_default_str()
       ->check([number = whole_number(0, 1 << 20)](const std::string& text) {
         const bool fits = text == "auto" || text == "cpu" || number(text).empty();
@@ -347,7 +351,7 @@ void add_quantize(CLI::App& app, Output& output) {
                     "Number entries by how often they are read, the hottest first");
   command->add_flag("--any-format", options->any_format,
                     "Take formats and sizes that no kernel of vqgen reads, for other programs");
-  command->add_option("--seed", options->seed, "Of the k-means")
+  command->add_option("--seed", options->seed, "Seed of k-means")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
 }

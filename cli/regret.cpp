@@ -167,6 +167,8 @@ void add_regret(CLI::App& app, Output& output) {
   const auto [command, files] = add_command<Files>(
       app, output, "regret",
       "Compare measurements of vqgen dev space --json with what the planners take", run);
+  add_examples(*command, "vqgen dev regret out/space.json",
+               "vqgen dev regret out/space.json out/likely.json --json");
   command->add_option("measured", *files, "JSON files of vqgen dev space")->required();
 }
 

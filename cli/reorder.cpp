@@ -50,6 +50,9 @@ void add_reorder(CLI::App& app, Output& output) {
       app, output, "reorder",
       "Number a bundle's entries by how often they are read; results stay bit-equal",
       reorder_bundle);
+  add_examples(
+      *command, "vqgen reorder --data out/cache --out out/hot-first",
+      "vqgen reorder --data out/cache --out out/hot-first --access-counts out/counts.json");
   command->add_option("--data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
   command->add_option("--access-counts", options->profile,

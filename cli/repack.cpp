@@ -102,13 +102,15 @@ void add_repack(CLI::App& app, Output& output) {
       app, output, "repack",
       "Store a bundle's codes in another layout, to the same results, or its entries as int8",
       repack_bundle);
+  add_examples(*command, "vqgen repack out/weights --entries int8 --out out/weights-int8",
+               "vqgen repack out/weights --layout 4x1 --out out/weights-4x1");
   command->add_option("data", options->data, "A bundle of vqgen quantize")->required();
   command->add_option("--layout", options->layout,
-                      "ROWSxWORDS: rows of a group and words of a run, such as 4x1; 1x1 is plain");
+                      "ROWSxWORDS: rows per group and words per run, such as 4x1; 1x1 is plain");
   command->add_option("--entries", options->entries,
-                      "int8: round the entries to integers with scales, and say what that changes");
+                      "Round the entries to int8 with scales, and print the change; takes int8");
   command->add_option("--operand", options->operand,
-                      "Only the keys, values or weights; all by default");
+                      "The operand to repack: keys, values or weights [all]");
   command->add_option("--out", options->out, "The bundle to write; may be the same")->required();
 }
 

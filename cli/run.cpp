@@ -142,21 +142,22 @@ void add_run(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<RunArguments>(
       app, output, "run",
       "Run a config's kernels on data and compare with the double-precision reference", run);
+  add_examples(*command, "vqgen run examples/configs/tinycode-layer.json --backend host",
+               "vqgen run examples/configs/tinycode-layer.json --data out/cache");
   command->add_option("config", options->config, "config.json")->required();
   command
       ->add_option("--backend", options->backend,
-                   "host or cuda; by default cuda where there is a device, else host")
+                   "Where to run [cuda if this machine has a device, else host]")
       ->check(CLI::IsMember({"host", "cuda"}));
   command
-      ->add_option("--check", options->check,
-                   "races: on the host, report threads that touch the same memory with no barrier "
-                   "between them")
+      ->add_option(
+          "--check", options->check,
+          "On the host, report threads that touch the same memory without a barrier between them")
       ->check(CLI::IsMember({"races"}));
   command->add_option("--gpu", options->gpu, "The GPU to plan for: a name, a JSON file, or auto");
-  command->add_option("--data", options->data,
-                      "A bundle of vqgen quantize; by default hard input is generated");
+  command->add_option("--data", options->data, "A bundle of vqgen quantize [generated hard input]");
   add_active_experts(*command, options->active_experts);
-  command->add_option("--seed", options->seed, "Of the generated input")
+  command->add_option("--seed", options->seed, "Seed of the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
 }

@@ -6,34 +6,35 @@ namespace vqgen::cli {
 
 void add_planner_option(CLI::App& command, std::string& chooser) {
   command
-      .add_option("--planner", chooser,
-                  "How plans are chosen: by the cost model, or by rules of thumb")
+      .add_option("--planner", chooser, "The planner: the heuristics (rules), or the cost model")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<Chooser>));
 }
 
 void add_plan_options(CLI::App& command, PlanRequest& request) {
   command.add_option("config", request.config, "config.json")->required();
-  command.add_option("--gpu", request.gpu,
-                     "A profile's name, a JSON file, or auto for this machine's device");
+  command.add_option("--gpu", request.gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command
-      .add_option("--planner", request.chooser,
-                  "How the plan is chosen: from tuned tables, else as model; by the cost model; by "
-                  "rules of thumb")
+      .add_option(
+          "--planner", request.chooser,
+          "The planner: tuned tables, else as model; the cost model; or the heuristics (rules)")
       ->capture_default_str()
       ->check(CLI::IsMember({kTuned, "model", "rules"}));
   command.add_option("--access-counts", request.access_counts,
-                     "A file of vqgen count-accesses, by which entries are placed [the config's]");
+                     "Place entries by a file of vqgen count-accesses [the config's]");
   command
       .add_option("--placement", request.placement,
-                  "How access counts place entries: by what levels save [default], or as in VQ-LLM")
+                  "Place entries by what each level saves, or as VQ-LLM does [default]")
       ->check(CLI::IsMember({"default", "vq-llm"}));
 }
 
 PlanSetting plan_setting(const PlanRequest& request) {
   PlanSetting setting{read_environment(), read_config(std::filesystem::path(request.config))};
   if (request.chooser == kTuned) setting.tables = make_tables(setting.environment);
-  if (!request.access_counts.empty()) setting.config.access_counts = request.access_counts;
+  if (!request.access_counts.empty()) {
+    setting.config.access_counts = request.access_counts;
+    setting.config.access_counts_place = "--access-counts";
+  }
   if (!request.placement.empty() && !setting.config.access_counts) {
     throw Error(
         ErrorKind::bad_input,
@@ -70,18 +71,19 @@ Json placement_json(const std::vector<OperandPlacement>& placements) {
 
 void add_timing_options(CLI::App& command, TimingOptions& options) {
   command
-      .add_option("--backend", options.backend, "cuda (default) or host, whose times are a CPU's")
+      .add_option("--backend", options.backend, "Where to measure; host times are a CPU's [cuda]")
       ->check(CLI::IsMember({"host", "cuda"}));
   command.add_option("--gpu", options.gpu, "The GPU to plan for: a name, a JSON file, or auto");
   command
       .add_option("--code-distribution", options.codes,
-                  "uniform, zipf:S (weight r^-S of rank r), or a file of access counts or a bundle")
+                  "uniform, zipf:S (weight r^-S of rank r), a file of access counts, or a bundle")
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Seed for the generated input")
       ->capture_default_str()
       ->check(whole_number(0, kMostSeed));
-  command.add_flag("--shared-codebooks", options.shared_codebooks,
-                   "All calls read the same codebooks, which stay in the cache [another layer's]");
+  command.add_flag(
+      "--shared-codebooks", options.shared_codebooks,
+      "Let all calls read the same codebooks, which stay cached [each call another layer's]");
 }
 
 CLI::Option* add_active_experts(CLI::App& command, int& touched) {

@@ -84,10 +84,11 @@ class TuneCommand {
       options_.timing.codes = work_.access_counts.value_or("uniform");
     items_ = items_of(work_, choose_shard(options.shard, environment_variable).shard);
     if (!options.journal.empty() && items_.size() > 1) {
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("--journal is of one problem, and {} has {}; leave it out, journals "
-                              "stand beside --out",
-                              options.work, items_.size()));
+      throw Error(
+          ErrorKind::bad_input,
+          fmt::format(
+              "--journal is of one problem, and {} has {}; leave it out to have them beside --out",
+              options.work, items_.size()));
     }
     backend_ = make_backend(options.timing);
     Config first;
@@ -104,7 +105,7 @@ class TuneCommand {
     path_ = table_of(options, gpu_, *backend_, folders_);
     if (options.restart && path_.empty() && options.journal.empty()) {
       throw Error(ErrorKind::bad_input,
-                  "--restart begins journals anew; name the table that they stand beside by --out, "
+                  "--restart begins journals again; name the table that they are beside by --out, "
                   "or the one journal by --journal");
     }
     // Read now, to report faults before anything is measured.
@@ -224,17 +225,19 @@ void add_tune(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<TuneArguments>(
       app, output, "tune",
       "Search the fastest plan of each problem on a device, and write a tuned table", run);
+  add_examples(*command, "vqgen tune examples/configs/tinycode-layer.json --budget 60s",
+               "vqgen tune llama-3-8b --shard auto --out out/tables.jsonl");
   command
       ->add_option("work", options->work,
                    "A config.json, a sweep file, or a shipped sweep such as llama-3-8b")
       ->required();
   command
       ->add_option("--budget", options->budget,
-                   "Measuring time of each problem, finals included: 90, 60s, 1.5m, 2h")
+                   "Measuring time per problem, finals included: 90, 60s, 1.5m, 2h")
       ->capture_default_str();
   command
       ->add_option("--search", options->strategy,
-                   "How candidates are chosen; model: the cost model, corrected by measurements")
+                   "How to choose candidates; model: the cost model, corrected by measurements")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<StrategyName>));
   command->add_option("--rounds", options->rounds, "Rounds of the finals")
@@ -244,15 +247,16 @@ void add_tune(CLI::App& app, Output& output) {
       ->capture_default_str()
       ->check(whole_number(0, kMostPlans));
   command->add_option("--out", options->out,
-                      "The tuned table to update [the user's own of the GPU; none for the host]");
+                      "The tuned table to update [the user's own for the GPU; none for the host]");
   command->add_option("--journal", options->journal, "The journal to resume [beside the table]");
   command->add_flag(
       "--resume,!--restart", [options](std::int64_t count) { options->restart = count < 0; },
-      "Resume the journals [default], or begin them anew");
+      "Resume the journals, or start again [resume]");
   command->add_option("--shard", options->shard,
-                      "The part I/N of the sweep, I from 0, or auto: as the launcher says");
-  command->add_option("--replay", options->replay,
-                      "Take times from a file of vqgen dev space --sample 0 --json, not a device");
+                      "Part I/N of the sweep, I from 0; auto: as the launcher says");
+  command->add_option(
+      "--replay", options->replay,
+      "Take times from a file of vqgen dev space --sample 0 --json instead of a device");
   options->timing.codes.clear();  // the config's access_counts
   add_timing_options(*command, options->timing);
   command->get_option("--replay")->excludes(command->get_option("--backend"));

@@ -225,7 +225,13 @@ std::vector<std::string> formats_for(std::optional<FormatUse> wanted) {
 
 FormatProfile find_format_profile(const std::string& name, const std::string& where,
                                   std::optional<FormatUse> wanted) {
-  if (names_a_file(name)) return read_format_file(parse_json_file(name), name);
+  if (names_a_file(name)) {
+    try {
+      return read_format_file(parse_json_file(name), name);
+    } catch (const Error& error) {
+      throw Error(error.kind(), fmt::format("{}: {}", where, error.what()));
+    }
+  }
   const EmbeddedFile* const file = find_embedded("formats/", name);
   if (file == nullptr) {
     fail_unknown(where + ": format", name, name, formats_for(wanted), "an object, a JSON file",

@@ -76,11 +76,14 @@ std::string did_you_mean(std::string_view given, std::span<const std::string> na
     return fmt::format("; it is named '{}'", *present);
   }
   const std::string* nearest = nullptr;
-  std::size_t fewest = std::max<std::size_t>(given.size() / kLettersAnEdit, 1) + 1;
+  const std::size_t most = std::max<std::size_t>(given.size() / kLettersAnEdit, 1);
+  std::pair fewest{most + 1,
+                   std::size_t{0}};  // an abbreviation is as near as one edit, if no name is
   for (const std::string& name : names) {
     if (name.empty()) continue;
-    const std::size_t count = abbreviates(given, name) ? 0 : edits(given, name);
-    if (count >= fewest || count >= name.size()) continue;
+    const std::size_t all = edits(given, name);
+    const std::pair count{abbreviates(given, name) ? std::min<std::size_t>(all, 1) : all, all};
+    if (count >= fewest || count.first >= name.size()) continue;
     fewest = count;
     nearest = &name;
   }

@@ -340,6 +340,19 @@ Plan choose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& opt
   return plan;
 }
 
+std::vector<std::string> runnable_dataflows(const Problem& problem, const GpuSpec& gpu) {
+  std::vector<std::string> names;
+  Config config;
+  config.problem = problem;
+  for (const Plan& each : dataflows_with(config.plan_cursor(), problem)) {
+    config.plan["dataflow"] = dataflow_name(each);
+    const Plan plan = propose(config, gpu, {.chooser = Chooser::rules});
+    if (check(plan, problem, gpu).ok) names.emplace_back(dataflow_name(each));
+    config.plan = Json::object();
+  }
+  return names;
+}
+
 std::vector<RankedPlan> rank(const Problem& problem, const GpuSpec& gpu,
                              std::span<const AccessCounts> profiles) {
   CostModel model(problem, gpu, profiles);

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/problem/config.h"
 #include "heuristics/check.h"
@@ -49,6 +51,9 @@ bool is_of_rules(const Plan& plan);
 
 // True if blocks of the plan share all sequences of a call by their lengths.
 bool is_by_length(const Plan& plan);
+
+// The dataflows by which kernels do the problem on the GPU, as a config's "dataflow" names them.
+std::vector<std::string> runnable_dataflows(const Problem& problem, const GpuSpec& gpu);
 
 struct RankedPlan {
   Plan plan;

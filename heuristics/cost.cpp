@@ -51,7 +51,8 @@ bool moves_entries(const Plan& plan) {
 CostProfile read_cost_profile(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
   root.expect_object({"gpu", "source", "dataflows"});
-  CostProfile profile{root.member("gpu").string(), root.member("source").string(), {}};
+  root.member("source").string();  // for people
+  CostProfile profile{root.member("gpu").string(), {}};
   const JsonCursor dataflows = root.member("dataflows");
   if (!dataflows.value().is_object()) dataflows.fail("must be an object of coefficients");
   for (const auto& [name, unused] : dataflows.value().items()) {

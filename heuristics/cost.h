@@ -23,7 +23,6 @@ struct CostCoefficients {
 
 struct CostProfile {
   std::string gpu;                                                 // that it was measured on
-  std::string source;                                              // commands that made it
   std::map<std::string, CostCoefficients, std::less<>> dataflows;  // keyed by cost_name()
 };
 

@@ -17,7 +17,7 @@ namespace {
 std::string codebook_line(const std::string& operand, const vq::FormatConfig& format,
                           std::int64_t units) {
   if (vq::is_scalar(format.decoder)) {
-    return fmt::format("{} scales beside codes: {} shared bytes a block", operand,
+    return fmt::format("{} scales beside codes: {} bytes of shared memory per block", operand,
                        units * (vq::replicated_bytes(format) + vq::shared_bytes(format)));
   }
   std::string levels;
@@ -29,10 +29,10 @@ std::string codebook_line(const std::string& operand, const vq::FormatConfig& fo
   add(vq::replicated_range(format), fmt::format("in shared x{}", format.placement.copies));
   add(vq::shared_range(format), "in shared");
   add(vq::global_range(format), "in global");
-  return fmt::format("{} codebooks: entries {}; {} shared bytes a block for {} of codebooks",
-                     operand, levels,
-                     units * (vq::replicated_bytes(format) + vq::shared_bytes(format)),
-                     units * vq::unit_codebook_elements(format) * 2);
+  return fmt::format(
+      "{} codebooks: entries {}; {} bytes of shared memory per block for {} of codebooks", operand,
+      levels, units * (vq::replicated_bytes(format) + vq::shared_bytes(format)),
+      units * vq::unit_codebook_elements(format) * 2);
 }
 
 // A line for each format of the keys and the values, of which a block serves so many channels.
@@ -67,7 +67,7 @@ std::vector<std::string> lines(const P& plan, const AttentionDecode& op, const G
   const std::int64_t blocks =
       std::int64_t{op.shape.kv_heads} * vq::head_blocks(config) * (shared ? 1 : op.shape.batch);
   std::vector<std::string> lines{
-      fmt::format("splits {}{}: {} ({}{}) blocks a split for {} SMs, tiles of {} tokens",
+      fmt::format("splits {}{}: {} ({}{}) blocks per split for {} SMs, tiles of {} tokens",
                   plan.splits, shared ? " of all sequences together" : "", blocks,
                   op.shape.query_tokens > 1 ? "head, query token" : "head",
                   shared ? "" : ", sequence", gpu.sms, vq::token_tile(config)),
@@ -100,9 +100,9 @@ std::vector<std::string> lines(const P& plan, const KvDequantize& op, const GpuS
 template <class P>
 std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) {
   const auto config = configured(plan, op);
-  return {fmt::format("dataflow {}: {} outputs a block, {} splits of the columns",
-                      dataflow_name(plan), vq::outputs_per_block(config), vq::splits(config)),
-          fmt::format("chunks of {} columns: {} rows of x staged, {} codebook units a chunk",
+  return {fmt::format("dataflow {}: {} outputs per block, split-K {}", dataflow_name(plan),
+                      vq::outputs_per_block(config), vq::splits(config)),
+          fmt::format("chunks of {} columns: {} rows of x staged, {} codebook sets per chunk",
                       vq::chunk_columns(config), op.shape.rows, vq::units_per_chunk(config)),
           codebook_line("weight", config.weights, vq::units_per_chunk(config))};
 }
@@ -132,7 +132,7 @@ ReportSection problem_section(const Problem& problem, const std::vector<OperandT
   auto each = traffic.begin();
   for_each_row(problem, [&](Operand operand, const VqFormat& format, std::int64_t columns) {
     section.lines.push_back(fmt::format(
-        "{}: {} of codes, {:.4g} bits a number instead of 16; {}; {} of {}", enum_name(operand),
+        "{}: {} of codes, {:.4g} bits per number instead of 16; {}; {} of {}", enum_name(operand),
         bytes_text(each->code_bytes), stored_bits(format, columns), codes_text(format),
         bytes_text(each->codebook_bytes), format.is_scalar() ? "scales" : "codebooks"));
     ++each;
@@ -144,17 +144,17 @@ ReportSection budget_section(const Residency& residency, const GpuSpec& gpu, boo
   const Occupancy& occupancy = residency.occupancy;
   ReportSection section{"what a block takes", {}};
   section.lines = {
-      fmt::format("grid: {} blocks of {} threads for {} SMs, {} an SM", residency.blocks,
+      fmt::format("grid: {} blocks of {} threads for {} SMs, {} per SM", residency.blocks,
                   residency.threads, gpu.sms, residency.blocks_an_sm(gpu)),
-      fmt::format("registers: {} a thread, {}", residency.registers,
+      fmt::format("registers: {} per thread, {}", residency.registers,
                   compiled ? "as compiled" : "assumed until it is compiled (--compile)"),
       fmt::format("shared memory: {} of {} bytes that a block may have", residency.shared_bytes,
                   gpu.shared_bytes_per_block),
-      fmt::format("resident at once: {} blocks an SM, {} of {} warps; limited by {}",
+      fmt::format("resident at once: {} blocks per SM, {} of {} warps; limited by {}",
                   occupancy.blocks, occupancy.warps, gpu.max_threads_per_sm / 32,
                   enum_name(occupancy.limit)),
-      fmt::format("slack: {} more registers a thread, {} more bytes a block would leave as many "
-                  "blocks at work",
+      fmt::format("slack: {} more registers per thread and {} more bytes per block leave as many "
+                  "blocks resident",
                   residency.slack.registers, residency.slack.shared_bytes)};
   return section;
 }
@@ -170,7 +170,7 @@ bool is_scalar(const Problem& problem, Operand operand) {
 
 ReportSection cache_section(const Problem& problem, const std::vector<OperandTraffic>& traffic,
                             std::span<const OperandPlacement> placements) {
-  ReportSection section{"where entries stand, by number", {}};
+  ReportSection section{"where entries are, by number", {}};
   if (traffic.empty()) {
     section.lines.emplace_back("the op has no codebooks");
     return section;
@@ -182,16 +182,16 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
                       enum_name(each.operand)));
       continue;
     }
-    section.lines.push_back(fmt::format(
-        "{}: of {:.3g} lookups {:.1f} % find registers, {:.1f} % shared memory with a copy a lane, "
-        "{:.1f} % shared memory, {:.1f} % global memory ({})",
-        enum_name(each.operand), each.lookups, 100 * each.in_registers, 100 * each.replicated,
-        100 * each.shared, 100 * each.global,
-        each.profiled ? "by the access counts" : "codes taken as uniform"));
-    section.lines.push_back(fmt::format(
-        "{}: lanes that look up at once take {:.2f} passes through shared memory, 1 being free of "
-        "bank conflicts; {:.2f} with all entries there once",
-        enum_name(each.operand), each.conflict_factor, each.conflict_factor_once));
+    section.lines.push_back(
+        fmt::format("{}: of {:.3g} lookups {:.1f} % find registers, {:.1f} % shared memory with "
+                    "one copy per lane, {:.1f} % shared memory, {:.1f} % global memory ({})",
+                    enum_name(each.operand), each.lookups, 100 * each.in_registers,
+                    100 * each.replicated, 100 * each.shared, 100 * each.global,
+                    each.profiled ? "by the access counts" : "codes taken as uniform"));
+    section.lines.push_back(
+        fmt::format("{}: a lookup of a warp takes {:.2f} shared-memory wavefronts, 1 without bank "
+                    "conflicts; {:.2f} with one copy of all entries",
+                    enum_name(each.operand), each.conflict_factor, each.conflict_factor_once));
   }
   for (const OperandPlacement& each : placements) {
     for (const std::string& reason : each.reasons) {
@@ -203,7 +203,7 @@ ReportSection cache_section(const Problem& problem, const std::vector<OperandTra
   });
   if (placements.empty() && looks_up) {
     section.lines.emplace_back(
-        "no access counts: whole codebooks near where the block holds them "
+        "no access counts: whole codebooks are in shared memory if the block has room "
         "(--access-counts)");
   }
   return section;
@@ -238,12 +238,12 @@ ReportSection traffic_section(const Problem& problem, const std::vector<OperandT
   double memory = 0;
   for (const OperandTraffic& each : traffic) {
     memory += each.code_bytes + each.codebook_bytes;
-    section.lines.push_back(fmt::format(
-        "{}: device memory {}; L2 {} of codes, {} to fill near levels, {} of global lookups before "
-        "L1; shared memory {} of lookups",
-        enum_name(each.operand), bytes_text(each.code_bytes + each.codebook_bytes),
-        bytes_text(each.code_l2_bytes), bytes_text(each.fill_l2_bytes),
-        bytes_text(each.lookup_l2_bytes), bytes_text(each.lookup_bytes)));
+    section.lines.push_back(
+        fmt::format("{}: device memory {}; L2 {} of codes, {} to fill shared memory and registers, "
+                    "{} of global lookups before L1; shared memory {} of lookups",
+                    enum_name(each.operand), bytes_text(each.code_bytes + each.codebook_bytes),
+                    bytes_text(each.code_l2_bytes), bytes_text(each.fill_l2_bytes),
+                    bytes_text(each.lookup_l2_bytes), bytes_text(each.lookup_bytes)));
   }
   const Plain plain = plain_of(problem);
   if (plain.bytes > 0) {
@@ -264,7 +264,7 @@ std::vector<std::string> explain(const Plan& plan, const Problem& problem, const
   return visit_plan(plan, problem, [&]<class P>(const P& each, const OpOf<P>& op) {
     std::vector<std::string> all;
     if constexpr (requires { lines(each, op, gpu); }) all = lines(each, op, gpu);
-    all.push_back(fmt::format("shared memory: {} of {} bytes a block", shape.shared_bytes(),
+    all.push_back(fmt::format("shared memory: {} of {} bytes per block", shape.shared_bytes(),
                               gpu.shared_bytes_per_block));
     for (std::string& line : explain_plan(each, op)) all.push_back(std::move(line));
     if constexpr (requires { each.combine; }) {

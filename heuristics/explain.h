@@ -32,7 +32,7 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
 // How decoded entries reach a plan's arithmetic: the mapping of one MMA fragment.
 std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem);
 
-// The expected time and its parts, and where the model's coefficients come from.
+// The expected time and its parts, and the file of the model's coefficients.
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
                                     std::span<const AccessCounts> profiles);
 

@@ -337,7 +337,7 @@ Bundle read_bundle(const SafetensorsFile& file) {
       if (!item.has(key)) item.fail(fmt::format("'{}' is missing", key));
     }
     const std::string name = item.at("name").string();
-    if (!names.insert(name).second) item.at("name").fail("stands twice; rename one item");
+    if (!names.insert(name).second) item.at("name").fail("is there twice; rename one item");
     const auto kind = static_cast<BundleKind>(item.at("kind").choice(enum_names<BundleKind>));
     if (kind == BundleKind::attention) {
       bundle.items.push_back({name, read_attention(reader, item)});

@@ -85,7 +85,7 @@ void require_codebooks(const Codebooks& codebooks, const UnitMap& map) {
     const float value = element_to_float(codebooks.dtype, bits);
     if (!fits_entries(format, value)) {
       throw Error(ErrorKind::bad_input,
-                  fmt::format("encode: {} stands among the entries, which must be {}", value,
+                  fmt::format("encode: {} is among the entries, which must be {}", value,
                               entry_numbers(format)));
     }
   }

@@ -26,9 +26,9 @@ struct Foreign {
 constexpr const char* kConvert = "convert it with safetensors.torch.save_file()";
 
 constexpr std::array kForeign{
-    Foreign{"version https://git-lfs", "a pointer of Git LFS in place of the file",
+    Foreign{"version https://git-lfs", "a pointer of Git LFS instead of the file",
             "fetch the file itself with 'git lfs pull'"},
-    Foreign{"/annex/objects/", "a pointer of git-annex in place of the file",
+    Foreign{"/annex/objects/", "a pointer of git-annex instead of the file",
             "fetch the file itself with 'git annex get'"},
     Foreign{"PK\3\4", "a zip archive, as torch.save() writes PyTorch's .bin and .pt", kConvert},
     Foreign{"\x80\2"sv, "a pickle, as older PyTorch writes .bin and .pt", kConvert},
@@ -39,8 +39,8 @@ constexpr std::array kForeign{
     Foreign{"\x93NUMPY", "an array of NumPy", "convert it with safetensors.numpy.save_file()"},
     Foreign{"\x89HDF", "an HDF5 file", "convert it with safetensors.numpy.save_file()"},
     Foreign{"\x1f\x8b", "compressed by gzip", "unpack it"},
-    Foreign{"<!", "a page of HTML, as servers answer in place of a file", "fetch it again"},
-    Foreign{"<html", "a page of HTML, as servers answer in place of a file", "fetch it again"}};
+    Foreign{"<!", "a page of HTML, as servers answer instead of a file", "fetch it again"},
+    Foreign{"<html", "a page of HTML, as servers answer instead of a file", "fetch it again"}};
 
 std::vector<std::string> names_ending(const std::filesystem::path& folder, std::string_view end) {
   std::vector<std::string> names;

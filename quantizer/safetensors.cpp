@@ -65,7 +65,7 @@ TensorInfo read_info(const std::string& name, const JsonCursor& entry) {
   for (std::size_t i = 0; i < shape.value().size(); ++i) {
     info.shape.push_back(shape.at(i).integer(0, kMaxSize));
     if (__builtin_mul_overflow(bytes, info.shape.back(), &bytes)) {
-      shape.fail("the product of the sizes overflows; no file holds such a tensor");
+      shape.fail("the number of elements overflows 64 bits; no file holds such a tensor");
     }
   }
 

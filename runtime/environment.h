@@ -35,10 +35,10 @@ std::vector<std::filesystem::path> table_files(const TunedEnvironment& environme
 // Damage::fail.
 std::shared_ptr<const TunedTables> find_tables(const TunedEnvironment& environment, Damage damage);
 
-// Returns nullopt if the variable is not set.
+// Returns nullopt if the variable is not set, or empty.
 inline std::optional<std::string> environment_variable(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
 }
 

@@ -6,9 +6,12 @@
 #include "core/access/takes_access_counts.h"
 #include "core/files/files.h"
 #include "core/plan/main_kernel.h"
+#include "core/problem/check.h"
+#include "core/problem/head_dims.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
 #include "heuristics/fusion/exchange.h"
+#include "heuristics/remedy.h"
 #include "runtime/code_distribution.h"
 
 namespace vqgen {
@@ -22,10 +25,21 @@ Prepared compiled(const Config& config, const Planned& planned, const GpuSpec& g
           result.hit, std::move(result.layer), std::move(result.why_missed)};
 }
 
+// The fields of the config say what propose() does not know.
+void require_built(const Config& config) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::infeasible, fmt::format("{}: {}", config.source, why));
+  };
+  const std::string fault = head_dim_fault(config.problem);
+  if (!fault.empty()) refuse("/shape/head_dim: " + fault);
+  if (const Verdict verdict = check(config.problem); !verdict.ok) refuse(verdict.reason);
+}
+
 // The plan before access_counts move its boundaries: a tuned row's if one serves, else a chosen
 // one.
 Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
                    const PlanOptions& options) {
+  require_built(config);
   LadderAnswer answer;
   std::string why;
   if (options.tables != nullptr && !options.tables->empty()) {
@@ -43,7 +57,7 @@ Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const Acc
   if (!config.plan.empty()) {
     planned.from = {Rung::override, why + "the config fixes fields, the rest is chosen"};
   } else if (options.chooser == Chooser::rules || is_of_rules(planned.plan)) {
-    planned.from = {Rung::rules, why + "by rules of thumb"};
+    planned.from = {Rung::rules, why + "by heuristics"};
   } else {
     planned.from = {Rung::model,
                     why + (is_by_length(planned.plan)
@@ -79,7 +93,11 @@ void place_by(std::span<const AccessCounts> profiles, const Config& config, cons
 
 void require_runnable(const Plan& plan, const Config& config, const GpuSpec& gpu) {
   const Verdict verdict = check(plan, config.problem, gpu);
-  if (!verdict.ok) throw Error(ErrorKind::infeasible, config.source + ": /plan: " + verdict.reason);
+  if (verdict.ok) return;
+  const std::string why = config.plan.contains("dataflow")
+                              ? with_remedy(verdict.reason, runnable_dataflows(config.problem, gpu))
+                              : verdict.reason;
+  throw Error(ErrorKind::infeasible, fmt::format("{}: /plan: {}", config.source, why));
 }
 
 // Adds boundaries, and requires that check() accepts the plan.
@@ -136,8 +154,9 @@ std::vector<AccessCounts> access_counts_of(const Config& config) {
     return match_access_counts(read_access_counts(std::filesystem::path(*config.access_counts)),
                                config.problem, *config.access_counts);
   } catch (const FileError& error) {  // the caller may not know that the config names that file
-    throw FileError(error.code(),
-                    fmt::format("{}: /access_counts: {}", config.source, error.what()));
+    throw FileError(error.code(), fmt::format("{}: {}", config.access_counts_place, error.what()));
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}", config.access_counts_place, error.what()));
   }
 }
 

@@ -2,7 +2,7 @@
 """Checks the pages of docs/ and README.md: their length, their sentences, their words.
 
   scripts/check_docs.py [--all-listed] [PATH...]   pages and folders [README.md docs]
-  scripts/check_docs.py --texts [FOLDER...]        retired words in help, errors, docstrings and the schema
+  scripts/check_docs.py --texts [FOLDER...]        retired words in help, errors, docstrings, the schema
   scripts/check_docs.py --self-test                checks that seeded violations are found, and no more
 
 Prints FILE:LINE: rule, exit 1 if any rule is broken. The tables are in scripts/docs/: limits.csv has the
@@ -181,17 +181,21 @@ def literals(source):
         yield source[: found.start()].count("\n") + 1, "".join(parts)
 
 
-def docstrings(source):
-    """(line, text) of each docstring of Python source."""
+def python_texts(source):
+    """(line, text) of each docstring of Python source, and of each string that has a blank."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            if ast.get_docstring(node) is not None:
-                yield node.body[0].lineno, node.body[0].value.value
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            for part in node.values:  # which the walk comes to by themselves
+                part.seen = True
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            if not getattr(node, "seen", False):
+                yield node.lineno, node.value
 
 
 def texts_of(root, folders):
-    """(path, line, text) of what users read: strings of C++ that have a blank or are an option, docstrings
-    of the Python package, descriptions of the schema. `folders` are paths that they begin with; all without."""
+    """(path, line, text) of what users read: strings of C++ that have a blank or are an option, strings and
+    docstrings of the Python package that have a blank, descriptions of the schema. `folders` are paths that they begin with; all without."""
     for file in sorted(file for folder in TEXT_FOLDERS for file in (root / folder).rglob("*")):
         path = file.relative_to(root).as_posix()
         if folders and not path.startswith(tuple(folders)):
@@ -201,7 +205,7 @@ def texts_of(root, folders):
                 if " " in text or text.startswith("--"):
                     yield path, line, text
         elif file.suffix == ".py":
-            for line, text in docstrings(file.read_text()):
+            for line, text in python_texts(file.read_text()):
                 yield path, line, text
         elif path == "docs/config.schema.json":
             for line, text in enumerate(file.read_text().splitlines(), 1):

@@ -194,8 +194,8 @@ std::vector<std::uint32_t> hot_first(std::span<const std::int64_t> counts) {
 
 std::string why_no_access_counts(const Problem& problem) {
   if (std::holds_alternative<KvAppend>(problem)) {
-    return "kv_append compares with every entry alike, so a profile says nothing of where they "
-           "should stand; remove access_counts";
+    return "kv_append compares with every entry, so access counts place none of them; remove "
+           "access_counts";
   }
   if (std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
     return fmt::format("{} has no codebooks to place; remove access_counts", op_name(problem));
@@ -204,7 +204,7 @@ std::string why_no_access_counts(const Problem& problem) {
   const auto judge = [&](Operand operand, const VqFormat& format) {
     if (format.in_parts()) {
       why =
-          "codebooks of keys in parts stand in global memory, so a profile says nothing of where; "
+          "codebooks of keys in parts are in global memory, so access counts place none of them; "
           "remove access_counts";
     } else if (format.is_scalar() && why.empty()) {
       why = fmt::format("{} of format {} have no codebooks to place; remove access_counts",
@@ -235,7 +235,7 @@ std::vector<AccessCounts> read_access_counts(const Json& json, const std::string
     if (!names.insert(file.profiles[i].name()).second) {
       root.at("profiles")
           .at(i)
-          .fail(fmt::format("'{}' stands twice; remove one", file.profiles[i].name()));
+          .fail(fmt::format("'{}' is there twice; remove one", file.profiles[i].name()));
     }
   }
   return std::move(file.profiles);

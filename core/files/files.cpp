@@ -22,7 +22,11 @@ namespace {
 }
 
 [[noreturn]] void fail_read(const std::filesystem::path& path, int error) {
-  fail(path, "cannot read", error, "see that it is there; give a file that can be read");
+  fail(path, "cannot read", error,
+       error == ENOENT || error == ENOTDIR ? "correct its path, or make it"
+       : error == EISDIR                   ? "name a file in it"
+       : error == EACCES                   ? "give yourself the right to read it"
+                                           : "name a file that can be read");
 }
 
 [[noreturn]] void fail_write(const std::filesystem::path& path, int error) {

@@ -39,8 +39,8 @@ std::optional<FormatFault> scalar_fault(const VqFormat& format) {
   if (!format.is_scalar()) return {};
   if (format.has_zeros() && !format.token_scales && format.group_tokens == 0) {
     return FormatFault{"decoder",
-                       "affine takes token_scales or group_tokens, beside whose scales its zeros "
-                       "stand; set one, or take scalar"};
+                       "affine takes token_scales or group_tokens, whose scales its zeros go with; "
+                       "set one, or take scalar"};
   }
   const bool floats = format.decoder == Decoder::e4m3;
   const bool fits = format.vector_size == 2 || (format.vector_size == 4 && !floats);

@@ -45,8 +45,7 @@ std::string unsupported_arch(std::string_view arch) {
 void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
   if (spec.warpgroup_products && !has_warpgroup_products(spec.arch)) {
     cursor.at("warpgroup_products")
-        .fail(fmt::format("{} has no products of warp groups (wgmma), only sm_90a has; set false, "
-                          "or correct arch",
+        .fail(fmt::format("{} has no wgmma, which sm_90a alone has; set false, or correct arch",
                           spec.arch));
   }
   for (const std::string& name : gpu_names()) {
@@ -54,8 +53,7 @@ void require_facts_of_arch(const JsonCursor& cursor, const GpuSpec& spec) {
     if (arch_number(known.arch) != arch_number(spec.arch)) continue;
     if (spec.bf16_products && !known.bf16_products) {
       cursor.at("bf16_products")
-          .fail(fmt::format("{} has no tensor-core products in bf16; set false, or correct arch",
-                            spec.arch));
+          .fail(fmt::format("{} has no mma in bf16; set false, or correct arch", spec.arch));
     }
     for (const auto& [field, member] : kFactsOfArch) {
       if (spec.*member <= known.*member) continue;

@@ -35,33 +35,32 @@ struct GpuSpec {
   static constexpr auto fields() {
     using G = GpuSpec;
     return std::make_tuple(
-        field("name", &G::name, required(), "the product's name"),
+        field("name", &G::name, required(), "name, as the driver says it"),
         field("arch", &G::arch, required(), "compile target, such as sm_90a"),
-        field("sms", &G::sms, required(1, 1024), "streaming multiprocessors"),
+        field("sms", &G::sms, required(1, 1024), "SMs"),
         field("registers_per_sm", &G::registers_per_sm, required(1, 1 << 20), "32-bit registers"),
         field("registers_granule", &G::registers_granule, optional_in(32, 65536),
               "registers that a warp is given at a time"),
         field("sm_partitions", &G::sm_partitions, optional_in(1, 16),
-              "parts of a multiprocessor, each with its share of warps and registers"),
+              "parts of an SM, each with its share of warps and registers"),
         field("max_threads_per_sm", &G::max_threads_per_sm, required(32, 4096), "resident threads"),
         field("max_blocks_per_sm", &G::max_blocks_per_sm, required(1, 128), "resident blocks"),
         field("shared_bytes_per_sm", &G::shared_bytes_per_sm, required(1, 1 << 24),
-              "shared memory of a multiprocessor"),
+              "shared memory of an SM"),
         field("shared_bytes_per_block", &G::shared_bytes_per_block, required(1, 1 << 24),
               "most that one block may opt in to"),
         field("shared_bytes_reserved", &G::shared_bytes_reserved, optional_in(0, 65536),
               "what the system takes of each block's share"),
         field("shared_bytes_granule", &G::shared_bytes_granule, optional_in(1, 65536),
               "shared memory that a block is given at a time"),
-        field("l2_bytes", &G::l2_bytes, required(1, 1e12), "second-level cache"),
+        field("l2_bytes", &G::l2_bytes, required(1, 1e12), "L2 cache"),
         field("memory_bytes", &G::memory_bytes, required(1, 1e15), "device memory"),
         field("memory_gbps", &G::memory_gbps, required(1, 1e6), "device memory, 10^9 bytes/s"),
         field("sm_clock_mhz", &G::sm_clock_mhz, required(1, 1e5), "boost clock"),
         field("warpgroup_products", &G::warpgroup_products, Rule{},
-              "has products of warp groups (wgmma), which Hopper alone has"),
-        field(
-            "bf16_products", &G::bf16_products, Rule{},
-            "has tensor-core products in bf16, as GPUs since sm_80 do; by default what arch says"),
+              "has wgmma, which Hopper alone has"),
+        field("bf16_products", &G::bf16_products, Rule{},
+              "has mma in bf16, as GPUs since sm_80 do; by default what arch says"),
         field("sources", &G::sources, Rule{}, "field name to where its value comes from"));
   }
   bool operator==(const GpuSpec&) const = default;

@@ -21,9 +21,9 @@
 
 namespace vqgen {
 
-// How a field may appear in JSON; bounds are inclusive and for numbers only. A silent field is not
-// written if it has its default, so that texts from before the field existed stay equal to the
-// byte: keys of tables and caches are compared.
+// How a field may appear in JSON; bounds are inclusive, for numbers and for those of enums. A
+// silent field is not written if it has its default, so that texts from before the field existed
+// stay equal to the byte: keys of tables and caches are compared.
 struct Rule {
   bool required = false;
   double min = 0;
@@ -78,7 +78,8 @@ template <HasFields T, class Visit>
 constexpr void for_each_field(Visit&& visit) {
   if constexpr (HasVisit<T>) {
     T::visit([&](const char* name, auto member, vq::Range range, const char* doc) {
-      visit(field(name, member, optional_in(range.least, range.most), doc));
+      const bool all = range.least == 0 && range.most == 0;
+      visit(field(name, member, all ? Rule{} : optional_in(range.least, range.most), doc));
     });
   } else {
     std::apply([&](const auto&... each) { (visit(each), ...); }, T::fields());
@@ -90,6 +91,15 @@ inline constexpr std::nullptr_t enum_names = nullptr;
 template <class E>
 requires requires { vq::EnumNames<E>::kNames; }
 inline constexpr auto enum_names<E> = std::to_array(vq::EnumNames<E>::kNames);
+
+// The names of the values up to the rule's bound.
+template <class E>
+constexpr std::span<const char* const> names_within(const Rule& rule) {
+  const std::span<const char* const> all(enum_names<E>);
+  return rule.max < static_cast<double>(all.size())
+             ? all.first(static_cast<std::size_t>(rule.max) + 1)
+             : all;
+}
 
 template <class E>
 std::string_view enum_name(E value) {

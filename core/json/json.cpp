@@ -46,7 +46,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     if (!fresh) {
       level.key.clear();
       problem =
-          fmt::format("{}: the key '{}' stands twice in one object; remove one", path(), name);
+          fmt::format("{}: the key '{}' is there twice in one object; remove one", path(), name);
       return false;
     }
     level.key = "/" + name;
@@ -135,6 +135,15 @@ Json parse_json_file(const std::filesystem::path& path) {
 
 std::string json_text(const Json& value, int indent) {
   return value.dump(indent, ' ', true, Json::error_handler_t::replace);
+}
+
+std::string missing_hint(const char* doc, const Rule* bounds) {
+  std::string hint = fmt::format(": {}", doc);
+  if (bounds == nullptr) return hint;
+  if (!bounds->only.empty())
+    return hint + fmt::format("; give one of {}", fmt::join(bounds->only, ", "));
+  return hint +
+         fmt::format("; give a number from {} to {}", plain(bounds->min), plain(bounds->max));
 }
 
 JsonCursor JsonCursor::at(const std::string& key) const { return member(key); }

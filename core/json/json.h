@@ -65,13 +65,17 @@ class JsonCursor {
 template <HasFields T>
 void read_fields(const JsonCursor& cursor, T& target, bool partial = false);
 
+// What follows "the field 'tokens' is missing": what it is, and the numbers that it may be if it
+// has `bounds`: ": tokens of the longest sequence; give a whole number from 1 to 65535".
+std::string missing_hint(const char* doc, const Rule* bounds);
+
 // Reads one value of a declared field's type.
 template <class Member>
 void read_value(const JsonCursor& cursor, const Rule& rule, Member& target) {
   if constexpr (std::is_same_v<Member, bool>) {
     target = cursor.boolean();
   } else if constexpr (std::is_enum_v<Member>) {
-    target = static_cast<Member>(cursor.choice(enum_names<Member>));
+    target = static_cast<Member>(cursor.choice(names_within<Member>(rule)));
   } else if constexpr (std::is_integral_v<Member>) {
     target = static_cast<Member>(rule.only.empty() ? cursor.integer(rule.min, rule.max)
                                                    : cursor.integer_of(rule.only));
@@ -123,11 +127,12 @@ void read_fields(const JsonCursor& cursor, T& target, bool partial) {
       return;
     }
   }
-  for_each_field<T>([&](const auto& field) {
+  for_each_field<T>([&]<class Member>(const Field<T, Member>& field) {
     if (cursor.has(field.name)) {
       read_value(cursor.at(field.name), field.rule, target.*field.member);
     } else if (field.rule.required && !partial) {
-      cursor.member(field.name, std::string(": ") + field.doc);
+      constexpr bool number = std::is_arithmetic_v<Member> && !std::is_same_v<Member, bool>;
+      cursor.member(field.name, missing_hint(field.doc, number ? &field.rule : nullptr));
     }
   });
 }

@@ -47,10 +47,11 @@ struct MeasurePolicy {
     return std::make_tuple(
         field("codes", &P::codes, required(), "distribution of the codes"),
         field("l2", &P::l2, required(),
-              "what calls take turns on: all_cold, codes and codebooks; cold, codes alone; warm"),
+              "what each call reads another copy of: all_cold, codes and codebooks; cold, codes; "
+              "warm: none"),
         field("timer", &P::timer, required(), "graph or cpu"),
-        field("rounds", &P::rounds, required(), "of the finals, all finalists in turn"),
-        field("seed", &P::seed, required(0, 9007199254740991.0), "of the input"));
+        field("rounds", &P::rounds, required(), "rounds of the finals, each of all finalists"),
+        field("seed", &P::seed, required(0, 9007199254740991.0), "seed of the input"));
   }
   bool operator==(const MeasurePolicy&) const = default;
 };

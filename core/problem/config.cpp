@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/access/takes_access_counts.h"
 #include "core/problem/head_dims.h"
 #include "core/profiles.h"
@@ -38,6 +40,8 @@ void require_presets_of_operands(const JsonCursor& root) {
   }
 }
 
+std::string hint_of(std::string_view field) { return fmt::format(": {}", config_field_doc(field)); }
+
 template <class Op>
 Problem read_op(const JsonCursor& root) {
   Op op;
@@ -49,11 +53,10 @@ Problem read_op(const JsonCursor& root) {
     using Type = decltype(op.dtype);
     op.dtype = static_cast<Type>(root.at("dtype").choice(enum_names<Type>));
   }
-  read_fields(root.member("shape", ": the sizes of the problem"), op.shape);
+  read_fields(root.member("shape", hint_of("shape")), op.shape);
   for_each_operand(op, [&](Operand operand, VqFormat& format) {
     const std::string name(enum_name(operand));
-    const JsonCursor cursor = root.member(
-        name, fmt::format(": the format of the {}, a preset, a file or an object", name));
+    const JsonCursor cursor = root.member(name, hint_of(name));
     format = operand == Operand::values ? read_value_format(cursor)
                                         : read_format(cursor, use_of(operand));
   });
@@ -67,6 +70,11 @@ std::string name_at(const JsonCursor& cursor) {
 }
 
 }  // namespace
+
+const char* config_field_doc(std::string_view name) {
+  const auto found = std::ranges::find(kConfigFields, name, &ConfigField::name);
+  return found == kConfigFields.end() ? "" : found->doc;
+}
 
 Config read_config(const std::filesystem::path& path) {
   return read_config(parse_json_file(path), path.string());
@@ -98,6 +106,7 @@ Config read_config(const Json& json, const std::string& source) {
   if (root.has("access_counts")) {
     const std::filesystem::path folder = std::filesystem::path(source).parent_path();
     config.access_counts = (folder / name_at(root.at("access_counts"))).string();
+    config.access_counts_place = source + ": /access_counts";
   }
   if (root.has("plan")) {
     config.plan = root.at("plan").value();

@@ -1,9 +1,11 @@
 // config.json: what a user writes. The problem, and optionally the GPU and parts of the plan.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/gpu/gpu_spec.h"
 #include "core/json/json.h"
@@ -12,6 +14,25 @@
 
 namespace vqgen {
 
+// A field of a config, and what it is: for messages and the schema.
+struct ConfigField {
+  std::string_view name;
+  const char* doc;
+};
+inline constexpr std::array kConfigFields{
+    ConfigField{"op", "what the kernels compute"},
+    ConfigField{"dtype", "element type of everything that is not quantized"},
+    ConfigField{"shape", "the sizes of the problem"},
+    ConfigField{"keys", "the format of the keys: a preset, a file or an object"},
+    ConfigField{"values", "the format of the values: a preset, a file or an object"},
+    ConfigField{"weights", "the format of the weights: a preset, a file or an object"},
+    ConfigField{"gpu", "the GPU to plan for: a name of `vqgen list gpus`, or a JSON file"},
+    ConfigField{"access_counts",
+                "a file of `vqgen count-accesses`, from the config's folder, by which entries are "
+                "placed"},
+    ConfigField{"plan", "fields of the plan that you fix; vqgen chooses the others"}};
+const char* config_field_doc(std::string_view name);
+
 struct Config {
   Problem problem;
   std::optional<std::string> gpu;  // profile name or file, as written
@@ -19,7 +40,9 @@ struct Config {
   // A profile file of vqgen count-accesses, as a path from here: a relative one is written from the
   // config's own folder.
   std::optional<std::string> access_counts;
-  std::string source;  // file name, for messages
+  std::string access_counts_place =
+      "access_counts";  // what names it, for messages: "c.json: /access_counts"
+  std::string source;   // file name, for messages
 
   // `plan` and its position.
   JsonCursor plan_cursor() const;

@@ -78,7 +78,7 @@ class Validator {
                 fmt::format("{} is beyond the {} channels of a head", channel, head_dim));
         const auto number = static_cast<std::size_t>(channel);
         require(!taken[number], at + "/channels",
-                fmt::format("{} stands twice; each channel is in one part, once", channel));
+                fmt::format("{} is there twice; give each channel to one part, once", channel));
         taken[number] = true;
       }
       part_format(part, at);

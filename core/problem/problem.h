@@ -38,12 +38,12 @@ struct AttentionShape {
   static constexpr auto fields() {
     using S = AttentionShape;
     return std::make_tuple(
-        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("query_heads", &S::query_heads, required(1, 65535), "heads of the query"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
-              "longest sequence of the cache; a tile less than 2^31"),
+              "tokens of the longest sequence"),
         field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
               "newest tokens kept raw, at most"),
         field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
@@ -97,11 +97,11 @@ struct AppendShape {
   static constexpr auto fields() {
     using S = AppendShape;
     return std::make_tuple(
-        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
-              "tokens that a sequence has room for, at most"),
+              "tokens that a sequence has room for"),
         field("new_tokens", &S::new_tokens, optional_in(1, 65536),
               "tokens that one call appends to a sequence, at most"),
         field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
@@ -138,11 +138,11 @@ struct DequantizeShape {
   static constexpr auto fields() {
     using S = DequantizeShape;
     return std::make_tuple(
-        field("batch", &S::batch, required(1, 65535), "sequences"),
+        field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
         field("tokens", &S::tokens, required(1, 2147483647 - 8192),
-              "longest sequence that is decoded; rows of a head of the outputs"),
+              "tokens of the longest sequence; rows of a head of the outputs"),
         field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
               "newest tokens kept raw, at most"),
         field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
@@ -175,7 +175,7 @@ struct MergeShape {
     return std::make_tuple(
         field("rows", &S::rows, required(1, 1 << 24), "query tokens of all sequences, at most"),
         field("heads", &S::heads, required(1, 65535), "heads of the query"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels a head"),
+        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
         field("parts", &S::parts, required(2, 8), "results that become one"));
   }
   bool operator==(const MergeShape&) const = default;

@@ -151,8 +151,8 @@ Laid lay(const Plan& shape, const PlacementRule& rule, const Problem& problem, c
     fine = put(laid.plan, book, placement) && fine;
   }
   if (!fine && laid.verdict.ok) {
-    laid.verdict = {false, fmt::format("dataflow {} says itself where entries stand",
-                                       dataflow_name(laid.plan))};
+    laid.verdict = {false,
+                    fmt::format("dataflow {} places the entries itself", dataflow_name(laid.plan))};
   }
   if (laid.verdict.ok) laid.verdict = check(laid.plan, problem, gpu);
   return laid;

@@ -115,7 +115,7 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
   add_row(std::move(fusion));
   add_row(std::move(permutation));
   add_row(
-      {"+ copies", "entries in shared memory with a copy a lane", Dataflows::placed, copies, all});
+      {"+ copies", "entries in shared memory, one copy per lane", Dataflows::placed, copies, all});
   for (AblationRow whole_space :
        {AblationRow{"GC*", "the whole space, all entries in global memory", Dataflows::placed,
                     Rules{{Near::none}}, all},

@@ -64,19 +64,13 @@ std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, co
   const std::optional<Cost> cost = CostModel(problem, gpu, profiles)(plan);
   if (!cost) return {fmt::format("{} is not modelled yet", kernel_name(plan))};
   constexpr auto kInTurn = static_cast<std::size_t>(CostPart::memory);
-  const CostProfile& profile = cost_profile();
+  const std::string& fitted = cost_profile().gpu;
+  const bool scaled = gpu.name != find_gpu(fitted).name;
   std::vector<std::string> lines{
-      fmt::format("{:.1f} us expected of one call whose codes no cache holds", cost->us),
+      fmt::format("{:.1f} us expected of one call with cold caches", cost->us),
       fmt::format("one after the other, us: {}", parts_text(*cost, 0, kInTurn)),
-      fmt::format("at the same time, us: {}; together as their norm with p = {:g}",
-                  parts_text(*cost, kInTurn, kCostParts),
-                  profile.dataflows.at(std::string(cost_name(plan))).overlap),
-      fmt::format("fitted to {}", profile.source)};
-  if (gpu.name != find_gpu(profile.gpu).name) {
-    lines.push_back(
-        fmt::format("scaled to {} from {} by clock, multiprocessors and bandwidth alone", gpu.name,
-                    find_gpu(profile.gpu).name));
-  }
+      fmt::format("overlapping, us each if alone: {}", parts_text(*cost, kInTurn, kCostParts)),
+      fmt::format("cost model: {}.json{}", fitted, scaled ? ", scaled to " + gpu.name : "")};
   if (auto line = by_length_line(plan, problem, gpu, profiles)) lines.push_back(*line);
   return lines;
 }

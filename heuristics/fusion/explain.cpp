@@ -13,13 +13,13 @@ std::string headline(const LinearMma& plan, const fusion::Exchange& exchange) {
   const int products = plan.fragment_rows / 4;
   if (plan.fusion == LinearFusion::registers) {
     return fmt::format(
-        "{} shuffles between lookup and tensor core, {} a product: x keeps the order of its "
-        "columns {}",
+        "{} shuffles between lookup and tensor core, {} per mma: x keeps the order of its columns "
+        "{}",
         shuffles, shuffles / static_cast<std::size_t>(products), kAxes);
   }
   if (plan.fusion == LinearFusion::shared) {
     return fmt::format(
-        "entries go through {} bytes of shared memory a warp to the tensor core: x keeps the "
+        "entries go through {} bytes of shared memory per warp to the tensor core: x keeps the "
         "order of its columns {}",
         vq::kExchangeTiles * vq::kExchangeOctets * 16, kAxes);
   }
@@ -54,8 +54,8 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   }
   if (std::holds_alternative<AppendGemm>(plan)) {
     return {
-        "no exchange: entries pass through shared memory as they are stored, operands of products "
-        "on tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
+        "no exchange: entries pass through shared memory as they are stored, operands of the "
+        "tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
   }
   if (std::holds_alternative<DequantizeSimt>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
@@ -66,9 +66,8 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
   if (std::holds_alternative<LinearInt8Mma>(plan) ||
       std::holds_alternative<LinearInt8Wgmma>(plan)) {
     return {
-        "no exchange: sums of entries are operands of products of bytes in the lane that looks "
-        "them up; "
-        "the order of the columns is free, so x is laid out to match the entries"};
+        "no exchange: sums of entries are int8 mma operands in the lane that looks them up; the "
+        "order of the columns is free, so x is laid out to match the entries"};
   }
   if (std::holds_alternative<LinearWgmma>(plan) ||
       std::holds_alternative<LinearWgmmaLargeM>(plan)) {

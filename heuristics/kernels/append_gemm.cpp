@@ -11,17 +11,19 @@ namespace {
 // Most rows per block: registers hold their MMA operands.
 constexpr int kMostRows = 256;
 
-void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(format.is_wide(),
-                "{}: sub-vectors of {} elements are less than the 16 of a product; use dataflow "
-                "mma or simt",
-                operand, format.vector_size);
+void judge_decoder(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(format.decoder == Decoder::table,
-                "{}: codes are no numbers of entries, which products could be compared by; use "
-                "dataflow simt",
-                operand);
+                "{}: codes are not numbers of entries; use dataflow simt", operand);
+}
+
+void judge_wide_entries(Judge& judge, const VqFormat& format, const char* operand,
+                        const KvAppend& op) {
+  const bool narrow = !op.keys.in_parts() && !op.keys.is_wide() && !op.values.is_wide();
+  judge.require(format.is_wide(),
+                "{}: sub-vectors of {} elements are shorter than the 16 of an mma; use dataflow {}",
+                operand, format.vector_size, narrow ? "mma or simt" : "simt");
   judge.require(format.entries() >= vq::kProductEntries,
-                "{}: a codebook of {} entries is less than the {} of a warp's products; use "
+                "{}: a codebook of {} entries is smaller than the {} that a warp multiplies; use "
                 "dataflow simt",
                 operand, format.entries(), vq::kProductEntries);
 }
@@ -78,13 +80,17 @@ void count_wide_products(BlockWork& to, const vq::ProductsConfig& config,
 
 void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
+                "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge.require(plan.warpgroups == 0 || gpu.warpgroup_products,
-                "{} has no products of warp groups; set warpgroups to 0", gpu.name);
+                "{} has no wgmma; set warpgroups to 0", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
-                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys"); });
+                [&](const VqFormat& part, int) { judge_decoder(judge, part, "keys"); });
   for_each_part(op.values, op.shape.head_dim,
-                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "values"); });
+                [&](const VqFormat& part, int) { judge_decoder(judge, part, "values"); });
+  for_each_part(op.keys, op.shape.head_dim,
+                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys", op); });
+  for_each_part(op.values, op.shape.head_dim,
+                [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "values", op); });
   judge_codebooks(judge, op, gpu);
   judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,
                 "threads {} are no whole warp groups of 128", plan.threads);
@@ -92,7 +98,7 @@ void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const 
   if (!judge.ok()) return;
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(registers_of(op, plan) <= most,
-                "sub-vectors, sums and sets take {} registers a thread, of {}; lower threads",
+                "sub-vectors, sums and sets take {} registers per thread, of {}; lower threads",
                 registers_of(op, plan), most);
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);
 }
@@ -155,16 +161,15 @@ void count_work(BlockWork& to, const AppendGemm& plan, const KvAppend& op, const
 }
 
 std::vector<std::string> explain_plan(const AppendGemm& plan, const KvAppend& op) {
-  return {
-      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most; a block reads each "
-                  "codebook once for {} sub-vectors of its {} warps",
-                  plan.tokens_per_block, op.shape.new_tokens, plan.threads, plan.threads / 32),
-      fmt::format("tile_bytes {}: of the entries that come to shared memory together, at most",
-                  plan.tile_bytes),
-      plan.warpgroups == 1
-          ? "warpgroups 1: wgmma, with entries in shared memory as operand, where bulk "
-            "copies bring them; no barrier of the block stands between tiles"
-          : "warpgroups 0: mma.m16n8k16; a barrier of the block stands between tiles"};
+  return {fmt::format("tokens_per_block {}: of {} new tokens per sequence, at most; a block reads "
+                      "each codebook once for {} sub-vectors of its {} warps",
+                      plan.tokens_per_block, op.shape.new_tokens, plan.threads, plan.threads / 32),
+          fmt::format("tile_bytes {}: of the entries that come to shared memory together, at most",
+                      plan.tile_bytes),
+          plan.warpgroups == 1
+              ? "warpgroups 1: wgmma, with entries in shared memory as operand, where bulk copies "
+                "bring them; no barrier of the block is between tiles"
+              : "warpgroups 0: mma.m16n8k16; a barrier of the block is between tiles"};
 }
 
 }  // namespace vqgen

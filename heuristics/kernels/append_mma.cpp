@@ -24,9 +24,7 @@ std::int64_t items_of_block(const KvAppend& op, const AppendMma& plan) {
 void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
   judge_narrow(judge, format, operand);
   judge.require(format.decoder == Decoder::table,
-                "{}: codes are no numbers of entries, which products could be compared by; use "
-                "dataflow simt",
-                operand);
+                "{}: codes are not numbers of entries; use dataflow simt", operand);
   judge.require(format.entries() >= vq::kAppendTile,
                 "{}: a codebook of {} entries is less than a tile of {}; use dataflow simt",
                 operand, format.entries(), vq::kAppendTile);
@@ -59,7 +57,7 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
 
 void judge_plan(Judge& judge, const AppendMma& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
+                "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge_entries(judge, op.keys, "keys");
   judge_entries(judge, op.values, "values");
   judge_rows(judge, plan, op);
@@ -133,11 +131,11 @@ void count_work(BlockWork& to, const AppendMma& plan, const KvAppend& op, const 
 }
 
 std::vector<std::string> explain_plan(const AppendMma& plan, const KvAppend& op) {
-  return {fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
+  return {fmt::format("tokens_per_block {}: of {} new tokens per sequence, at most",
                       plan.tokens_per_block, op.shape.new_tokens),
           fmt::format("sequences_per_block {}: of {} sequences, which share a head's codebooks",
                       plan.sequences_per_block, op.shape.batch),
-          fmt::format("{} warps share {} products of {} sub-vectors with all entries, each stage",
+          fmt::format("{} warps share {} GEMMs of {} sub-vectors by all entries, each stage",
                       plan.threads / 32, items_of_block(op, plan), vq::item_rows(plan))};
 }
 

@@ -95,8 +95,8 @@ void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& f
 template <class Config>
 std::string share_line(const char* operand, const Config& config, const vq::FormatConfig& format) {
   return fmt::format(
-      "{}: {} blocks a row, of {} of its {} sub-vectors; {} are compared with an entry "
-      "once it is loaded",
+      "{}: {} blocks per row, of {} of its {} sub-vectors; {} are compared with an entry once it "
+      "is loaded",
       operand, vq::shares(config, format), vq::share_sub_vectors(config, format),
       vq::sub_vectors(config, format), vq::run_sub_vectors(config, format));
 }
@@ -171,15 +171,14 @@ void count_work(BlockWork& to, const AppendSimt& plan, const KvAppend& op, const
 std::vector<std::string> explain_plan(const AppendSimt& plan, const KvAppend& op) {
   const auto config = configured(plan, op);
   std::vector<std::string> lines{
-      fmt::format("tokens_per_block {}: of {} new tokens a sequence, at most",
+      fmt::format("tokens_per_block {}: of {} new tokens per sequence, at most",
                   plan.tokens_per_block, op.shape.new_tokens)};
   vq::for_each_format(config, [&](const vq::FormatConfig& format) {
     lines.push_back(share_line(operand_of(format), config, format));
   });
-  lines.push_back(
-      fmt::format("warps_along_entries {}: of {} warps a block, those that share the entries of "
-                  "a codebook",
-                  plan.warps_along_entries, plan.threads / 32));
+  lines.push_back(fmt::format(
+      "warps_along_entries {}: of {} warps per block, those that share the entries of a codebook",
+      plan.warps_along_entries, plan.threads / 32));
   return lines;
 }
 

@@ -11,16 +11,16 @@ void judge_columns(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::element &&
                     !format.stage_scales && !format.smooth && !format.hadamard,
                 "{}: dataflow histogram takes plain codebooks of elements, without scales and "
-                "transforms; use simt",
+                "transforms; use dataflow simt",
                 operand);
-  judge.require(
-      format.vector_size % kLeastWidth == 0,
-      "{}: entries of {} elements are no multiple of the {} of dataflow histogram; use simt",
-      operand, format.vector_size, kLeastWidth);
-  judge.require(
-      format.entries() >= kLeastWidth,
-      "{}: codebooks of {} entries are smaller than the {} of dataflow histogram; use simt",
-      operand, format.entries(), kLeastWidth);
+  judge.require(format.vector_size % kLeastWidth == 0,
+                "{}: entries of {} elements are no multiple of the {} of dataflow histogram; use "
+                "dataflow simt",
+                operand, format.vector_size, kLeastWidth);
+  judge.require(format.entries() >= kLeastWidth,
+                "{}: codebooks of {} entries are smaller than the {} of dataflow histogram; use "
+                "dataflow simt",
+                operand, format.entries(), kLeastWidth);
 }
 
 // Registers of a score thread: sums of a token's heads, and a word of its codes.
@@ -143,20 +143,21 @@ void choose_products(AttentionHistogram& plan, const AttentionDecode& op, const 
 void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
+                "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
   judge_columns(judge, op.values, "values");
   judge.require(!op.values.in_parts(),
                 "values in parts are not built in dataflow histogram; use simt");
   judge.require(op.shape.page_tokens == 0,
-                "a cache in pages is not built in dataflow histogram; use simt");
+                "a cache in pages is not built in dataflow histogram; use dataflow simt");
   judge.require(op.shape.query_tokens == 1,
-                "{} query tokens are more than the 1 of dataflow histogram; use simt",
+                "{} query tokens are more than the 1 of dataflow histogram; use dataflow simt",
                 op.shape.query_tokens);
-  judge.require(op.group() <= kMostBinHeads,
-                "{} query heads of a KV head are more than the {} of dataflow histogram; use simt",
-                op.group(), kMostBinHeads);
+  judge.require(
+      op.group() <= kMostBinHeads,
+      "{} query heads of a KV head are more than the {} of dataflow histogram; use dataflow simt",
+      op.group(), kMostBinHeads);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.bin_heads)),
                 "bin_heads {} is no power of two", plan.bin_heads);
   judge.require(plan.rows_per_block % 16 == 0, "rows_per_block {} is not a multiple of 16",
@@ -179,7 +180,7 @@ void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDec
   const int registers = registers_of(config);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(registers <= most,
-                "tokens_per_thread {} takes {} registers a thread, of {}; lower it or threads",
+                "tokens_per_thread {} takes {} registers per thread, of {}; lower it or threads",
                 plan.tokens_per_thread, registers, most);
   judge.require(fill_blocks(plan, op) <= 65535, "{} blocks of bins exceed the grid's second axis",
                 fill_blocks(plan, op));

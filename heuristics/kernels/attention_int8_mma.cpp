@@ -19,17 +19,19 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
   judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::int8 &&
                     format.vector_size == 4 && format.index_bits == 8,
                 "{}: dataflow int8_mma takes int8 entries of 4 elements and codes of 8 bits, as "
-                "vecinfer-d4b8i8 has them; use mma",
+                "vecinfer-d4b8i8 has them; use dataflow mma",
                 operand);
-  judge.require(format.num_codebooks == 1,
-                "{}: {} residual stages are more than the one of dataflow int8_mma; use mma",
-                operand, format.num_codebooks);
+  judge.require(
+      format.num_codebooks == 1,
+      "{}: {} residual stages are more than the one of dataflow int8_mma; use dataflow mma",
+      operand, format.num_codebooks);
   judge.require(format.scope != Scope::channel_group || format.group_channels >= head_dim,
-                "{}: dataflow int8_mma has one codebook a head; use mma, or scope head", operand);
+                "{}: dataflow int8_mma has one codebook a head; use dataflow mma, or scope head",
+                operand);
   judge.require(
       format.layout.rows == 1,
       "{}: codes in groups of {} rows; dataflow int8_mma copies rows one after the other, "
-      "use mma",
+      "use dataflow mma",
       operand, format.layout.rows);
 }
 
@@ -107,15 +109,16 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
 void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   judge.require(has_byte_products(gpu.arch),
-                "{} ({}) has no products of bytes as dataflow int8_mma takes; use mma", gpu.name,
-                gpu.arch);
+                "{} ({}) has no int8 mma, which dataflow int8_mma takes; use dataflow mma",
+                gpu.name, gpu.arch);
   const int head_dim = op.shape.head_dim;
   judge.require(head_dim == 64 || head_dim == 128,
-                "head_dim {} is neither 64 nor 128, as dataflow int8_mma takes; use mma", head_dim);
+                "head_dim {} is neither 64 nor 128, as dataflow int8_mma takes; use dataflow mma",
+                head_dim);
   judge_format(judge, op.keys, head_dim, "keys");
   judge_format(judge, op.values, head_dim, "values");
   judge.require(op.shape.query_tokens == 1,
-                "query_tokens {} are more than the one of dataflow int8_mma; use mma",
+                "query_tokens {} are more than the one of dataflow int8_mma; use dataflow mma",
                 op.shape.query_tokens);
   if (!judge.ok()) return;
   judge.require(plan.threads <= most_threads(plan),

@@ -28,7 +28,7 @@ void judge_plan(Judge& judge, const AttentionLut& plan, const AttentionDecode& o
   const bool may_fit = vq::table_bytes(configured(least, op)) <= gpu.shared_bytes_per_block;
   judge.require(bytes <= gpu.shared_bytes_per_block,
                 "score tables of {} entries and {} heads take {} bytes, {} has {} of shared memory "
-                "a block; use another dataflow{}",
+                "per block; use another dataflow{}",
                 std::int64_t{op.keys.num_codebooks} * op.keys.entries(), plan.heads_per_block,
                 bytes, gpu.name, gpu.shared_bytes_per_block,
                 may_fit ? ", fewer heads_per_block or table_bits 16" : "");
@@ -89,8 +89,9 @@ void count_work(BlockWork& to, const AttentionLut& plan, const AttentionDecode& 
 
 std::vector<std::string> explain_plan(const AttentionLut& plan, const AttentionDecode& op) {
   const auto config = configured(plan, op);
-  return {fmt::format("score tables: {} bytes a block, {} bits an inner product, {} heads a lookup",
-                      vq::table_bytes(config), plan.table_bits, vq::table_heads(config))};
+  return {fmt::format(
+      "score tables: {} bytes per block, {} bits per inner product, {} heads per lookup",
+      vq::table_bytes(config), plan.table_bits, vq::table_heads(config))};
 }
 
 }  // namespace vqgen

@@ -198,18 +198,18 @@ void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode&
   const bool grouped = op.keys.has_zeros() && op.keys.group_tokens > 0;
   judge.require(plain(op.keys) || grouped,
                 "keys: dataflow mma reads zeros beside scales of groups of tokens, those "
-                "beside zeros, and one scale of a token; use simt");
+                "beside zeros, and one scale of a token; use dataflow simt");
   judge.require(!grouped || plan.step_tokens <= op.keys.group_tokens,
                 "step_tokens {} is more than the {} tokens of a group of keys", plan.step_tokens,
                 op.keys.group_tokens);
   judge.require(!grouped || (head_dim % 32 == 0 && head_dim <= 256),
                 "keys: head_dim {} with scales of groups of tokens is no multiple of 32 up to 256, "
-                "as dataflow mma takes; use simt",
+                "as dataflow mma takes; use dataflow simt",
                 head_dim);
   const bool zeros = op.values.has_zeros() && op.values.token_scales;
   judge.require(plain(op.values) || zeros,
                 "values: dataflow mma reads scales of tokens, with zeros or one of a token, "
-                "and none of groups of tokens; use simt");
+                "and none of groups of tokens; use dataflow simt");
   judge.require(!zeros || op.values.scale_channels(head_dim) % (head_dim / 8) == 0,
                 "values: the {} channels of a lane have several scales of a token; use dataflow "
                 "simt",
@@ -223,12 +223,11 @@ void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode&
 void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
+                "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
-                "{} has no tensor-core product of bytes, which dataflow mma takes for scalar "
-                "codes; use simt",
+                "{} has no int8 mma, which dataflow mma takes for scalar codes; use dataflow simt",
                 gpu.name);
   judge_scales(judge, plan, op);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
@@ -262,7 +261,7 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
                              format.layout.words};
     judge.require(
         vq::stored_words(counted, op.shape.tokens, row) <= std::numeric_limits<std::int32_t>::max(),
-        "{}: {} tokens of {} words are more than dataflow mma counts; use simt", operand,
+        "{}: {} tokens of {} words are more than dataflow mma counts; use dataflow simt", operand,
         op.shape.tokens, row);
   };
   shares(op.keys, 4, "keys");

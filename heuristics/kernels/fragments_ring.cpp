@@ -20,14 +20,14 @@ void judge_ring(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
   refuse_unless(plan.code_words == 4,
                 "bulk copies move rows of 4 words each, and code_words is not 4");
   refuse_unless(op.keys.layout.rows == 1 && op.values.layout.rows == 1,
-                "codes stand in groups of rows");
-  refuse_unless(plan.schedule == Schedule::per_sequence, "schedule is length");
+                "codes are in groups of rows");
+  refuse_unless(plan.schedule == Schedule::per_sequence, "schedule is balanced");
   const int rows = vq::token_tile(configured(plan, op));
   const int group = op.keys.group_tokens;
   refuse_unless(rows <= 32 && group <= 32, "a stage has room for 32 tokens");
   judge.require(group == 0 || rows == group,
-                "code_stages {} with step_tokens {}: a turn has {} tokens, and a group of keys {}; "
-                "set step_tokens to {} or code_stages to 0",
+                "code_stages {} with step_tokens {}: a stage has {} tokens, and a group of keys "
+                "{}; set step_tokens to {} or code_stages to 0",
                 plan.code_stages, plan.step_tokens, rows, group, group / 2);
 }
 

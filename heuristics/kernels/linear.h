@@ -102,8 +102,8 @@ template <class P>
 void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
   const VqFormat& format = op.weights;
   judge.require(gpu.bf16_products,
-                "{} has no tensor-core product of bytes, which dataflow {} takes; use another",
-                gpu.name, dataflow_name(plan));
+                "{} has no int8 mma, which dataflow {} takes; use dataflow simt or mma", gpu.name,
+                dataflow_name(plan));
   judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
                 "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
                 "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
@@ -128,17 +128,17 @@ template <class P>
 void judge_outputs_per_warp(Judge& judge, const P& plan, const Linear& op) {
   const int outputs = vq::fragment_outputs(configured(plan, op));
   judge.require(plan.outputs_per_warp % outputs == 0,
-                "outputs_per_warp {} is not a multiple of {}, the outputs of a product",
+                "outputs_per_warp {} is not a multiple of {}, the outputs of an mma",
                 plan.outputs_per_warp, outputs);
 }
 
 // Rules of dataflows that use wgmma: the GPU, or else to use `instead`, and whole warpgroups.
 template <class P>
 void judge_warp_groups(Judge& judge, const P& plan, const GpuSpec& gpu, const char* instead) {
-  judge.require(gpu.warpgroup_products,
-                "{} ({}) has no products of warp groups, which dataflow {} takes and Hopper alone "
-                "has; use dataflow {}",
-                gpu.name, gpu.arch, dataflow_name(plan), instead);
+  judge.require(
+      gpu.warpgroup_products,
+      "{} ({}) has no wgmma, which dataflow {} takes and Hopper alone has; use dataflow {}",
+      gpu.name, gpu.arch, dataflow_name(plan), instead);
   constexpr int kGroupThreads = 32 * vq::kGroupWarps;
   judge.require(plan.threads % kGroupThreads == 0,
                 "threads {} are no whole warp groups of {}, as dataflow {} takes", plan.threads,

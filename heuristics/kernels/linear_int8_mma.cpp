@@ -105,21 +105,19 @@ void judge_plan(Judge& judge, const LinearInt8Mma& plan, const Linear& op, const
                 "{} codebooks serve the columns of an output, where producer_warps take one; set "
                 "producer_warps to 0",
                 vq::units_per_row(config));
-  judge.require(
-      plan.prepack_x == 0 || has_bulk_copies(gpu.arch),
-      "{} ({}) has no bulk copies, by which x comes from a kernel before; set prepack_x to "
-      "0",
-      gpu.name, gpu.arch);
+  judge.require(plan.prepack_x == 0 || has_bulk_copies(gpu.arch),
+                "{} ({}) has no bulk copies, by which a pre-pass brings x; set prepack_x to 0",
+                gpu.name, gpu.arch);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
-  judge.require(vq::chunk_in_one_unit(config),
-                "chunk_columns {} touch more than the {} columns of one codebook, as dataflow "
-                "bytes takes",
-                plan.chunk_columns, config.unit_columns);
+  judge.require(
+      vq::chunk_in_one_unit(config),
+      "chunk_columns {} touch more than the {} columns of one codebook, as dataflow int8_mma takes",
+      plan.chunk_columns, config.unit_columns);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::byte_registers(config) <= most,
-                "sums, codes and x take {} registers a thread, of {}; lower threads, "
+                "sums, codes and x take {} registers per thread, of {}; lower threads, "
                 "outputs_per_warp, rows_per_block or code_words",
                 vq::byte_registers(config), most);
   judge_linear(judge, plan, op, gpu);

@@ -26,7 +26,8 @@ int chunk_of(const LinearInt8Wgmma& plan, const Linear& op, std::int64_t columns
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearInt8Wgmma& plan, const Linear& op, const GpuSpec& gpu) {
-  const bool bytes = op.weights.sums_are_bytes() && gpu.bf16_products;
+  const bool bytes =
+      !gpu.warpgroup_products && check(choose_plan(LinearInt8Mma{}, op, gpu), op, gpu).ok;
   judge_warp_groups(judge, plan, gpu, bytes ? "int8_mma" : "mma");
   judge_bytes(judge, plan, op, gpu);
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.rows_per_block)) &&
@@ -55,7 +56,7 @@ void judge_plan(Judge& judge, const LinearInt8Wgmma& plan, const Linear& op, con
                 std::int64_t{vq::staged_chunks(config)} * plan.chunk_columns, 256 * kMostOctets);
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::bytegroup_registers(config) <= most,
-                "sums, operands and codes take {} registers a thread, of {}; lower threads, "
+                "sums, operands and codes take {} registers per thread, of {}; lower threads, "
                 "rows_per_block or code_words",
                 vq::bytegroup_registers(config), most);
   judge_linear(judge, plan, op, gpu);

@@ -48,7 +48,7 @@ void judge_plan(Judge& judge, const LinearLut& plan, const Linear& op, const Gpu
   bare.codebook = all_global();
   const std::int64_t bytes = call_shape(bare, op).shared_bytes();
   judge.require(bytes <= gpu.shared_bytes_per_block,
-                "tables of {} inner products each take {} bytes of shared memory a block, {} has "
+                "tables of {} inner products each take {} bytes of shared memory per block, {} has "
                 "{}; use another dataflow, or leave it out for one to be chosen",
                 op.weights.entries(), bytes, gpu.name, gpu.shared_bytes_per_block);
   judge_tile_rows(judge, configured(plan, op), "which a table serves");

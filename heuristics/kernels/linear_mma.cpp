@@ -86,7 +86,7 @@ void add_cuts(Candidates& to, LinearMma plan, const Linear& op,
 void judge_plan(Judge& judge, const LinearMma& plan, const Linear& op, const GpuSpec& gpu) {
   const auto config = configured(plan, op);
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
-                "{} has no tensor-core product in bf16; use dataflow simt or f16", gpu.name);
+                "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge.require(plan.fragment_rows == 4 || plan.fragment_rows == 8,
                 "fragment_rows {} is neither 4 nor 8", plan.fragment_rows);
   judge_outputs_per_warp(judge, plan, op);

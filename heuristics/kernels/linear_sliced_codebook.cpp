@@ -68,7 +68,7 @@ void judge_plan(Judge& judge, const LinearSlicedCodebook& plan, const Linear& op
                 plan.columns_per_block, columns);
   judge.require(vq::chunk_in_one_unit(config),
                 "columns_per_block {} touch more than the {} columns of one codebook, as dataflow "
-                "slices takes",
+                "sliced_codebook takes",
                 plan.columns_per_block, config.unit_columns);
   const int held = vq::held_bytes(config.weights);
   judge.require(held % plan.entry_slices == 0 && held / plan.entry_slices >= 2,
@@ -88,7 +88,7 @@ void judge_plan(Judge& judge, const LinearSlicedCodebook& plan, const Linear& op
   const int words = vq::slice_group(config) * (rows + 2 * plan.code_words) +
                     rows * vq::slice_run(config) * vq::slice_x_words(config);
   judge.require(words <= most,
-                "sums, codes and x take {} registers a thread, of {}; lower rows_per_block, "
+                "sums, codes and x take {} registers per thread, of {}; lower rows_per_block, "
                 "code_words or outputs_per_warp",
                 words, most);
   judge_linear(judge, plan, op, gpu);

@@ -87,14 +87,15 @@ void judge_plan(Judge& judge, const LinearWgmma& plan, const Linear& op, const G
   judge_group_products(judge, plan, op);
   // If only some warps look up entries just before an MMA, ptxas serializes the MMAs.
   judge.require(plan.fetch_only_warps == 0 || plan.prefetch_steps == 1,
-                "fetch_only_warps {} take prefetch_steps 1: the compiler serialises products else",
+                "fetch_only_warps {} take prefetch_steps 1, without which the compiler serializes "
+                "wgmma; set it so",
                 plan.fetch_only_warps);
   if (!judge.ok()) return;
   judge_runs(judge, plan, op);
   if (!judge.ok()) return;
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::registers_of(config) <= most,
-                "sums, operands, codes and x take {} registers a thread, of {}; lower threads, "
+                "sums, operands, codes and x take {} registers per thread, of {}; lower threads, "
                 "outputs_per_warp, rows_per_block, chunk_columns or code_words",
                 vq::registers_of(config), most);
   judge_linear(judge, plan, op, gpu);

@@ -43,8 +43,8 @@ void judge_plan(Judge& judge, const LinearWgmmaLargeM& plan, const Linear& op, c
   const auto config = configured(plan, op);
   const int turn = vq::turn_columns(config);
   judge.require(plan.chunk_columns % turn == 0,
-                "chunk_columns {} is not a multiple of the {} columns that {} groups have of a "
-                "turn, a run each",
+                "chunk_columns {} is not a multiple of the {} columns of a step, in which each of "
+                "{} groups has a run",
                 plan.chunk_columns, turn, plan.groups_along_columns);
   judge.require(plan.chunk_columns <= ceil_div(op.shape.in_features, turn) * turn,
                 "chunk_columns {} are more than the {} inputs in whole runs of {}",
@@ -54,7 +54,7 @@ void judge_plan(Judge& judge, const LinearWgmmaLargeM& plan, const Linear& op, c
                 vq::units_per_row(config));
   const int most = std::min(255, gpu.registers_per_sm / plan.threads);
   judge.require(vq::warpgroup_registers(config) <= most,
-                "sums, operands and codes take {} registers a thread, of {}; lower threads, "
+                "sums, operands and codes take {} registers per thread, of {}; lower threads, "
                 "outputs_per_warp, rows_per_block or code_words",
                 vq::warpgroup_registers(config), most);
   judge_linear(judge, plan, op, gpu);

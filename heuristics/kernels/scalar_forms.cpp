@@ -52,10 +52,10 @@ void judge_plan(Judge& judge, const ScalarForms& plan, const ScalarMatrix& op, c
   judge.require(one_channel == (plan.vector == 1),
                 "form {} and vector {}: vectorized takes 2 to 16 channels, other forms 1",
                 enum_name(plan.form), plan.vector);
-  judge.require(!one_token || plan.tokens == 1, "form {} takes 1 token a thread, not {}",
+  judge.require(!one_token || plan.tokens == 1, "form {} takes 1 token per thread, not {}",
                 enum_name(plan.form), plan.tokens);
   judge.require(plan.form != ScalarForm::coarsened || plan.tokens > 1,
-                "form coarsened takes 2 to 16 tokens a thread; with 1 it is naive");
+                "form coarsened takes 2 to 16 tokens per thread; with 1 it is naive");
   judge.require(op.shape.scales == Scales::computed || plan.splits == 1,
                 "splits {} have nothing to share where scales are given; use 1", plan.splits);
   if (!judge.ok()) return;

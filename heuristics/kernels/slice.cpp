@@ -12,12 +12,12 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
   const Placement& placement = format.placement;
   const int entries = vq::entries(format);
   judge.require(!format.part.in_parts || vq::global_range(format).begin == 0,
-                "{}: codebooks of parts stand in global memory alone; set registers, replicated "
-                "and shared to 0",
+                "{}: codebooks of parts are in global memory alone; set registers, replicated and "
+                "shared to 0",
                 operand);
   judge.require(vq::entry_pieces(format) == 1 || vq::global_range(format).begin == 0,
-                "{}: entries of {} elements stand in global memory alone; set registers, "
-                "replicated and shared to 0",
+                "{}: entries of {} elements are in global memory alone; set registers, replicated "
+                "and shared to 0",
                 operand, format.vector_size);
   for (const auto& [name, boundary] :
        {std::pair{"registers", placement.registers}, std::pair{"replicated", placement.replicated},
@@ -31,7 +31,7 @@ void judge_placement(Judge& judge, const vq::FormatConfig& format, std::int64_t 
   const std::int64_t held =
       units * format.num_codebooks * placement.registers * vq::held_bytes(format) / 4;
   judge.require(held <= kMostRegisters,
-                "{}: {} entries of {} codebooks take {} registers a thread, more than {}; lower "
+                "{}: {} entries of {} codebooks take {} registers per thread, more than {}; lower "
                 "the boundary registers",
                 operand, placement.registers, units * format.num_codebooks, held, kMostRegisters);
 }
@@ -48,21 +48,22 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units,
 }
 
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(!format.in_parts(), "{}: {} parts are in dataflow simt alone; use simt", operand,
-                format.parts.size());
-  judge.require(!format.is_wide(),
-                "{}: entries of {} elements are more than the 8 of this dataflow; use simt",
-                operand, format.vector_size);
+  judge.require(!format.in_parts(), "{}: {} parts are in dataflow simt alone; use dataflow simt",
+                operand, format.parts.size());
+  judge.require(
+      !format.is_wide(),
+      "{}: entries of {} elements are more than the 8 of this dataflow; use dataflow simt", operand,
+      format.vector_size);
   judge.require(format.num_codebooks <= 4,
-                "{}: {} residual stages are more than the 4 of this dataflow; use simt", operand,
-                format.num_codebooks);
+                "{}: {} residual stages are more than the 4 of this dataflow; use dataflow simt",
+                operand, format.num_codebooks);
 }
 
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {
   judge.require(threads % 32 == 0 && threads <= 1024,
                 "threads {} is not a multiple of 32 up to 1024", threads);
   judge.require(shared_bytes <= gpu.shared_bytes_per_block,
-                "needs {} bytes of shared memory a block, {} has {}; put a codebook in global "
+                "needs {} bytes of shared memory per block, {} has {}; put a codebook in global "
                 "memory or shrink the tile",
                 shared_bytes, gpu.name, gpu.shared_bytes_per_block);
 }

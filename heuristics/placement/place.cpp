@@ -130,7 +130,7 @@ class Placer {
     const double share = known.accesses.share(0, fit);
     if (fit == 0 || share < kLeastShare) {
       say(known,
-          "shared: none; {} bytes a block hold {} entries, which catch {:.1f} % of the accesses, "
+          "shared: none; {} bytes per block hold {} entries, which catch {:.1f} % of the accesses, "
           "less than the {:.1f} % that pay for a comparison on all{}",
           budget, fit, 100 * share, 100 * kLeastShare,
           numbering_note(known.profile, entries(known), fit));
@@ -162,7 +162,7 @@ class Placer {
     const int free = slack_left().registers - held_registers_;
     const std::int64_t row = known.use.row_registers();
     const std::string limits = fmt::format(
-        "{} entries are above mean + 3 sigma, {} registers a thread are free beside {}, an entry "
+        "{} entries are above mean + 3 sigma, {} registers per thread are free beside {}, an entry "
         "takes {}",
         hot, free, registers() + held_registers_, row);
     const auto fits = static_cast<int>(std::min<std::int64_t>(

@@ -12,7 +12,7 @@ def _library(array):
 
 
 def require(name, array):
-    """BadInput where it is none."""
+    """Raise BadInput if it is not an array."""
     if array is None:
         raise BadInput(f"'{name}' is missing; pass an array of NumPy, PyTorch or CuPy")
     if not hasattr(array, "__dlpack__"):
@@ -21,7 +21,7 @@ def require(name, array):
 
 
 def shape_of(name, array, dimensions=None):
-    """What it tells of itself; BadInput where it is no array, or has another number of dimensions."""
+    """What it tells of itself; BadInput if it is not an array, or has another number of dimensions."""
     require(name, array)
     try:
         shape = tuple(int(size) for size in array.shape)
@@ -34,7 +34,7 @@ def shape_of(name, array, dimensions=None):
 
 
 def whole(name, value, least, most=None):
-    """`value` as an int; BadInput where it is none, or out of bounds."""
+    """`value` as an int; BadInput if it is not a whole number, or out of bounds."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -119,7 +119,7 @@ def layers_rotated_first(layers, keys, values, seed: int = 1, key_gain: bool = T
 
 def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=None, judges=None,
                     key_gain: bool = True):
-    """Layers as `whole`, which layers_of() reads of a bundle, but for their keys, which come in parts.
+    """Layers as `whole`, which layers_of() reads of a bundle, except for their keys, which come in parts.
     parts: of the format, of scope tensor or head; training: as of write_torch_bundle(), or None for
     k-means; start: such layers, whose keys training starts from; judges: as layers, by which it is
     judged. layers: as of write_bundle()."""

@@ -20,7 +20,7 @@ _MOST_STAGES = 36  # of a format
 
 class Codebooks:
     """The codebooks of a model. Bundles are kept in `folder`, and those there are taken; keys in parts, and what no
-    kernel reads, are trained anew. training: arguments of vqgen.train_rsimvq(); judges: token numbers
+    kernel reads, are trained again. training: arguments of vqgen.train_rsimvq(); judges: token numbers
     [sequences, tokens] by which its steps are judged, or None for those that train."""
 
     def __init__(self, model, folder, training: dict, judges=None):

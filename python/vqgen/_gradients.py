@@ -1,5 +1,5 @@
-"""Gradients of the ops for PyTorch: x of a product has dy W; whatever else asks for one gets an error in
-backward(), where it would otherwise be left without a word."""
+"""Gradients of the ops for PyTorch: x of a linear op gets dy W; whatever else asks for a gradient gets
+an error in backward()."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Product(torch.autograd.Function):
 
 
 def _gradient_of_x(config, grad, codes, codebooks, scales, output_scales, expert_rows):
-    """dy W: W in slices of columns, as products of unit vectors give them."""
+    """dy W: W in slices of columns, as the op gives them of unit vectors."""
     shape = parsed(config)["shape"]
     columns, most = shape["in_features"], shape["m"]
     rows = [(0, len(grad))]

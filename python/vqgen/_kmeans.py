@@ -35,7 +35,7 @@ def generator_of(seed: int, unit: int) -> torch.Generator:
 def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: int = 30):
     """Codebooks [units, stages, entries, size] and the scales of their stages [units, stages] or None, on
     the device of `vectors`, float32 [units, rows, columns]. The same vectors and seed give the same bits on
-    one machine, as far as PyTorch's products of matrices do."""
+    one machine, as far as PyTorch's matmul does."""
     shape = units, stages, entries, size = tables_shape(vectors, fields)
     books = torch.empty(shape, dtype=dtype, device=vectors.device)
     scales = torch.ones(units, stages, device=vectors.device)
@@ -81,8 +81,8 @@ def _stage(vectors, entries: int, draw, iterations: int):
 
 
 def _sums(vectors, codes, entries: int):
-    """The sum of each entry's vectors, double, by products of matrices, which add in one order; in slices, as
-    one product with so few results would leave most of a GPU idle."""
+    """The sum of each entry's vectors, double, by matmul, which adds in one order; in slices, since one
+    matmul with so few results leaves most of a GPU idle."""
     whole = len(vectors) // _SLICES * _SLICES
     out = 0.0
     for rows, numbers in ((vectors[:whole], codes[:whole]), (vectors[whole:], codes[whole:])):

@@ -10,7 +10,7 @@ class Misuse(vqgen.Infeasible, AttributeError):
 
 
 class Opaque:
-    """Stands in a model for a tensor. Whatever uses it as one raises Misuse in the words of
+    """Stands for a tensor of a model. Whatever uses it as one raises Misuse in the words of
     `_misuse`: PyTorch's functions, operators, methods and attributes such as shape."""
 
     _misuse = "{what} was used"

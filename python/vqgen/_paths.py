@@ -18,7 +18,7 @@ def path_of(name, value):
 def nvrtc_folder():
     """NVRTC among Python's packages, where no variable names one: PyTorch and NVIDIA's wheels bring
     it, and the loader does not know it."""
-    if "VQGEN_NVRTC" in os.environ:
+    if os.environ.get("VQGEN_NVRTC"):
         return None
     import sys
     for folder in sys.path:

@@ -1,4 +1,4 @@
-"""A KV cache of 16 bits that stands still, for comparison: what a captured step costs over it."""
+"""A static KV cache of 16 bits, for comparison: what a captured step costs over it."""
 
 import warnings
 

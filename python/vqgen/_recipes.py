@@ -36,7 +36,7 @@ class Run(typing.NamedTuple):
     key_gain: bool = True
 
     def trained(self):
-        """All that its codebooks depend on, but for the text."""
+        """All that its codebooks depend on, except for the text."""
         return (self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.klt,
                 self.key_gain)
 

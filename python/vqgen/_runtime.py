@@ -82,7 +82,7 @@ class Attention(Op):
         """softmax(query keys^T) values.
 
         query, out: [batch, query_heads, head_dim] in the op's dtype.
-        lengths: int32 [batch], tokens of each sequence, 0 for one that rests.
+        lengths: int32 [batch], tokens of each sequence, 0 for an inactive one.
         lse: float32 [batch, query_heads], the natural logarithm of the sum of exponentials.
         key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
         key_mean, value_mean: float32 [kv_heads, head_dim], where the formats have center. key_rotation,
@@ -97,7 +97,7 @@ class Attention(Op):
         new_keys, new_values: [rows, kv_heads, head_dim], those of the query's rows, which `lengths`
             does not count then. Without them they have been appended.
         block_table: int32 [batch, columns], where the config has page_tokens: token t of sequence b
-            stands in page block_table[b, t // page_tokens]. Entries past a sequence's tokens are
+            is in page block_table[b, t // page_tokens]. Entries past a sequence's tokens are
             not read. A kernel trusts the others; the host backend names those that are no page's.
         tokens: at least the most that a query token sees, which picks the kernel; by default all
             that the codes, or the pages of the block table, have room for.
@@ -224,7 +224,7 @@ class Merge(Op):
 
 
 class Linear(Op):
-    """Products y = x W^T with quantized weights."""
+    """GEMM or GEMV y = x W^T with quantized weights."""
 
     def __call__(self, x, weights: Quantized, *, out=None, output_scales=None, expert_rows=None,
                  stream: int | None = None):
@@ -297,28 +297,29 @@ class Runtime:
                                    path_of("nvrtc", nvrtc or nvrtc_folder()), path_of("compiler", compiler))
 
     def attention(self, config: Config, *, stream: int = 0) -> Attention:
-        """An attention of `config`: a dict, a dataclass of vqgen.configs, or a file's path. Compiled,
-        unless memory or cache have it. `stream` is one that may be being captured."""
+        """Prepare the attention of `config`: a dict, a dataclass of vqgen.configs, or a file's path. It is
+        compiled, unless memory or cache have it. `stream` is one that may be being captured."""
         return self._prepare(config, ("attention_decode",), stream)
 
     def append(self, config: Config, *, stream: int = 0) -> Append:
-        """Likewise, of a config of op kv_append."""
+        """Prepare an append, as attention(), of a config of op kv_append."""
         return self._prepare(config, ("kv_append",), stream)
 
     def dequantize(self, config: Config, *, stream: int = 0) -> Dequantize:
-        """Likewise, of a config of op kv_dequantize."""
+        """Prepare a dequantize, as attention(), of a config of op kv_dequantize."""
         return self._prepare(config, ("kv_dequantize",), stream)
 
     def merge(self, config: Config, *, stream: int = 0) -> Merge:
-        """Likewise, of a config of op attention_merge."""
+        """Prepare a merge, as attention(), of a config of op attention_merge."""
         return self._prepare(config, ("attention_merge",), stream)
 
     def scalar(self, config: Config, *, stream: int = 0) -> Scalar:
-        """Likewise, of a config of op int8_quantize or int8_dequantize."""
+        """Prepare a scalar op, as attention(), of a config of op int8_quantize or int8_dequantize."""
         return self._prepare(config, ("int8_quantize", "int8_dequantize"), stream)
 
     def linear(self, config: Config, *, stream: int = 0) -> Linear:
-        """Likewise, of a config of op gemm or gemv; without an op, whichever takes its rows."""
+        """Prepare a linear op, as attention(), of a config of op gemm or gemv; without an op, whichever
+        takes its rows."""
         return self._prepare(config, ("gemm", "gemv"), stream)
 
     def prefetch(self, configs, threads: int = 1) -> None:

@@ -169,7 +169,7 @@ def random_tensors(op, formats, dtype, device):
 
 
 def _quantize_randomly(model, form):
-    """Every product of the model's layers by weights whose codes are drawn at random."""
+    """Replace each linear layer of the model by one whose codes are drawn at random."""
     for layer in model.model.layers:
         for parent in list(layer.modules()):
             for name, linear in list(parent.named_children()):

@@ -1,4 +1,4 @@
-"""Steps of a model over a cache, all of one shape, as CUDA graphs where there is a GPU."""
+"""Steps of a model over a cache, all of one shape, as CUDA graphs on a GPU."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from vqgen._opaque import Sealed
 class Tokens:
     """How many tokens the sequences have, which all layers share; and what the layers share of the
     prompt that is being read. With `drafts`, a pass over up to drafts + 1 tokens is a step: they are
-    held beside the cache until the next pass, which appends what was not taken back meanwhile.
+    held beside the cache until the next pass, which appends those that were not rejected meanwhile.
 
-    A pass takes a turn() of each layer, in order. What a pass is refused for before its begin() changed
+    A pass calls turn() of each layer, in order. What a pass is refused for before its begin() changed
     anything leaves all as it was."""
 
     @torch.inference_mode(False)  # as of vqgen.torch.VQCache
@@ -73,7 +73,7 @@ class Tokens:
 
     def _counts_of(self, tokens: int, padding):
         """How many of `tokens` are real in each sequence, int32 [batch], or None where all are; and refuses
-        a mask by which an earlier token is padding now, or was then. It looks at the device once, but for
+        a mask by which an earlier token is padding now, or was then. It looks at the device once, except for
         the first pass with padding."""
         if padding is None or (not self.padded and padding.all()):
             return None

@@ -169,7 +169,7 @@ def _arguments(arguments):
     if parsed.text and parsed.random_weights:
         parser.error("--text needs the model's own weights; leave --random-weights out")
     if parsed.contexts and not str(parsed.device).startswith("cuda"):
-        parser.error("--contexts times steps on a GPU, and there is none")
+        parser.error("--contexts times steps on a GPU; leave it out, or give --device cuda")
     return parsed
 
 

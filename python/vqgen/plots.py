@@ -250,7 +250,7 @@ def context(*documents):
 
 @styled
 def rows(*documents):
-    """Draw `bench/flagship run --json`: times of a product by its rows, ours and cuBLAS's."""
+    """Draw `bench/flagship run --json`: times of a GEMM by its rows, of vqgen and of cuBLAS."""
     points = sorted(flagship(documents, ("rows",), lambda each: (
         positive(each["config"]["shape"]["m"]), positive(each["us"]), positive(each["fp16_us"]),
         "{out_features}x{in_features}, ".format(**each["config"]["shape"]) + subject(each))))
@@ -259,7 +259,7 @@ def rows(*documents):
     for place, name in ((1, "vqgen"), (2, "cuBLAS FP16")):
         axes.plot(*zip(*((each[0], each[place]) for each in points)), "o-", label=name)
     axes.legend()
-    axes.set(title=f"A product of {points[0][3]}", xlabel="rows", ylabel="us", ylim=(0, None))
+    axes.set(title=f"GEMM of {points[0][3]}", xlabel="rows", ylabel="us", ylim=(0, None))
     return figure
 
 

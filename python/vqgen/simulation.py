@@ -90,7 +90,7 @@ def _parts(rows: torch.Tensor, parts: list, codebooks, scales=None):
 
 
 def books_of_parts(parts: list, codebooks, heads: int):
-    """(part, codebooks) of each; they stand in one array, those of the first part, then those of the
+    """(part, codebooks) of each; they are in one array, those of the first part, then those of the
     next."""
     first = 0
     for part in parts:

@@ -1,5 +1,5 @@
 """vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize and linear, with fakes and mutation
-marks, so that they stand in torch.compile and in captured CUDA graphs; and modules over them.
+marks, so that torch.compile and captured CUDA graphs take them; and modules over them.
 
 An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
 a capture nothing can be compiled: call once before, or `prepare()`. Tensors on the CPU take the host
@@ -287,7 +287,7 @@ def require_basis(name: str, mean, rotation) -> None:
 
 
 class VQCache:
-    """The quantized KV cache of one layer: codes, raw window and sinks, and sequences' lengths. These
+    """The quantized KV cache of one layer: codes, full-precision window and sinks, and sequences' lengths. These
     and positions are on the device: a captured step goes on where the last replay ended.
 
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]

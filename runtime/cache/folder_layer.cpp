@@ -102,7 +102,7 @@ void each_in(const std::filesystem::path& folder, mode_t wanted, const Ours& our
     } else if ((status.st_mode & S_IFMT) == wanted) {
       visit(path, status);
     } else {
-      faults.push_back({path, fmt::format("is no {}, and stands in the place of one; remove it",
+      faults.push_back({path, fmt::format("is no {}, and is in the place of one; remove it",
                                           wanted == S_IFDIR ? "folder" : "file")});
     }
   }

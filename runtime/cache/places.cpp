@@ -104,7 +104,7 @@ std::string distrust(const std::filesystem::path& path, Trust trust) {
   if (!open_to_others(holder)) return "";
   if ((holder.st_mode & S_ISVTX) == 0) return others_write(above);
   if (is_ours(status)) return "";
-  return fmt::format("{} belongs to user {} and stands where all can write; put it elsewhere",
+  return fmt::format("{} belongs to user {} and is where all can write; put it elsewhere",
                      path.string(), status.st_uid);
 }
 

@@ -56,7 +56,9 @@ template <class Op>
 void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
   if (op.raw_slots() == 0) return;
   if (data.original_keys.empty() || data.original_values.empty()) {
-    matcher.fail("holds no originals for the raw window and sinks; quantize with --keep-original");
+    matcher.fail(
+        "holds no originals for the full-precision window and sinks; quantize with "
+        "--keep-original");
   }
   data.max_recent_tokens = op.shape.recent_tokens;
   data.flush_block = op.shape.flush_block;

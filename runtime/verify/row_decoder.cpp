@@ -33,7 +33,7 @@ void check_sizes(const QuantizedTensor& t) {
   const std::int64_t row_bits = t.columns / f.vector_size * f.num_codebooks * f.index_bits;
   require(!f.token_scales || f.is_scalar(), "quantized tensor: token scales go with scalar codes");
   require(!f.has_zeros() || f.scale_words(t.columns) > 0,
-          "quantized tensor: zeros stand beside scales");
+          "quantized tensor: zeros are beside scales");
   require(f.group_tokens == 0 || (f.is_scalar() && t.columns % f.group_tokens == 0),
           "quantized tensor: groups of tokens have scalar codes and divide the columns");
   require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns),

@@ -237,7 +237,7 @@ def command_text(lines: list) -> str:
     return "\n\n".join(filter(None, [
         " ".join(text for kind, text in lines[:first] if kind == "P"),
         terms_table(["option", "meaning"], [line for line in lines[first:] if line[0] != "E"]),
-        "\n".join(["```text", *examples, "```"]) if examples else ""]))
+        "\n".join(["```sh", *examples, "```"]) if examples else ""]))
 
 
 def cli(args, tools) -> str:

@@ -13,7 +13,8 @@
 
 namespace vq {
 
-// The values that a field may have, inclusive. Enums and structs say that themselves.
+// The values that a field may have, inclusive; of an enum by number. Range{}: all that an enum or a
+// struct has.
 struct Range {
   int least = 0;
   int most = 0;
@@ -31,8 +32,10 @@ struct Doc {
   static constexpr const char* kHeadsPerBlock = "query heads of one KV head that a block serves";
   static constexpr const char* kLanesPerToken =
       "threads that share the dot product of one key, a power of two";
-  static constexpr const char* kKeyCodebook = "where the entries of the key codebooks stand";
-  static constexpr const char* kValueCodebook = "where the entries of the value codebooks stand";
+  static constexpr const char* kKeyCodebook =
+      "the memories that hold the entries of the key codebooks";
+  static constexpr const char* kValueCodebook =
+      "the memories that hold the entries of the value codebooks";
   static constexpr const char* kOutputsPerWarp = "output features that a warp serves";
   static constexpr const char* kChunkColumns = "columns of x staged between barriers";
   static constexpr const char* kColumnSplits = "blocks that share the columns of one output";
@@ -51,7 +54,7 @@ struct Doc {
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
   static constexpr const char* kCodeWords =
       "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";
-  static constexpr const char* kCodebook = "where the entries of the codebooks stand";
+  static constexpr const char* kCodebook = "the memories that hold the entries of the codebooks";
 };
 
 // How sums of splits merge, with the same bits. kernel: a second kernel adds them. last_block: the
@@ -63,6 +66,8 @@ struct EnumNames<Combine> {
   static constexpr const char* kType = "vq::Combine";
   static constexpr const char* kNames[] = {"kernel", "last_block", "cluster"};
 };
+// Of a dataflow whose blocks form no clusters.
+inline constexpr Range kNoCluster{0, static_cast<int>(Combine::last_block)};
 
 // How a batch's tokens are shared among blocks. sequence: each sequence has as many blocks. length:
 // all sequences share them, each by its length (ops/attention_pieces.cuh).
@@ -86,12 +91,12 @@ struct Placement {
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = Placement;
     visit("registers", &P::registers, Range{0, 64},
-          "entries below it stand in the registers of every thread");
+          "entries below it are in the registers of every thread");
     visit("replicated", &P::replicated, Range{0, 65536},
-          "further entries below it stand in shared memory `copies` times, one copy per lane");
+          "further entries below it are in shared memory `copies` times, one copy per lane");
     visit("copies", &P::copies, Range{1, 32}, "copies of each replicated entry, a power of two");
     visit("shared", &P::shared, Range{0, 65536},
-          "further entries below it stand in shared memory once; the rest in global memory");
+          "further entries below it are in shared memory once; the rest is in global memory");
   }
 };
 

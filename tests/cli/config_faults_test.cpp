@@ -61,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Infeasible, ConfigFault,
     testing::Values(
-        Fault{"head_dim", "/shape/head_dim", "80", 3, {"head_dim 80 is not built yet", "96"}},
+        Fault{
+            "head_dim", "/shape/head_dim", "80", 3, {"/shape/head_dim: 80 is not built yet", "96"}},
         Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
     [](const auto& test) { return test.param.name; });
 
@@ -76,7 +77,7 @@ TEST(ConfigFile, MalformedTextIsNamedWithItsPlace) {
   };
   refuse("", {"malformed JSON near byte 1", "correct it"});
   refuse(sound.substr(0, sound.size() - 1), {"malformed JSON near byte", "expected"});
-  refuse(R"({"op": "gemv", "op": "gemv"})", {"'op' stands twice", "remove one"});
+  refuse(R"({"op": "gemv", "op": "gemv"})", {"'op' is there twice", "remove one"});
   refuse(std::string(100, '['), {"nested deeper than 64 levels", "flatten it"});
   refuse("[]", {"/: must be an object"});
 }
@@ -106,9 +107,9 @@ TEST(ConfigFile, SizesWhoseProductIsBeyondAnyDevice) {
 TEST(ConfigFile, MissingFoldersAndStrangeNames) {
   const Folder folder;
   expect_failure({"compile", folder.path("none.json")}, 2,
-                 {folder.path("none.json"), "cannot read: No such file", "see that it is there"});
+                 {folder.path("none.json"), "cannot read: No such file", "; correct its path"});
   expect_failure({"compile", folder.path("")}, 2,
-                 {"cannot read: Is a directory", "see that it is there"});
+                 {"cannot read: Is a directory", "; name a file in it"});
   expect_failure({"compile", "/dev/null"}, 2, {"/dev/null: cannot read"});
 }
 

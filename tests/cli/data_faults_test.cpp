@@ -52,7 +52,7 @@ class DataFault : public testing::Test {
 };
 
 TEST_F(DataFault, FilesThatAreMissingOrNone) {
-  refuse_input(folder.path("none"), {"cannot read", "give a file"});
+  refuse_input(folder.path("none"), {"cannot read", "correct its path"});
   refuse_input(folder.path(""), {"holds no safetensors file", "name a file"});
   refuse_input(folder.file("empty", ""), {"0 bytes are too few for a header", "again"});
   refuse_input(folder.file("text", "not tensors at all"), {"a header of", "does not fit"});

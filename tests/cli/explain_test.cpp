@@ -62,7 +62,7 @@ TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
       const std::size_t at = outcome.out.find("\n  " + std::string(operand) + ": ");
       ASSERT_NE(at, std::string::npos) << outcome.out;
       expect_in(outcome.out.substr(at, outcome.out.find('\n', at + 1) - at),
-                std::string(" of codes, ") + bits + " a number");
+                std::string(" of codes, ") + bits + " per number");
     }
     expect_in(outcome.out, "codes are the numbers, nothing is looked up but their scales");
     for (const char* words : {"one of 1 entries", "lookups 0.0 % find", "look up at once"}) {
@@ -80,7 +80,7 @@ TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   const Json document = document_of(outcome);
   const int registers = document["registers"].get<int>();
   EXPECT_GT(registers, 15);
-  expect_in(text_of(document), std::to_string(registers) + " a thread, as compiled");
+  expect_in(text_of(document), std::to_string(registers) + " per thread, as compiled");
 }
 
 std::string scalar_report(const std::string& keys, const std::string& values, int recent_tokens) {
@@ -108,10 +108,10 @@ TEST(Explain, SaysWhatScalarCodesAreAndAllTheirBits) {
     int recent_tokens;
   };
   for (const Case& each :
-       {Case{"int8-channel", "int8-channel", "8 bits a number", "numbers of 8 bits", 0},
-        Case{"int8-token", "int8-token", "8.25 bits a number", "numbers of 8 bits", 0},
-        Case{"int4-kivi-keys", "int4-kivi-values", "5 bits a number", "numbers of 4 bits", 32},
-        Case{"fp8-e4m3", "fp8-e4m3", "8 bits a number", "numbers of 8 bits", 0}}) {
+       {Case{"int8-channel", "int8-channel", "8 bits per number", "numbers of 8 bits", 0},
+        Case{"int8-token", "int8-token", "8.25 bits per number", "numbers of 8 bits", 0},
+        Case{"int4-kivi-keys", "int4-kivi-values", "5 bits per number", "numbers of 4 bits", 32},
+        Case{"fp8-e4m3", "fp8-e4m3", "8 bits per number", "numbers of 8 bits", 0}}) {
     const std::string text = scalar_report(each.keys, each.values, each.recent_tokens);
     for (const char* operand : {"keys: ", "values: "}) {
       const std::string line = text.substr(text.find(std::string(operand)));

@@ -49,7 +49,14 @@ TEST_F(Remedy, HeadsOfASizeThatNoKernelHas) {
     Json config = cache(keys ? preset : "vecinfer-d4b8i8", preset);
     config["shape"]["recent_tokens"] = 64;
     config["shape"]["head_dim"] = 100;
-    expect_words(refusal(config), {"head_dim", "100 is not built yet; use 64, 96, 128 or 256"});
+    expect_words(refusal(config),
+                 {"c.json: /shape/head_dim: 100 is not built yet; use 64, 96, 128 or 256"});
+    if (keys) {  // the remedy of a transform leads to it too
+      Json plain = config;
+      plain["keys"] = {{"preset", preset}, {"smooth", false}, {"hadamard", false}};
+      expect_words(refusal(plain),
+                   {"c.json: /shape/head_dim: 100 is not built yet; use 64, 96, 128 or 256"});
+    }
     config["op"] = "kv_append";
     config["shape"].erase("query_heads");
     config["shape"]["new_tokens"] = 1;
@@ -118,9 +125,20 @@ TEST_F(Remedy, TablesOfFormatsThatHaveNone) {
   Json large = product("aqlm-1x16");
   large["shape"] = {{"m", 1}, {"out_features", 4096}, {"in_features", 4096}};
   large["plan"]["dataflow"] = "lut";
-  expect_words(refusal(large), {"tables of 65536 inner products", "leave it out"});
+  const std::string said = refusal(large);
+  expect_words(said, {"tables of 65536 inner products", "leave it out", "dataflows that can: "});
   large.erase("plan");
   EXPECT_EQ(refusal(large), "");
+  std::string offered = said.substr(said.find("can: ") + 5);
+  offered.pop_back();
+  int followed = 0;
+  for (std::size_t at = 0; at < offered.size(); ++followed) {
+    const std::size_t end = std::min(offered.find(", ", at), offered.size());
+    large["plan"]["dataflow"] = offered.substr(at, end - at);
+    EXPECT_EQ(refusal(large), "") << offered;
+    at = end + 2;
+  }
+  EXPECT_GE(followed, 3);
 }
 
 // Every op without placement refuses them; an op with placement names the field with the file.
@@ -143,10 +161,34 @@ TEST_F(Remedy, AccessCountsWhereNothingIsPlaced) {
   expect_words(refusal(config), {"c.json: /access_counts: ", "none.json: cannot read"});
 }
 
+// By the field or option that names it, whether it is not there or not what it should be.
+TEST_F(Remedy, AFileThatIsNamedByAFieldIsCalledByIt) {
+  const std::string torn = folder.file("torn.json", "{");
+  for (const std::string& file : {std::string("none.json"), torn}) {
+    const std::string why = file == torn ? "malformed JSON" : "cannot read: No such file";
+    Json config = cache("vecinfer-d4b8");
+    for (const char* field : {"keys", "values", "gpu", "access_counts"}) {
+      Json wrong = config;
+      wrong[field] = file;
+      const Outcome outcome = vqgen({"explain", write(wrong)});
+      expect_words(outcome.err, {"c.json: /" + std::string(field) + ": ", file + ": " + why});
+      if (file != torn) expect_words(outcome.err, {"correct its path"});
+    }
+    config["keys"] = {{"preset", file}};
+    expect_words(refusal(config), {"c.json: /keys/preset: ", file + ": " + why});
+    config["keys"] = "vecinfer-d4b8";
+    expect_words(vqgen({"explain", write(config), "--access-counts", file}).err,
+                 {"vqgen: --access-counts: " + file + ": " + why});
+    expect_words(refusal(product(file)), {"c.json: /weights: ", file + ": " + why});
+  }
+}
+
 TEST_F(Remedy, WhatIsMissingIsNamed) {
   Json config = cache("vecinfer-d4b8");
   config["shape"].erase("tokens");
-  expect_words(refusal(config), {"/shape: the field 'tokens' is missing: longest sequence"});
+  expect_words(refusal(config),
+               {"/shape: the field 'tokens' is missing: tokens of the longest sequence; give a "
+                "number from 1 to 2147482623"});
 }
 
 }  // namespace

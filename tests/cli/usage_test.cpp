@@ -52,6 +52,26 @@ TEST(Usage, HelpByItsName) {
   expect_failure({"help", "db", "x"}, 2, {"unknown subcommand 'x'; see vqgen db --help"});
 }
 
+// All that the manual page names, and those of the system.
+TEST(Usage, AnEmptyVariableCountsAsUnset) {
+  std::vector<std::string> names{"TMPDIR", "HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"};
+  bool listed = false;
+  for (const std::string& line : lines_of(vqgen({"man"}).out)) {
+    if (line.starts_with(".SH ")) listed = line == ".SH ENVIRONMENT";
+    if (listed && line.starts_with(".B ")) names.push_back(line.substr(3));
+  }
+  ASSERT_EQ(names.size(), 12u);
+  const Arguments explain{"explain", example("tinycode-projection"), "--gpu", "h200"};
+  const std::string expected = vqgen(explain).out;
+  for (const std::string& name : names) {
+    SCOPED_TRACE(name);
+    const Outcome outcome = vqgen(explain, {{name, ""}});
+    expect_success(outcome);
+    EXPECT_EQ(outcome.out, expected);
+    expect_success(vqgen({"cache", "ls"}, {{name, ""}}));
+  }
+}
+
 TEST(Usage, Version) {
   const Outcome outcome = vqgen({"--version"});
   expect_success(outcome);

@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"common", {{"/profiles/0/parts/common/0", "2"}}, {"2 entries in common where only 1"}},
         Lie{"twice",
             {{"/profiles/0/item", "\"layer1\""}},
-            {"/profiles/1: 'layer1.keys' stands twice; remove one"}}),
+            {"/profiles/1: 'layer1.keys' is there twice; remove one"}}),
     [](const auto& test) { return test.param.name; });
 
 // In memory only validate() bounds the numbers.

@@ -153,7 +153,7 @@ TEST(CheckAppend, SharedMemory) {
   op.keys.vector_size = 2;
   op.keys.num_codebooks = 4;
   const AppendSimt plan{.threads = 1024, .tokens_per_block = 64, .warps_along_entries = 32};
-  expect_refused(judge_append_plan(plan, op), {"bytes of shared memory a block"});
+  expect_refused(judge_append_plan(plan, op), {"bytes of shared memory per block"});
   expect_ok(judge_append_plan({.threads = 1024, .splits = 32, .tokens_per_block = 64}, op));
 }
 
@@ -179,13 +179,13 @@ TEST(CheckAppend, Fragments) {
   KvAppend lattice = op;
   lattice.keys = find_format("quip-2", "test");
   lattice.keys.scope = Scope::tensor;
-  expect_refused(judge({}, lattice), {"keys", "codes are no numbers of entries", "simt"});
+  expect_refused(judge({}, lattice), {"keys", "codes are not numbers of entries", "simt"});
   op.dtype = DType::bf16;
   expect_ok(judge({}, op));
   expect_refused(judge({}, op, "t4"), {"bf16", "simt"});
   op.dtype = DType::f16;
   expect_ok(judge({}, op, "t4"));
-  expect_refused(judge({.tokens_per_block = 128}, op, "t4"), {"bytes of shared memory a block"});
+  expect_refused(judge({.tokens_per_block = 128}, op, "t4"), {"bytes of shared memory per block"});
 }
 
 TEST(CheckAppend, Products) {
@@ -194,14 +194,14 @@ TEST(CheckAppend, Products) {
   };
   KvAppend op = sound_append();
   op.shape.new_tokens = 512;
-  expect_refused(judge({}, op), {"keys", "less than the 16", "mma"});
+  expect_refused(judge({}, op), {"keys", "shorter than the 16", "mma"});
   op.keys = find_format("vqkv-llama-3.1-8b-keys", "test");
   op.values = find_format("vqkv-llama-3.1-8b-values", "test");
   expect_ok(judge({}, op));
   expect_ok(judge({.warpgroups = 1}, op));
   expect_refused(judge({.threads = 64, .warpgroups = 1}, op), {"threads 64", "128"});
-  expect_refused(judge({.warpgroups = 1}, op, "a100"), {"warp groups", "warpgroups to 0"});
-  expect_refused(judge({.threads = 512}, op), {"164 registers a thread, of 128"});
+  expect_refused(judge({.warpgroups = 1}, op, "a100"), {"no wgmma", "warpgroups to 0"});
+  expect_refused(judge({.threads = 512}, op), {"164 registers per thread, of 128"});
   expect_refused(judge({.tokens_per_block = 513}, op), {"tokens_per_block"});
   KvAppend few = op;
   few.values.index_bits = 4;

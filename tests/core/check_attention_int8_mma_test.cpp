@@ -39,7 +39,7 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
     const auto with = [of](auto change) { return of_problem([&](Op& op) { change(op.*of); }); };
     const std::string name = of == &Op::keys ? "keys:" : "values:";
     expect_refused(with([](VqFormat& f) { f.entry_type = EntryType::element; }),
-                   {name, "int8 entries of 4 elements and codes of 8 bits", "use mma"});
+                   {name, "int8 entries of 4 elements and codes of 8 bits", "use dataflow mma"});
     expect_refused(with([](VqFormat& f) { f.index_bits = 7; }), {name, "codes of 8 bits"});
     expect_refused(with([](VqFormat& f) { f.vector_size = 8; }), {name, "4 elements"});
     expect_refused(with([](VqFormat& f) { f.num_codebooks = 2; }), {name, "2 residual stages"});
@@ -64,8 +64,9 @@ TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
   expect_ok(of_problem([](Op& op) { op.dtype = DType::bf16; }));
   expect_ok(of_problem([](Op& op) { op.shape.batch_invariant = true; }));
   for (const int head_dim : {96, 256}) {
-    expect_refused(of_problem([&](Op& op) { op.shape.head_dim = head_dim; }),
-                   {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use mma"});
+    expect_refused(
+        of_problem([&](Op& op) { op.shape.head_dim = head_dim; }),
+        {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use dataflow mma"});
   }
   expect_ok(of_problem([](Op& op) { op.shape.recent_tokens = 128; }));
   expect_ok(of_problem([](Op& op) { op.shape.sinks = 4; }));
@@ -76,14 +77,14 @@ TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
 TEST(CheckAttentionInt8Mma, TheGpuHasProductsOfBytesAndRoom) {
   const auto any = [](AttentionDecode&) {};
   for (const char* gpu : {"h100", "h200", "b200"}) expect_ok(of_problem(any, gpu));
-  expect_refused(of_problem(any, "t4"), {"no products of bytes", "use mma"});
+  expect_refused(of_problem(any, "t4"), {"no int8 mma", "use dataflow mma"});
   for (const char* gpu : {"a100", "rtx4090"}) {
-    expect_refused(of_problem(any, gpu), {"bytes of shared memory a block"});
+    expect_refused(of_problem(any, gpu), {"bytes of shared memory per block"});
     const AttentionDecode op = integers();
     expect_ok(check(choose_plan(AttentionInt8Mma{}, op, find_gpu(gpu)), op, find_gpu(gpu)));
   }
   expect_refused(of_plan([](AttentionInt8Mma& p) { p.pipeline_stages = 8; }),
-                 {"bytes of shared memory a block"});
+                 {"bytes of shared memory per block"});
   expect_ok(of_plan([](AttentionInt8Mma& p) {
     p.pipeline_stages = 8;
     p.threads = 128;

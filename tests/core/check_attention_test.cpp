@@ -170,8 +170,7 @@ TEST(CheckAttention, ScalarCodesAreReadByLanesAndFragments) {
     (keys ? mixed.keys : mixed.values) = scalar;
     expect_refused(check(Plan(AttentionChannels{}), mixed, h200()), {"scalar codes", "channels"});
     EXPECT_TRUE(std::holds_alternative<AttentionMma>(choose(mixed, h200()))) << keys;
-    expect_refused(check(Plan(AttentionMma{}), mixed, find_gpu("t4")),
-                   {"product of bytes", "simt"});
+    expect_refused(check(Plan(AttentionMma{}), mixed, find_gpu("t4")), {"no int8 mma", "simt"});
     mixed.shape.head_dim = 96;  // 12 channels of a lane are 48 bits
     (keys ? mixed.keys : mixed.values).vector_size = 4;
     const Verdict narrow = check(Plan(AttentionMma{}), mixed, h200());
@@ -195,7 +194,7 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
     expect_ok(judge(std::get<AttentionSimt>(choose(op, h200())), op));
     for (const Plan& plan :
          {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
-      expect_refused(check(plan, op, h200()), {operand, "128 elements", "use simt"});
+      expect_refused(check(plan, op, h200()), {operand, "128 elements", "use dataflow simt"});
     }
     AttentionSimt near;
     (keys ? near.key_codebook : near.value_codebook).shared = 16;
@@ -204,7 +203,7 @@ TEST(CheckAttention, WideVectorsAndManyStagesAreOfLanesInGlobalMemory) {
     EXPECT_TRUE(std::holds_alternative<AttentionSimt>(choose(op, h200())));
     for (const Plan& plan :
          {Plan(AttentionLut{}), Plan(AttentionChannels{}), Plan(AttentionMma{})}) {
-      expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use simt"});
+      expect_refused(check(plan, op, h200()), {operand, "5 residual stages", "use dataflow simt"});
     }
     // 36 stages of 16 MB for each of 256 heads.
     format =
@@ -235,19 +234,19 @@ TEST(CheckAttention, FragmentsReadZerosOfGroupsOfKeysAndOfTokensOfValues) {
     }
   }
   op.keys = token;
-  refused({"keys", "zeros", "groups of tokens", "use simt"});
+  refused({"keys", "zeros", "groups of tokens", "use dataflow simt"});
   op.keys = token;
   op.keys.decoder = Decoder::scalar;
-  refused({"keys", "one scale of a token", "use simt"});
+  refused({"keys", "one scale of a token", "use dataflow simt"});
   op.keys = group;
   op.keys.decoder = Decoder::scalar;
-  refused({"keys", "zeros", "use simt"});
+  refused({"keys", "zeros", "use dataflow simt"});
   op.keys = table;
   op.values = group;
-  refused({"values", "none of groups of tokens", "use simt"});
+  refused({"values", "none of groups of tokens", "use dataflow simt"});
   op.values = token;
   op.values.decoder = Decoder::scalar;
-  refused({"values", "one of a token", "use simt"});
+  refused({"values", "one of a token", "use dataflow simt"});
   op.values = token;
   op.values.group_channels = 8;
   refused({"values", "channels of a lane have several scales", "simt"});
@@ -333,7 +332,7 @@ TEST(CheckAttention, FragmentsTakeProductsOfTheElementType) {
     expect_ok(check(AttentionMma{}, op, gpu));
     op.dtype = DType::bf16;
     expect_refused(check(AttentionMma{}, op, gpu),
-                   {gpu.name, "no tensor-core product in bf16", "use dataflow simt or f16"});
+                   {gpu.name, "no mma in bf16", "use dataflow simt, or dtype f16"});
     expect_ok(check(AttentionSimt{}, op, gpu));
   }
   expect_ok(check(AttentionMma{}, op, h200()));

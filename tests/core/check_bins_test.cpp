@@ -31,7 +31,7 @@ TEST(CheckBins, TheDefaultPlanIsSound) {
 
 TEST(CheckBins, FormatsOfKeysAndValues) {
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.keys.vector_size = 8; }),
-                 {"keys: entries of 8 elements", "use simt"});
+                 {"keys: entries of 8 elements", "use dataflow simt"});
   expect_ok(of_wide_problem([](AttentionDecode& op) { op.keys.vector_size = 16; }));
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.values.vector_size = 4; }),
                  {"values: entries of 4 elements"});
@@ -39,7 +39,7 @@ TEST(CheckBins, FormatsOfKeysAndValues) {
                  {"values: codebooks of 8 entries", "16"});
   expect_ok(of_wide_problem([](AttentionDecode& op) { op.values.index_bits = 4; }));
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.keys.hadamard = true; }),
-                 {"keys", "transforms", "use simt"});
+                 {"keys", "transforms", "use dataflow simt"});
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.values.stage_scales = true; }),
                  {"values", "scales"});
   expect_refused(of_wide_problem([](AttentionDecode& op) {
@@ -50,9 +50,9 @@ TEST(CheckBins, FormatsOfKeysAndValues) {
 
 TEST(CheckBins, ShapesOfTheCache) {
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.page_tokens = 16; }),
-                 {"pages", "use simt"});
+                 {"pages", "use dataflow simt"});
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_tokens = 2; }),
-                 {"2 query tokens", "use simt"});
+                 {"2 query tokens", "use dataflow simt"});
   expect_refused(of_wide_problem([](AttentionDecode& op) { op.shape.query_heads = 18; }),
                  {"9 query heads", "more than the 8"});
   expect_ok(of_wide_problem([](AttentionDecode& op) {

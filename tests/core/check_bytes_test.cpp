@@ -33,7 +33,7 @@ TEST(CheckBytes, SumsOfStagesAreBytes) {
   }));
   expect_refused(checked([](VqFormat& f) { f = find_format("aqlm-2x8", "test"); }),
                  {"entry_type to int8"});
-  expect_refused(check(bytes(), bytes_gemm(), find_gpu("t4")), {"tensor-core product of bytes"});
+  expect_refused(check(bytes(), bytes_gemm(), find_gpu("t4")), {"no int8 mma"});
 }
 
 TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
@@ -59,7 +59,7 @@ TEST(CheckBytes, APlanHasWholeTilesGroupsAndCodebooks) {
                    p.threads = 512;
                    p.outputs_per_warp = 128;
                  }),
-                 {"registers a thread, of 128", "outputs_per_warp"});
+                 {"registers per thread, of 128", "outputs_per_warp"});
   expect_ok(with([](LinearInt8Mma& p) { p.prepack_x = 1; }));
   LinearInt8Mma before = bytes();
   before.prepack_x = 1;
@@ -108,7 +108,7 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
     return check(plan, op, find_gpu("h200"));
   };
   expect_ok(with([](LinearInt8Wgmma& p) { p.rows_per_block = 64; }));
-  expect_refused(check(sound, op, find_gpu("a100")), {"no products of warp groups", "int8_mma"});
+  expect_refused(check(sound, op, find_gpu("a100")), {"no wgmma", "int8_mma"});
   expect_refused(with([](LinearInt8Wgmma& p) { p.threads = 192; }), {"threads 192", "warp groups"});
   for (const int rows : {4, 24, 256}) {
     expect_refused(with([&](LinearInt8Wgmma& p) { p.rows_per_block = rows; }),
@@ -118,7 +118,7 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
                    p.threads = 512;
                    p.rows_per_block = 128;
                  }),
-                 {"registers a thread, of 128"});
+                 {"registers per thread, of 128"});
   expect_refused(with([](LinearInt8Wgmma& p) {
                    p.code_words = 1;
                    p.chunk_columns = 32;
@@ -135,7 +135,7 @@ TEST(CheckBytegroups, TakeHopperOneCodebookAndColumnsWithin32Bits) {
   op.shape.in_features = 8192;
   expect_ok(with(by_block(2, 16)));
   expect_refused(with(by_block(1, 16)), {"8192 columns to bytes at once", "more splits"});
-  expect_refused(with(by_block(2, 64)), {"bytes of shared memory a block"});
+  expect_refused(with(by_block(2, 64)), {"bytes of shared memory per block"});
   op.shape.in_features = 4096;
   op.weights.scope = Scope::channel_group;
   op.weights.group_channels = 1024;

@@ -26,7 +26,7 @@ void expect_two_to_eight_splits() {
   expect_refused(judged<P>(1), {"combine cluster takes 2 to 8 splits, not 1", "use kernel"});
   expect_refused(judged<P>(9, "h100", P{.threads = 128, .chunk_columns = 256}),
                  {"combine cluster takes 2 to 8 splits, not 9", "use fewer"});
-  expect_refused(judged<P>(2, "a100"), {"no products of warp groups"});
+  expect_refused(judged<P>(2, "a100"), {"no wgmma"});
 }
 
 TEST(CheckCluster, TakesTwoToEightSplits) {

@@ -76,7 +76,7 @@ TEST(CheckDecode, WholeWarpsAndSharedMemory) {
   op.keys.index_bits = 16;
   expect_ok(judge_dequantize_plan({.tokens_per_block = 4096}, op));
   expect_refused(judge_dequantize_plan({.key_codebook = {.shared = 65536}}, op),
-                 {"bytes of shared memory a block"});
+                 {"bytes of shared memory per block"});
   op.shape.tokens = 2147475455;
   expect_refused(judge_dequantize_plan({.tokens_per_block = 1}, op), {"grid's first axis"});
   expect_refused(judge_dequantize_plan({.key_codebook = {.shared = 257}}), {"keys", "257", "256"});

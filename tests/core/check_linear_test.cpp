@@ -157,7 +157,7 @@ TEST(CheckWarpgroups, AreHoppersAlone) {
     if (gpu.arch == "sm_90a") {
       expect_ok(verdict);
     } else {
-      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow mma"});
+      expect_refused(verdict, {gpu.name, "no wgmma", "use dataflow mma"});
     }
   }
 }
@@ -210,7 +210,7 @@ TEST(CheckWarpgroups, RegistersHoldSumsCodesAndTheNextChunk) {
     LinearWgmma more = plan;
     more.*field = value;
     expect_refused(check(more, grouped_product(), find_gpu("h200")),
-                   {"registers a thread, of 128", "lower threads"});
+                   {"registers per thread, of 128", "lower threads"});
   }
 }
 
@@ -225,7 +225,7 @@ TEST(CheckRowgroups, AreHoppersAlone) {
     if (gpu.arch == "sm_90a") {
       expect_ok(verdict);
     } else {
-      expect_refused(verdict, {gpu.name, "no products of warp groups", "use dataflow mma"});
+      expect_refused(verdict, {gpu.name, "no wgmma", "use dataflow mma"});
     }
   }
 }
@@ -252,7 +252,7 @@ TEST(CheckRowgroups, WholeGroupsTilesRowsAndRegisters) {
   expect_ok(check(plan, grouped_product(), find_gpu("h200")));
   plan.outputs_per_warp = 32;
   expect_refused(check(plan, grouped_product(), find_gpu("h200")),
-                 {"224 registers a thread, of 128", "lower threads"});
+                 {"224 registers per thread, of 128", "lower threads"});
 }
 
 TEST(CheckRowgroups, AddBytesOfFormatsWhoseSumsAre) {
@@ -286,7 +286,7 @@ TEST(CheckFragments, TakeProductsOfTheElementType) {
     expect_ok(check(plan, op, gpu));
     op.dtype = DType::bf16;
     expect_refused(check(plan, op, gpu),
-                   {gpu.name, "no tensor-core product in bf16", "use dataflow simt or f16"});
+                   {gpu.name, "no mma in bf16", "use dataflow simt, or dtype f16"});
     expect_ok(check(LinearSimt{}, op, gpu));
   }
   expect_ok(check(plan, op, find_gpu("h200")));
@@ -319,7 +319,7 @@ TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
   expect_ok(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.columns_per_block = 2048; }));
   for (const int count : {1, 2, 4}) {  // more than a block holds
     expect_refused(with(sliced_gemv(), [&](LinearSlicedCodebook& p) { p.entry_slices = count; }),
-                   {"shared memory a block"});
+                   {"shared memory per block"});
   }
   for (const int count : {3, 16}) {
     expect_refused(with(sliced_gemv(), [&](LinearSlicedCodebook& p) { p.entry_slices = count; }),
@@ -341,7 +341,7 @@ TEST(CheckSlices, ASplitIsAChunkAStageAndASlice) {
   expect_refused(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.code_words = 3; }),
                  {"code_words 3", "power of two"});
   expect_refused(with(sliced_gemv(), [](LinearSlicedCodebook& p) { p.threads = 1024; }),
-                 {"registers a thread, of 32", "code_words"});
+                 {"registers per thread, of 32", "code_words"});
 }
 
 TEST(CheckSlices, SumsOfIntegersStayWithin32Bits) {

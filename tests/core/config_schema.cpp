@@ -11,7 +11,8 @@ Json value_schema(const Rule& rule) {
   if constexpr (std::is_same_v<Member, bool>) {
     return {{"type", "boolean"}};
   } else if constexpr (std::is_enum_v<Member>) {
-    return {{"enum", enum_names<Member>}};
+    const std::span<const char* const> names = names_within<Member>(rule);
+    return {{"enum", std::vector<std::string>(names.begin(), names.end())}};
   } else if constexpr (std::is_integral_v<Member>) {
     if (!rule.only.empty()) {
       return {{"type", "integer"}, {"enum", std::vector<int>(rule.only.begin(), rule.only.end())}};
@@ -52,10 +53,33 @@ Json format_name_schema(const char* description) {
   return {{"type", "string"}, {"description", description}};
 }
 
-Json format_schema() {
+// What the fields of a format may be for an operand, beside what $defs/format says.
+Json limits_of(Operand operand) {
+  const Json off = {{"const", false}}, zero = {{"const", 0}}, none = {{"const", Json::array()}};
+  if (operand == Operand::weights) {
+    return {{"decoder", {{"enum", {"table", "e8p"}}}},
+            {"scope", {{"enum", {"tensor", "channel_group", "tile"}}}},
+            {"smooth", off},
+            {"hadamard", off},
+            {"token_scales", off},
+            {"group_tokens", zero},
+            {"channels", none},
+            {"parts", none}};
+  }
+  Json limits = {{"scope", {{"enum", {"tensor", "head", "channel_group"}}}},
+                 {"output_scales", off},
+                 {"tile_rows", zero},
+                 {"tile_columns", zero}};
+  if (operand == Operand::keys) return limits;
+  for (const char* transform : {"smooth", "hadamard"}) limits[transform] = off;
+  for (const char* of_keys : {"channels", "parts"}) limits[of_keys] = none;
+  return limits;
+}
+
+Json format_schema(Operand operand) {
   return {{"oneOf",
            {format_name_schema("a preset's name, or a format file from the config's folder"),
-            {{"$ref", "#/$defs/format"}}}}};
+            {{"$ref", "#/$defs/format"}, {"properties", limits_of(operand)}}}}};
 }
 
 // The fields of a format: all required ones, some over a preset's, or parts.
@@ -64,8 +88,9 @@ Json format_object_schema() {
   const Json required = schema.at("required");
   schema.erase("required");
   schema["properties"]["preset"] = format_name_schema(
-      "a preset's name, or a format file from the config's folder, whose fields stand where none "
-      "are given here");
+      "a preset's name, or a format file from the config's folder, whose fields hold where you "
+      "give "
+      "none");
   schema["anyOf"] = {
       {{"required", {"preset"}}}, {{"required", required}}, {{"required", {"parts"}}}};
   return schema;
@@ -86,23 +111,39 @@ Json plan_schema() {
   return {{"anyOf", std::move(dataflows)}};
 }
 
+// The sizes of an op; ops share structs of them.
 template <class Op>
-Json op_schema(std::vector<std::string> operands) {
+Json shape_schema() {
+  Json schema = object_schema<decltype(Op::shape)>(false);
+  if constexpr (std::is_same_v<Op, Int8Dequantize>) {  // its scales are an argument
+    schema["properties"]["scales"]["enum"] = {enum_name(Scales::given)};
+  }
+  if constexpr (requires { Op::kMostRows; }) {
+    schema["properties"]["m"].update({{"minimum", Op::kLeastRows}, {"maximum", Op::kMostRows}});
+  }
+  return schema;
+}
+
+template <class Op>
+Json op_schema() {
   Json properties = {
       {"op", {{"const", Op::kOp}}},
       {"dtype", {{"enum", enum_names<decltype(Op::dtype)>}, {"default", "f16"}}},
-      {"shape", object_schema<decltype(Op::shape)>(false)},
-      {"gpu", {{"type", "string"}, {"description", "a GPU profile's name or file"}}},
-      {"access_counts",
-       {{"type", "string"},
-        {"description", "a profile file of vqgen count-accesses, from the config's folder"}}},
+      {"shape", shape_schema<Op>()},
+      {"gpu", {{"type", "string"}}},
+      {"access_counts", {{"type", "string"}}},
       {"plan", plan_schema<Op>()},
   };
   if (!why_no_access_counts(Op{}).empty()) properties.erase("access_counts");
   Json required = {"op", "shape"};
-  for (const std::string& operand : operands) {
-    properties[operand] = format_schema();
-    required.push_back(operand);
+  Op op;
+  for_each_operand(op, [&](Operand operand, const VqFormat&) {
+    const std::string name(enum_name(operand));
+    properties[name] = format_schema(operand);
+    required.push_back(name);
+  });
+  for (const auto& [name, property] : properties.items()) {
+    property["description"] = config_field_doc(name);
   }
   return {{"type", "object"},
           {"additionalProperties", false},
@@ -120,10 +161,9 @@ Json config_schema() {
             {"layout", object_schema<CodeLayout>(false)},
             {"placement", object_schema<Placement>(false)}}},
           {"oneOf",
-           {op_schema<AttentionDecode>({"keys", "values"}), op_schema<Gemv>({"weights"}),
-            op_schema<Gemm>({"weights"}), op_schema<KvAppend>({"keys", "values"}),
-            op_schema<KvDequantize>({"keys", "values"}), op_schema<AttentionMerge>({}),
-            op_schema<Int8Quantize>({}), op_schema<Int8Dequantize>({})}}};
+           {op_schema<AttentionDecode>(), op_schema<Gemv>(), op_schema<Gemm>(),
+            op_schema<KvAppend>(), op_schema<KvDequantize>(), op_schema<AttentionMerge>(),
+            op_schema<Int8Quantize>(), op_schema<Int8Dequantize>()}}};
 }
 
 }  // namespace vqgen

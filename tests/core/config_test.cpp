@@ -167,7 +167,7 @@ TEST(Config, ReadsFilesAndNamesThem) {
   const std::filesystem::path path = folder.path() / "mine.json";
   expect_words(message_of([&] { read_config(path); }), {path.string(), "cannot read"});
   publish_text(path, R"({"op": "gemv", "op": "gemv"})");
-  expect_words(message_of([&] { read_config(path); }), {path.string(), "'op' stands twice"});
+  expect_words(message_of([&] { read_config(path); }), {path.string(), "'op' is there twice"});
   publish_text(path, gemv_json().dump());
   EXPECT_EQ(read_config(path).source, path.string());
 }

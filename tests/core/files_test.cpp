@@ -40,7 +40,8 @@ TEST(Files, PartsAreReadWhereTheyAre) {
   EXPECT_EQ(part, "3456");
   read(6);
   EXPECT_EQ(part, "6789");
-  expect_words(message_of([&] { read(7); }), {path.string() + ": cannot read", "; give a file"});
+  expect_words(message_of([&] { read(7); }),
+               {path.string() + ": cannot read", "; name a file that can be read"});
   part.clear();
   read(10);
 }
@@ -48,20 +49,21 @@ TEST(Files, PartsAreReadWhereTheyAre) {
 TEST(Files, UnreadablePlacesAreNamed) {
   const TempFolder folder;
   publish_text(folder.path() / "file", "text");
-  const auto refuse = [&](const std::filesystem::path& path, const std::string& reason) {
+  const auto refuse = [&](const std::filesystem::path& path, const std::string& reason,
+                          const std::string& remedy) {
     for (const bool text : {false, true}) {
       const std::string message = message_of([&] {
         if (text) read_text(path);
         if (!text) read_file(path);
       });
-      expect_words(message, {path.string() + ": cannot read: " + reason, "; give a file"});
+      expect_words(message, {path.string() + ": cannot read: " + reason, "; " + remedy});
     }
   };
-  refuse(folder.path() / "missing", "No such file");
-  refuse(folder.path() / "missing" / "file", "No such file");
-  refuse(folder.path() / "file" / "below", "No such file");
-  refuse(folder.path(), "Is a directory");
-  refuse("/dev/null", "");
+  refuse(folder.path() / "missing", "No such file", "correct its path");
+  refuse(folder.path() / "missing" / "file", "No such file", "correct its path");
+  refuse(folder.path() / "file" / "below", "No such file", "correct its path");
+  refuse(folder.path(), "Is a directory", "name a file in it");
+  refuse("/dev/null", "", "name a file that can be read");
 }
 
 TEST(Files, TooLargeIsRefusedAndJustLargeEnoughIsNot) {

@@ -167,10 +167,10 @@ INSTANTIATE_TEST_SUITE_P(
     Text, JsonRefusal,
     testing::Values(
         Refusal{
-            "twice", R"({"count": 1, "count": 1})", {": /: ", "'count' stands twice", "remove"}},
+            "twice", R"({"count": 1, "count": 1})", {": /: ", "'count' is there twice", "remove"}},
         Refusal{"twice_inside",
                 R"({"count": 1, "parts": [{}, {"size": 1}, {"size": 1, "size": 2}]})",
-                {"/parts/2: ", "'size' stands twice in one object; remove one"}},
+                {"/parts/2: ", "'size' is there twice in one object; remove one"}},
         Refusal{"empty", "", {"malformed JSON near byte 1", "correct it"}},
         Refusal{"cut", R"({"count": 1)", {"malformed JSON near byte 12", "expected", "correct it"}},
         Refusal{"two", R"({"count": 1} {})", {"malformed JSON near byte 14", "end of input"}},

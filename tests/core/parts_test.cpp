@@ -81,7 +81,7 @@ TEST(Parts, PresetsAndFilesMayBeInParts) {
 TEST(Parts, EachChannelIsInOne) {
   const std::string fields = R"("vector_size": 16, "index_bits": 8)";
   expect_words(refused(list({part(0, 80, fields), part(64, 128, fields)})),
-               {"/keys/parts/1/channels", "64 stands twice"});
+               {"/keys/parts/1/channels", "64 is there twice"});
   expect_words(refused(list({part(0, 64, fields), part(80, 128, fields)})),
                {"/keys/parts", "channel 64 is in no part"});
   expect_words(refused(list({part(0, 64, fields), part(64, 144, fields)})),
@@ -154,7 +154,7 @@ TEST(Parts, LanesAndBinsRunThem) {
     EXPECT_EQ(dataflow_name(choose(op, spec)), "simt");  // whose values are narrow
     for (const Plan& plan :
          {Plan(AttentionMma{}), Plan(AttentionLut{}), Plan(AttentionChannels{})}) {
-      expect_refused(check(plan, op, spec), {"keys", "2 parts", "use simt"});
+      expect_refused(check(plan, op, spec), {"keys", "2 parts", "use dataflow simt"});
     }
     expect_refused(check(AttentionHistogram{}, op, spec), {"values: entries of 4 elements"});
     AttentionDecode wide = op;
@@ -162,7 +162,7 @@ TEST(Parts, LanesAndBinsRunThem) {
     expect_ok(check(choose_plan(AttentionHistogram{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
-    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use simt"});
+    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use dataflow simt"});
     const auto wide_append = [&] {
       KvAppend each = append;
       each.values = wide.values;

@@ -117,9 +117,9 @@ TEST(Profiles, AGpuFileSaysWhetherItHasProductsInBf16) {
   EXPECT_FALSE(read("a100", false).bf16_products);
   EXPECT_FALSE(read("t4", false).bf16_products);
   EXPECT_FALSE(read("t4", nullptr).bf16_products);
-  expect_words(message_of([&] { read("t4", true); }),
-               {path.string(), "/bf16_products: sm_75 has no tensor-core products in bf16",
-                "set false, or correct arch"});
+  expect_words(
+      message_of([&] { read("t4", true); }),
+      {path.string(), "/bf16_products: sm_75 has no mma in bf16", "set false, or correct arch"});
   expect_words(message_of([&] { read("t4", "no"); }), {path.string() + ": /bf16_products: "});
 }
 
@@ -138,7 +138,7 @@ TEST(Profiles, AGpuFileClaimsNoMoreThanItsArchitectureHas) {
   };
   for (const char* arch : {"sm_75", "sm_90", "sm_100", "sm_100a", "sm_120", "sm_130"}) {
     expect_words(with("t4", {{"arch", arch}, {"warpgroup_products", true}}),
-                 {path.string() + ": /warpgroup_products: " + arch, "only sm_90a has",
+                 {path.string() + ": /warpgroup_products: " + arch, "which sm_90a alone has",
                   "set false, or correct arch"});
   }
   EXPECT_FALSE(read("h200", {{"warpgroup_products", false}}).warpgroup_products);

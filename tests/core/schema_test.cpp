@@ -81,7 +81,8 @@ TEST(Schema, PlansFollowFromTheirFields) {
           each["minimum"] = static_cast<std::int64_t>(field.rule.min);
           each["maximum"] = static_cast<std::int64_t>(field.rule.max);
         } else if constexpr (std::is_enum_v<Member>) {
-          each["enum"] = enum_names<Member>;
+          const auto names = names_within<Member>(field.rule);
+          each["enum"] = std::vector<std::string>(names.begin(), names.end());
         } else {
           each["$ref"] = "#/$defs/placement";
         }
@@ -181,6 +182,108 @@ INSTANTIATE_TEST_SUITE_P(
                {{"/plan", R"({"step_tokens": 8, "table_bits": 16})"}},
                {"/plan: additional step_tokens", "/plan: additional table_bits"}}),
     [](const auto& test) { return test.param.name; });
+
+bool taken(const Json& json) {
+  try {
+    const Config config = read_config(json, "c.json");
+    if (config.plan.empty()) return check(config.problem).ok;
+    const Plan plan = propose(config, find_gpu("h200"), {.chooser = Chooser::rules});
+    return check(plan, config.problem, find_gpu("h200")).ok;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Configs of an op, among which each value of its fields is taken by one.
+std::vector<Json> configs_of(const std::string& op) {
+  std::vector<Json> configs;
+  for (Json json : configs_of_all_ops()) {
+    if (op == "int8_dequantize" && json["op"] == "int8_quantize") json["op"] = op;
+    if (json["op"] != op) continue;
+    std::vector<std::string> presets{"vecinfer-d4b8i8", "cq-4c8b"};
+    std::vector<Json> shapes{json["shape"]};
+    if (json.contains("weights")) {
+      presets = {"aqlm-2x8", "aqlm-2x8i8", "aqlm-1x16"};
+      shapes.clear();
+      for (const int m : {2, 8, 64}) {
+        shapes.push_back({{"m", m}, {"out_features", 4096}, {"in_features", 4096}});
+      }
+    } else if (json.contains("keys")) {
+      shapes[0].update({{"head_dim", 128}, {"tokens", 32768}, {"recent_tokens", 64}});
+    } else {
+      presets = {""};
+    }
+    for (const Json& shape : shapes) {
+      for (const std::string& preset : presets) {
+        json["shape"] = shape;
+        for (const char* operand : {"keys", "values", "weights"}) {
+          if (json.contains(operand)) json[operand] = preset;
+        }
+        configs.push_back(json);
+      }
+    }
+  }
+  return configs;
+}
+
+// What the schema offers some config of the op has, and what a config has the schema takes.
+TEST(Schema, OffersValuesThatTheOpHasAndNoOthers) {
+  const Json whole = config_schema();
+  int offered = 0, refused = 0;
+  const auto judge = [&](const std::string& what, const std::vector<Json>& configs) {
+    bool offers = false, has = false;
+    for (const Json& json : configs) {
+      const std::string problem = schema_problem(whole, json);
+      const bool takes = taken(json);
+      EXPECT_TRUE(!takes || problem.empty()) << problem << ": " << json.dump();
+      offers = offers || problem.empty();
+      has = has || takes;
+    }
+    EXPECT_TRUE(!offers || has) << what << " is offered, and no config has it";
+    ++(offers ? offered : refused);
+  };
+  for (const Json& schema : whole.at("oneOf")) {
+    const Json& properties = schema.at("properties");
+    const std::string op = properties.at("op").at("const").get<std::string>();
+    const std::vector<Json> configs = configs_of(op);
+    const auto with = [&](const std::string& pointer, const Json& value) {
+      std::vector<Json> changed = configs;
+      for (Json& each : changed) each[Json::json_pointer(pointer)] = value;
+      return changed;
+    };
+    for (const auto& [name, field] : properties.at("shape").at("properties").items()) {
+      for (const char* value : {"given", "computed"}) {
+        if (field.contains("enum")) judge(op + " " + name + value, with("/shape/" + name, value));
+      }
+    }
+    for (const Json& plan : properties.at("plan").at("anyOf")) {
+      for (const auto& [name, field] : plan.at("properties").items()) {
+        if (!field.contains("enum")) continue;
+        for (const Json& value : field.at("enum")) {
+          judge(op + " " + plan.at("title").dump() + " " + name + " " + value.dump(),
+                with("/plan", {{"dataflow", plan.at("title")}, {name, value}}));
+        }
+      }
+    }
+    for (const char* operand : {"keys", "values", "weights"}) {
+      if (!properties.contains(operand)) continue;
+      for (const auto& [name, field] : whole.at("$defs").at("format").at("properties").items()) {
+        Json values = field.value("type", "") == "boolean" ? Json{true, false} : Json::array();
+        if (field.contains("enum") && field["enum"][0].is_string()) values = field["enum"];
+        for (const Json& value : values) {
+          std::vector<Json> changed;
+          for (const std::string& preset : format_names()) {
+            changed.push_back(configs.front());
+            changed.back()[operand] = {{"preset", preset}, {name, value}};
+          }
+          judge(op + " " + operand + " " + name + " " + value.dump(), changed);
+        }
+      }
+    }
+  }
+  EXPECT_GT(offered, 150);
+  EXPECT_GT(refused, 20);
+}
 
 TEST(Schema, RefusesOtherThanObjects) {
   for (const char* text : {"[]", "1", "null", R"("gemv")", "{}"}) {

@@ -18,6 +18,8 @@ TEST(Suggest, TheNearestName) {
   EXPECT_EQ(did_you_mean("H200", kNames), "; did you mean 'h200'?") << "in another case";
   EXPECT_EQ(did_you_mean("h300", kNames), "; did you mean 'h100'?") << "the first of equals";
   EXPECT_EQ(did_you_mean("q_heads", kNames), "; did you mean 'query_heads'?") << "cut short";
+  const std::vector<std::string> formats{"aqlm-2x8i8", "aqlm-2x8"};
+  EXPECT_EQ(did_you_mean("aqlm2x8", formats), "; did you mean 'aqlm-2x8'?") << "nearer than cut";
   EXPECT_EQ(did_you_mean("--callibratoin", kNames), "; did you mean '--calibration'?");
 }
 

@@ -147,10 +147,10 @@ TEST(AblationRows, SlicesAreOfNoRowThatNamesAPlacement) {
 
 TEST(AblationRows, SayWhatDoesNotFit) {
   const AblationSpace wide(gemv("aqlm-1x16"), find_gpu("h200"), {});
-  expect_words(row(wide, "SC").note, {"as many entries as fit", "shared memory a block"});
+  expect_words(row(wide, "SC").note, {"as many entries as fit", "shared memory per block"});
   expect_words(row(wide, "SC*").note, {"as many entries as fit"});
   EXPECT_EQ(row(wide, "SC").rules, (std::vector<PlacementRule>{{Near::most}}));
-  expect_words(row(wide, "+ copies").refused, {"bytes of shared memory a block"});
+  expect_words(row(wide, "+ copies").refused, {"bytes of shared memory per block"});
   const AblationSpace cache(attention("cq-2c8b"), find_gpu("h200"), {});
   expect_words(row(cache, "+ fusion").refused, {"no fusion"});
   EXPECT_TRUE(row(cache, "SC").note.empty());

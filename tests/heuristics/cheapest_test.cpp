@@ -58,7 +58,7 @@ std::optional<Plan> first_of_the_cheapest(const Problem& problem, const GpuSpec&
 // Coefficients with other optima than the shipped ones: one part of each dataflow dominates, and
 // overlapping parts are summed or normed.
 CostProfile lopsided(std::size_t heavy, double overlap) {
-  CostProfile profile{"h200", "test", {}};
+  CostProfile profile{"h200", {}};
   for (const char* name : {"linear_simt", "linear_mma", "linear_lut"}) {
     CostCoefficients& each = profile.dataflows[name];
     each.overlap = overlap;

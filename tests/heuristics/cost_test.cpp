@@ -39,7 +39,7 @@ const CostProfile& ceilings() {
     CostCoefficients ones;
     ones.overlap = 2;
     ones.of.of.fill(1);
-    CostProfile all{"h200", "test", {}};
+    CostProfile all{"h200", {}};
     for (const char* name :
          {"linear_simt", "linear_mma", "linear_lut", "linear_wgmma", "linear_sliced_codebook",
           "linear_wgmma_large_m", "linear_wgmma_large_m_bytes", "linear_int8_mma",
@@ -348,7 +348,7 @@ TEST(Explain, SaysWhereTheModelWasNotMeasured) {
     return all;
   };
   EXPECT_EQ(text("h100").find("scaled to"), std::string::npos);
-  expect_words(text("a100"), {"scaled to NVIDIA A100", "from NVIDIA H100"});
+  expect_words(text("a100"), {"cost model: h100.json, scaled to NVIDIA A100"});
 }
 
 }  // namespace

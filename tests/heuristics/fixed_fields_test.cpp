@@ -1,8 +1,13 @@
 // propose() around the fields that a config fixes: which dataflow it takes for them.
+#include <algorithm>
+#include <map>
+#include <regex>
+
 #include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
+#include "heuristics/remedy.h"
 #include "tests/core/support.h"
 
 namespace vqgen {
@@ -76,6 +81,102 @@ TEST(FixedFields, OfNoDataflowAreRefused) {
     expect_words(refused(append_json(), {{"combine", "kernel"}}, chooser),
                  {"c.json: /plan/combine: unknown field", "dataflow simt has "});
   }
+}
+
+// Each "use dataflow X" of a refusal is followed here, with every preset, by every op that has
+// several dataflows.
+TEST(FixedFields, ADataflowThatARefusalNamesTakesTheConfig) {
+  const std::regex remedy("use dataflow (\\w+)(?:,? or (?:dataflow )?(\\w+))?");
+  int refused = 0, followed = 0;
+  const auto follow = [&](const Json& json, const GpuSpec& gpu) {
+    Config config;
+    try {
+      config = read_config(json, "c.json");
+    } catch (const Error&) {
+      return;  // a format for other operands
+    }
+    if (!check(config.problem).ok) return;
+    std::map<std::string, Verdict> verdicts;
+    for (const Plan& each : dataflows_with(config.plan_cursor(), config.problem)) {
+      config.plan = {{"dataflow", dataflow_name(each)}};
+      const Plan plan = propose(config, gpu, {.chooser = Chooser::rules});
+      verdicts[std::string(dataflow_name(each))] = check(plan, config.problem, gpu);
+      config.plan = Json::object();
+    }
+    std::vector<std::string> can;
+    for (const auto& [dataflow, verdict] : verdicts) {
+      if (verdict.ok) can.push_back(dataflow);
+    }
+    for (const auto& [dataflow, verdict] : verdicts) {
+      if (verdict.ok) continue;
+      ++refused;
+      const std::string said = with_remedy(verdict.reason, can);
+      std::smatch words;
+      if (!std::regex_search(said, words, remedy)) continue;
+      ++followed;
+      for (const std::string& name : {words[1].str(), words[2].str()}) {
+        EXPECT_TRUE(name.empty() || name == "dtype" || verdicts[name].ok)
+            << gpu.name << " " << json.dump() << "\n"
+            << said << "\n"
+            << name << ": " << verdicts[name].reason;
+      }
+    }
+  };
+  for (const char* gpu : {"t4", "a100", "h200"}) {
+    for (const std::string& preset : format_names()) {
+      for (const char* dtype : {"f16", "bf16"}) {
+        if (find_gpu(gpu).bf16_products && dtype == std::string("bf16")) continue;  // as f16
+        for (const int rows : {1, 64}) {
+          if (rows == 1 && gpu != std::string("t4")) continue;
+          Json product = gemv_json();
+          product["op"] = rows > 8 ? "gemm" : "gemv";
+          product["dtype"] = dtype;
+          product["weights"] = preset;
+          product["shape"] = {{"m", rows}, {"out_features", 4096}, {"in_features", 4096}};
+          follow(product, find_gpu(gpu));
+        }
+        if (gpu == std::string("a100")) continue;  // as h200
+        Json attention = attention_json();
+        attention["dtype"] = dtype;
+        attention["keys"] = attention["values"] = preset;
+        attention["shape"].update({{"head_dim", 128}, {"recent_tokens", 64}});
+        follow(attention, find_gpu(gpu));
+        attention["keys"] = "vecinfer-d4b8";
+        follow(attention, find_gpu(gpu));
+        Json append = append_json();
+        append["dtype"] = dtype;
+        append["keys"] = append["values"] = preset;
+        append["shape"].update({{"head_dim", 128}, {"recent_tokens", 64}});
+        follow(append, find_gpu(gpu));
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(followed, 50);
+}
+
+TEST(FixedFields, ARemedyThatCannotWorkGivesWay) {
+  const std::vector<std::string> can{"simt", "lut"};
+  EXPECT_EQ(with_remedy("the rows are 3; use dataflow simt", can),
+            "the rows are 3; use dataflow simt");
+  EXPECT_EQ(with_remedy("the rows are 3; use dataflow mma, or f16", can),
+            "the rows are 3; dataflows that can: simt, lut");
+  EXPECT_EQ(with_remedy("the rows are 3; use dataflow lut or simt", can),
+            "the rows are 3; use dataflow lut or simt");
+  EXPECT_EQ(with_remedy("the rows are 3; use dataflow simt or mma", can),
+            "the rows are 3; dataflows that can: simt, lut");
+  EXPECT_EQ(with_remedy("the rows are 3", can), "the rows are 3; dataflows that can: simt, lut");
+  EXPECT_EQ(with_remedy("the rows are 3; use dataflow mma", {}), "the rows are 3");
+}
+
+TEST(FixedFields, RunnableDataflowsAreThoseThatTakeTheConfig) {
+  Json product = gemv_json();
+  product["weights"] = "aqlm-1x16";
+  const Problem problem = read_config(product, "c.json").problem;
+  EXPECT_EQ(runnable_dataflows(problem, find_gpu("a100")),
+            (std::vector<std::string>{"simt", "mma", "sliced_codebook"}));
+  const std::vector<std::string> on_hopper = runnable_dataflows(problem, find_gpu("h200"));
+  EXPECT_TRUE(std::find(on_hopper.begin(), on_hopper.end(), "wgmma") != on_hopper.end());
 }
 
 // Copies of codebooks are kept: attention by mma has 16 of each entry here.

@@ -82,10 +82,10 @@ TEST(LinearFusion, ExplainDrawsTheChosenOne) {
   const std::string permuted = text_of(LinearFusion::permute);
   EXPECT_TRUE(has(permuted, "0 shuffles between") && has(permuted, "order of k,")) << permuted;
   const std::string exchanged = text_of(LinearFusion::registers);
-  EXPECT_TRUE(has(exchanged, "6 shuffles between lookup and tensor core, 3 a product"));
+  EXPECT_TRUE(has(exchanged, "6 shuffles between lookup and tensor core, 3 per mma"));
   EXPECT_TRUE(has(exchanged, "xor 3: ") && !has(exchanged, "order of k,")) << exchanged;
   const std::string shared = text_of(LinearFusion::shared);
-  EXPECT_TRUE(has(shared, "1024 bytes of shared memory a warp")) << shared;
+  EXPECT_TRUE(has(shared, "1024 bytes of shared memory per warp")) << shared;
   EXPECT_TRUE(has(shared, "fusion in shared memory instead of 6 shuffles"));
   EXPECT_TRUE(has(shared, "dequantizes") && !has(shared, "xor")) << shared;
 }

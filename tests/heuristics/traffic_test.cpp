@@ -127,7 +127,7 @@ TEST(Report, OfAllThatShips) {
       }
       const bool plain =
           std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr;
-      expect_words(text, {"registers: 77 a thread, as compiled", "slack: ",
+      expect_words(text, {"registers: 77 per thread, as compiled", "slack: ",
                           plain              ? "no codebooks"
                           : profiles.empty() ? "codes taken as uniform"
                                              : "by the access counts"});

@@ -116,7 +116,7 @@ TEST(BulkCopyFault, CountersAndBarriersAreUsedBehindABarrier) {
   const Trial early = changed("vq::sync_block();", "");
   EXPECT_NE(fault_of(early, {.check_races = true}), "");
   EXPECT_THAT(fault_of(changed("vq::bulk_barrier_begin(barrier(place));", ";")),
-              HasSubstr("no barrier stands there"));
+              HasSubstr("no barrier is there"));
 }
 
 TEST(BulkCopyFault, PhasesExpectTheBytesOfTheirCopies) {

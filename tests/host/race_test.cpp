@@ -387,7 +387,7 @@ TEST(RaceMode, KernelsOfTheOtherModeAreRefused) {
       other->load(one->compile(source), source);
       ADD_FAILURE() << "loaded";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), AllOf(HasSubstr("races"), HasSubstr("compile it anew")));
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("races"), HasSubstr("compile it again")));
     }
   }
 }

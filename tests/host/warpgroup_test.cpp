@@ -87,7 +87,7 @@ TEST(WarpgroupFault, StoresToWhatIsStillReadAreARace) {
   for (const HostOptions& options : all_orders(true)) {
     EXPECT_THAT(fault_of(changed("warpgroup_wait<0>();", store + " warpgroup_wait<0>();"), options),
                 AllOf(HasSubstr("race at offset"), HasSubstr("still in flight, then store_shared"),
-                      HasSubstr("let the group wait for its products, then put a sync_block")));
+                      HasSubstr("let the group wait for its wgmma, then put a sync_block")));
     EXPECT_THAT(fault_of(changed("warpgroup_wait<0>();",
                                  "warpgroup_wait<1>(); " + store + " warpgroup_wait<0>();"),
                          options),

@@ -103,6 +103,23 @@ TEST(Launch, ABoundThatIsNoneIsRefused) {
   expect_words(vqgen_last_error(), {"VQGEN_CACHE_MAX_BYTES", "2G"});
 }
 
+TEST(Launch, AnEmptyVariableCountsAsUnset) {
+  const TempFolder folder;
+  for (const char* name : {"VQGEN_CACHE_MAX_BYTES", "VQGEN_DEPENDENT_LAUNCHES", "TMPDIR"}) {
+    const Variable empty(name, "");
+    vqgen_runtime* runtime = nullptr;
+    EXPECT_EQ(create(folder.path().string(), VQGEN_COMPILE, &runtime), VQGEN_OK)
+        << name << ": " << vqgen_last_error();
+    vqgen_runtime_destroy(runtime);
+    vqgen_options cuda;
+    vqgen_options_init(&cuda);
+    runtime = nullptr;
+    EXPECT_NE(vqgen_runtime_create(&cuda, &runtime), VQGEN_BAD_INPUT)
+        << name << ": " << vqgen_last_error();
+    vqgen_runtime_destroy(runtime);
+  }
+}
+
 TEST(Launch, DependentLaunchesAreYesOrNo) {
   const Variable wrong("VQGEN_DEPENDENT_LAUNCHES", "yes");
   vqgen_options options;

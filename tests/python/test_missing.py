@@ -21,3 +21,14 @@ def test_what_is_missing_is_one_line_that_says_what_to_install(tmp_path, missing
     done = subprocess.run([sys.executable, "-m", *program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths},
                           capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_an_empty_variable_names_no_nvrtc(tmp_path, monkeypatch):
+    from vqgen._paths import nvrtc_folder
+    folder = tmp_path / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("VQGEN_NVRTC", "")
+    assert nvrtc_folder() == str(folder)
+    monkeypatch.setenv("VQGEN_NVRTC", "/elsewhere")
+    assert nvrtc_folder() is None

@@ -218,7 +218,7 @@ def test_flagship_draws_each_figure_once_and_the_last_one():
     figures = [each for each in document["figures"] if each["part"] == "rows"]
     for name, key in (("vqgen", "us"), ("cuBLAS FP16", "fp16_us")):
         assert lines(axes)[name] == [[each["config"]["shape"]["m"], each[key]] for each in figures]
-    assert words(axes) == ("A product of 28672x8192, 2x8 (2 bit), NVIDIA H200", "rows", "us")
+    assert words(axes) == ("GEMM of 28672x8192, 2x8 (2 bit), NVIDIA H200", "rows", "us")
 
     axes = plots.roofline(document).axes[0]
     drawn = lines(axes)

@@ -71,9 +71,9 @@ TEST(SafetensorsLies, DeepNesting) {
 TEST(SafetensorsLies, DuplicateNames) {
   expect_lie(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
              R"("a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
-             "'a' stands twice");
+             "'a' is there twice");
   expect_lie(R"({"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}})",
-             "'dtype' stands twice");
+             "'dtype' is there twice");
 }
 
 TEST(SafetensorsLies, DtypeThatIsNone) {

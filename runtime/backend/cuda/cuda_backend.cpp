@@ -92,7 +92,7 @@ class CudaKernel final : public LoadedKernel {
           "cuFuncGetAttribute");
     if (entry.threads > static_cast<unsigned>(threads)) {
       throw device_error(
-          "{}: {} threads a block are more than the {} it was compiled for; regenerate it",
+          "{}: {} threads per block are more than the {} it was compiled for; regenerate it",
           entry.name, entry.threads, threads);
     }
     // A launch does not compare sizes, but reads or leaves out what differs.

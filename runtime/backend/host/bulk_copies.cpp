@@ -15,7 +15,7 @@ void BlockRunner::fail_barrier(const char* what, Site site, const char* remedy) 
 BlockRunner::BulkBarrier& BlockRunner::barrier_at(const void* barrier, Site site) {
   const auto found = barriers_.find(barrier);
   if (found == barriers_.end()) {
-    fail_barrier("no barrier stands there", site, "call bulk_barrier_begin before a sync_block");
+    fail_barrier("no barrier is there", site, "call bulk_barrier_begin before a sync_block");
   }
   return found->second;
 }

@@ -104,7 +104,7 @@ Compiler::Found Compiler::find() const {
       }
       return *(found_ = Found{program, line, options(check_races_, optimize_, clang)});
     }
-    tried += " (which is none: it tells no version)";
+    tried += " (which is not a compiler: it tells no version)";
   }
   throw device_error("no host compiler: tried {} on PATH{}", tried, kRemedy);
 }
@@ -183,8 +183,8 @@ Library::Library(std::span<const std::byte> binary, const KernelSource& source, 
   const OwnedFile held = lay_library(path, binary);
   handle_.reset(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
   const auto fail = [&](const std::string& what) {
-    throw device_error("cannot load host kernel {}: {}; compile it anew", source.entries.at(0).name,
-                       what);
+    throw device_error("cannot load host kernel {}: {}; compile it again",
+                       source.entries.at(0).name, what);
   };
   if (handle_ == nullptr && held.get() >= 0) {
     throw device_error(

@@ -28,7 +28,7 @@ bool stores(Access access) {
 std::string remedy_of(const Race& race, int thread) {
   if (race.of_peer) return "put a sync_cluster between them";
   if (race.in_flight && race.earlier.access == Access::kWarpgroupMma) {
-    return "let the group wait for its products, then put a sync_block";
+    return "let the group wait for its wgmma, then put a sync_block";
   }
   if (race.earlier.access == Access::kCopyBulk) {
     return "let the thread wait for the copy's barrier, or another thread and then a sync_block";

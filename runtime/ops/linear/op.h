@@ -17,7 +17,7 @@ struct OpTraits<Linear> {
   using HostArgs = vqgen_linear_args;
   using DeviceArgs = vq::LinearArgs;
   static constexpr const char* kLaunch =
-      "the op is a product; launch it with vqgen_linear_launch()";
+      "the op is a GEMM or GEMV; launch it with vqgen_linear_launch()";
   static constexpr auto kSize = &HostArgs::m;
   static constexpr const char* kSizeName = "m";
 

@@ -41,7 +41,7 @@ void compare_bits(const char* what, const std::vector<T>& reference, const std::
                   std::int64_t channels, std::size_t size, ScalarVerdict& verdict) {
   if (reference.size() != output.size()) {
     verdict.ok = false;
-    verdict.why = fmt::format("{} {} in place of {}", output.size(), what, reference.size());
+    verdict.why = fmt::format("{} {} instead of {}", output.size(), what, reference.size());
     return;
   }
   for (std::size_t at = 0; at + size <= reference.size(); at += size) {

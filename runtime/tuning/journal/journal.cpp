@@ -137,7 +137,7 @@ void JournaledEvaluator::read(const std::string& header, bool restart) {
   if (whole > 0 && !restart && *found != parse_json(header, "journal")) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: is a journal of another problem, GPU, policy, environment or "
-                            "version; begin anew with --restart, or name another",
+                            "version; begin again with --restart, or name another",
                             path_.string()));
   }
   text.resize(restart ? 0 : whole);
@@ -172,10 +172,10 @@ void JournaledEvaluator::read_line(const std::string& text, std::size_t number) 
     }
     if (!added) cursor.fail("answers what a line before it answers");
   } catch (const Error& error) {
-    throw Error(ErrorKind::bad_input,
-                fmt::format("{}; the journal is damaged: remove that line, or begin anew with "
-                            "--restart",
-                            error.what()));
+    throw Error(
+        ErrorKind::bad_input,
+        fmt::format("{}; the journal is damaged: remove that line, or begin again with --restart",
+                    error.what()));
   }
 }
 

@@ -184,7 +184,7 @@ class Expansion {
   void add_products(const JsonCursor& cursor, const SweepFormats& formats, const std::string& op) {
     const auto shapes = read_shapes<LinearShape>(cursor);
     if (formats.weights.empty()) {
-      cursor.fail("is of a product; give its formats in /formats/weights");
+      cursor.fail("is a GEMM or GEMV; give its formats in /formats/weights");
     }
     for (const auto& [shape, sizes] : shapes) {
       const bool gemv = op.empty() ? shape.rows <= Gemv::kMostRows : op == Gemv::kOp;

@@ -152,7 +152,7 @@ std::optional<Death> WorkerEvaluator::follow(const Job& job, Ledger& ledger) {
     if (word->word == Word::failed) return died(word->why, ledger);
     if (word->word == Word::done && ledger.whole()) return std::nullopt;
     if (word->word != Word::report || !ledger.take(word->report)) {
-      return died("the worker answered out of turn, or a time that is none", ledger);
+      return died("the worker answered out of turn, or a time that is not one", ledger);
     }
     const Step step = word->report.step;
     if (step == Step::measured || step == Step::timed) deaths_ = 0;

@@ -34,7 +34,7 @@ struct AppendGemm {
           "bytes of the entries that arrive in shared memory together, at most, where they are "
           "more than 64");
     visit("warpgroups", &P::warpgroups, Range{0, 1},
-          "1: products are of warp groups (wgmma), 0: of warps");
+          "1: the kernel multiplies by warp groups (wgmma); 0: by warps (mma)");
   }
 };
 

@@ -28,7 +28,7 @@ struct AppendMma {
     visit("tokens_per_block", &P::tokens_per_block, Range{1, 128},
           "new tokens of a sequence that a block encodes at once");
     visit("sequences_per_block", &P::sequences_per_block, Range{1, 32},
-          "sequences whose new tokens a block encodes at once");
+          "sequences of which one block encodes the new tokens at once");
     visit("row_tiles", &P::row_tiles, Range{2, 4},
           "tiles of 16 sub-vectors that a warp compares with an entry once it is loaded: 2 or 4");
   }

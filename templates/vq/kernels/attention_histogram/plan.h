@@ -42,7 +42,7 @@ struct AttentionHistogram {
     visit("tables_in_flight", &P::tables_in_flight, Range{1, 2},
           "score tables of a column in shared memory: 2, one of which arrives meanwhile, or 1");
     visit("shared_entries", &P::shared_entries, Range{0, 65536},
-          "entries of the largest key codebook whose score tables stand in shared memory; those of "
+          "entries of the largest key codebook whose score tables are in shared memory; those of "
           "larger ones are looked up in global memory");
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
     visit("bin_threads", &P::bin_threads, Range{32, 1024}, "threads of a block of bins");

@@ -28,7 +28,7 @@ struct AttentionInt8Mma {
     using P = AttentionInt8Mma;
     visit("threads", &P::threads, Range{32, 512}, Doc::kThreads);
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
-    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 8}, Doc::kHeadsPerBlock);
     visit("pipeline_stages", &P::pipeline_stages, Range{2, 8},
           "rounds of codes that shared memory has room for; in one each warp has 32 tokens");

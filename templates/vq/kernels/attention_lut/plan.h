@@ -30,7 +30,7 @@ struct AttentionLut {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
-    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);
     visit("table_bits", &P::table_bits, Range{16, 32},

@@ -32,14 +32,14 @@ struct AttentionMma {
         "splits", &P::splits, Range{1, 1024},
         "blocks that share one sequence's tokens; with schedule balanced, those of all sequences");
     visit("schedule", &P::schedule, Range{}, Doc::kSchedule);
-    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("code_words", &P::code_words, Range{1, 4},
           "32-bit words that one load of codes moves where it can, a power of two; rows of codes "
           "are aligned to as much");
     visit("code_stages", &P::code_stages, Range{0, 4},
           "0: the codes of a warp's next step are on their way to registers; 2 to 4: those of so "
-          "many turns to shared memory, by bulk copies");
+          "many steps are on their way to shared memory, by bulk copies");
     visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
     visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }

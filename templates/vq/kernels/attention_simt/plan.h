@@ -27,7 +27,7 @@ struct AttentionSimt {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("tile_tokens", &P::tile_tokens, Range{1, 1024}, Doc::kTileTokens);
     visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
-    visit("combine", &P::combine, Range{}, Doc::kMergesSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
     visit("lanes_per_token", &P::lanes_per_token, Range{1, 32}, Doc::kLanesPerToken);
     visit("tiles_in_flight", &P::tiles_in_flight, Range{1, 2}, Doc::kTilesInFlight);

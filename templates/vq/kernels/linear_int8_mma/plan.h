@@ -41,8 +41,8 @@ struct LinearInt8Mma {
     visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
           "warps of a block that share the columns of an output, a power of two");
     visit("prepack_x", &P::prepack_x, Range{0, 1},
-          "1: a kernel before turns x to bytes, which come by bulk copies; 0: the warps of a block "
-          "do, a chunk at a time");
+          "1: a pre-pass kernel turns x to bytes, which come by bulk copies; 0: the warps of a "
+          "block do, a chunk at a time");
     visit(
         "producer_warps", &P::producer_warps, Range{0, 8},
         "warps of a block that turn x to bytes while the others multiply; 0: with prepack_x 0 all "
@@ -50,8 +50,8 @@ struct LinearInt8Mma {
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a multiple of product_rows");
     visit("product_rows", &P::product_rows, Range{4, 8},
-          "rows of x that one product serves: 4, whose two bytes are columns side by side, or 8, "
-          "whose two bytes are two products");
+          "rows of x that one mma serves: 4, whose two bytes are columns side by side, or 8, whose "
+          "two bytes are two mma");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }

@@ -36,9 +36,8 @@ struct LinearInt8Wgmma {
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("prepack_x", &P::prepack_x, Range{0, 1},
-          "1: a kernel before turns x to bytes, which come by bulk copies; 0: each block does, all "
-          "of "
-          "its columns at once");
+          "1: a pre-pass kernel turns x to bytes, which come by bulk copies; 0: each block turns "
+          "all of its columns at once");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8 to 128");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);

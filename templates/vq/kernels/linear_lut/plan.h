@@ -29,7 +29,7 @@ struct LinearLut {
     visit("sub_vectors_per_lane", &P::sub_vectors_per_lane, Range{1, 16},
           "sub-vectors of x that each lane of a warp has tables of; 32 times as many are a block's "
           "columns");
-    visit("combine", &P::combine, Range{}, Doc::kSumsBlocks);
+    visit("combine", &P::combine, kNoCluster, Doc::kSumsBlocks);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }

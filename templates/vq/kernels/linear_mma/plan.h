@@ -32,13 +32,13 @@ struct LinearMma {
           "output features that a warp serves, a multiple of twice fragment_rows");
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kSumsSplits);
     visit("warps_along_columns", &P::warps_along_columns, Range{1, 32},
           "warps of a block that share the columns, a power of two");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a multiple of fragment_rows");
     visit("fragment_rows", &P::fragment_rows, Range{4, 8},
-          "rows of x that one product serves, 4 or 8; and twice as many outputs");
+          "rows of x that one mma serves, 4 or 8; and twice as many outputs");
     visit("fusion", &P::fusion, Range{},
           "how entries become operands of the tensor core; permute lays x out to match them");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);

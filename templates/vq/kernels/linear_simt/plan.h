@@ -28,7 +28,7 @@ struct LinearSimt {
     visit("outputs_per_warp", &P::outputs_per_warp, Range{1, 4096}, Doc::kOutputsPerWarp);
     visit("chunk_columns", &P::chunk_columns, Range{1, 1 << 24}, Doc::kChunkColumns);
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
-    visit("combine", &P::combine, Range{}, Doc::kSumsSplits);
+    visit("combine", &P::combine, kNoCluster, Doc::kSumsSplits);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }

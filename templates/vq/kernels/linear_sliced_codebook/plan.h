@@ -31,7 +31,7 @@ struct LinearSlicedCodebook {
           "columns of x that a block has, whole steps of its loads of codes");
     visit("entry_slices", &P::entry_slices, Range{1, 16},
           "slices of an entry; a block holds one of them, of 2 bytes or more");
-    visit("combine", &P::combine, Range{}, Doc::kSumsBlocks);
+    visit("combine", &P::combine, kNoCluster, Doc::kSumsBlocks);
     visit("rows_per_block", &P::rows_per_block, Range{4, 256}, Doc::kRowsPerBlock);
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
   }

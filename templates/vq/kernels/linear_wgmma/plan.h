@@ -42,8 +42,7 @@ struct LinearWgmma {
           "rows of x that a block serves, a power of two from 8");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("fetch_only_warps", &P::fetch_only_warps, Range{0, 3},
-          "warps of a block that have no outputs, where fewer outputs per block fill the "
-          "multiprocessors evenly");
+          "warps of a block that have no outputs, if fewer outputs per block fill the SMs evenly");
     visit("prefetch_steps", &P::prefetch_steps, Range{0, 1},
           "steps that are looked up before the one ahead of them is multiplied, for registers");
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);

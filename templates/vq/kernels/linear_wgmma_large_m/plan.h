@@ -45,7 +45,7 @@ struct LinearWgmmaLargeM {
     visit("groups_along_columns", &P::groups_along_columns, Range{1, 4},
           "warp groups that share the columns of an output, a power of two");
     visit("prepack_x", &P::prepack_x, Range{0, 1},
-          "1: a kernel before lays x out; 0: each block its columns, all of them at once");
+          "1: a pre-pass kernel lays x out; 0: each block lays out all of its columns at once");
     visit("rows_per_block", &P::rows_per_block, Range{4, 256},
           "rows of x that a block serves, a power of two from 8");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
