@@ -47,7 +47,7 @@ const std::vector<OptionGroup>& groups() {
        {"input", "calibration", "keys", "values", "queries", "weights", "inputs", "exclude",
         "config"}},
       {"Formats",
-       {"key-format", "value-format", "format", "split-by", "dtype", "any-format", "layout",
+       {"key-format", "value-format", "format", "split-by", "no-key-gain", "dtype", "any-format", "layout",
         "entries", "operand", "reorder"}},
       {"Plan",
        {"gpu", "planner", "access-counts", "placement", "compile", "plans", "sample", "top",

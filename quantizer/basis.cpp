@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "core/problem/problem.h"
@@ -18,9 +19,8 @@ void for_each_units(const QuantizedTensor& tensor, Visit visit) {
   const auto heads = static_cast<int>(tensor.heads);
   for_each_part(tensor.format, static_cast<int>(tensor.columns),
                 [&](const VqFormat& part, int channels) {
-                  visit(part, tensor.format.in_parts()
-                                  ? kv_units(part_alone(part), heads, channels)
-                                  : tensor.units);
+                  visit(part, tensor.format.in_parts() ? kv_units(part_alone(part), heads, channels)
+                                                       : tensor.units);
                 });
 }
 
@@ -61,9 +61,10 @@ std::string rotation_fault(const QuantizedTensor& tensor) {
     for (std::size_t i = 0; i < products.size(); ++i) {
       const double right = i / dim == i % dim ? 1 : 0;
       if (std::abs(products[i] - right) <= kMost) continue;
-      return fmt::format("columns {} and {} of head {} have the product {:.4g}, where a rotation "
-                         "has {}; calibrate again",
-                         i / dim, i % dim, head, products[i], right);
+      return fmt::format(
+          "columns {} and {} of head {} have the product {:.4g}, where a rotation "
+          "has {}; calibrate again",
+          i / dim, i % dim, head, products[i], right);
     }
   }
   return "";
@@ -75,7 +76,9 @@ std::int64_t unit_count(const QuantizedTensor& tensor) {
   return all;
 }
 
-std::string take_gain(QuantizedTensor& tensor, std::span<const float> gains) {
+std::string take_gain(QuantizedTensor& tensor) {
+  const std::vector<float> gains = std::exchange(tensor.gain, {});
+  if (gains.empty()) return "";
   auto entry = tensor.codebooks.begin();
   auto gain = gains.begin();
   std::string fault;
@@ -93,9 +96,10 @@ std::string take_gain(QuantizedTensor& tensor, std::span<const float> gains) {
         const float before = element_to_float(tensor.dtype, *entry);
         *entry = element_from_float(tensor.dtype, before * *gain);
         if (fault.empty() && !std::isfinite(element_to_float(tensor.dtype, *entry))) {
-          fault = fmt::format("element {} is {}, by which an entry of {} is no finite number; "
-                              "calibrate again",
-                              gain - gains.begin(), *gain, before);
+          fault = fmt::format(
+              "element {} is {}, by which an entry of {} is no finite number; "
+              "calibrate again",
+              gain - gains.begin(), *gain, before);
         }
       }
     }

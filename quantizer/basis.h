@@ -1,9 +1,8 @@
-// What a tensor has beside codes and codebooks where its rows stand in a basis (vq/layout/basis.h), and
-// the gain of its codebook sets.
+// What a tensor has beside codes and codebooks where its rows stand in a basis (vq/layout/basis.h),
+// and the gain of its codebook sets.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "core/format/quantized_tensor.h"
@@ -14,16 +13,16 @@ namespace vqgen {
 // x = z rotation^T + mean, in place, of rows [batch][heads][rows][columns].
 void leave_basis(FloatTensor& rows, const QuantizedTensor& tensor);
 
-// What is wrong with the rotation, whose columns are orthogonal to 1e-3, and the remedy; empty if it
-// is one.
+// What is wrong with the rotation, whose columns are orthogonal to 1e-3, and the remedy; empty if
+// it is one.
 std::string rotation_fault(const QuantizedTensor& tensor);
 
 // Codebook sets, of all parts together.
 std::int64_t unit_count(const QuantizedTensor& tensor);
 
-// Multiplies the entries of each unit, or its stage scales if the format has them, by its gain:
-// codes of entries without a gain then stand for vectors of the length that they encode. `gains` are
-// [unit_count()]. Returns what is wrong if an entry leaves its type, else nothing.
-std::string take_gain(QuantizedTensor& tensor, std::span<const float> gains);
+// Multiplies the entries of each unit, or its stage scales if the format has them, by its gain, of
+// which the tensor then has none: codes of entries without a gain stand for vectors of the length
+// that they encode. Returns what is wrong if an entry leaves its type, else nothing.
+std::string take_gain(QuantizedTensor& tensor);
 
 }  // namespace vqgen

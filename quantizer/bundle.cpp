@@ -176,8 +176,9 @@ class BundleReader {
       tensor.smooth = floats(name + ".smooth", {tensor.heads, tensor.columns}, true);
     }
     if (has(name + ".gain")) {
-      const std::string fault =
-          take_gain(tensor, floats(name + ".gain", {unit_count(tensor)}, true));
+      tensor.gain = floats(name + ".gain", {unit_count(tensor)}, true);
+      QuantizedTensor read = tensor;
+      const std::string fault = take_gain(read);
       if (!fault.empty()) file_.fail(name + ".gain", fault);
     }
     if (format.center) tensor.mean = floats(name + ".mean", {tensor.heads, tensor.columns});

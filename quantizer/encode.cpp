@@ -1,5 +1,5 @@
-#include "quantizer/basis.h"
 #include "quantizer/encode.h"
+#include "quantizer/basis.h"
 
 #include <fmt/format.h>
 #include <vq/layout/codes.h>

@@ -28,11 +28,11 @@ struct QuantizedTensor {
   std::vector<float> stage_scales;       // [units][num_codebooks]; empty unless format.stage_scales
   std::vector<float> output_scales;      // [heads][rows]; empty unless format.output_scales
   std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
-  // [units], or empty: by which entries, or stage scales, are longer where codes are read. Codes are
-  // those of entries without it. read_bundle() multiplies it in.
+  // [units], or empty: by which entries, or stage scales, are longer where codes are read. Codes
+  // are those of entries without it; take_gain() multiplies it in.
   std::vector<float> gain;
-  std::vector<float> mean;               // [heads][columns]; empty unless format.center
-  std::vector<float> rotation;           // [heads][columns][columns]; empty unless format.klt
+  std::vector<float> mean;        // [heads][columns]; empty unless format.center
+  std::vector<float> rotation;    // [heads][columns][columns]; empty unless format.klt
   std::int64_t expert_units = 0;  // codebook sets of each head, of weights of experts; else 0
 
   // Words of the rows of one head.

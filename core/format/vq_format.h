@@ -99,9 +99,10 @@ struct VqFormat {
         field("hadamard", &F::hadamard, Rule{}, "keys rotated by Hadamard (VecInfer eq. 5)"),
         field("center", &F::center, beside(),
               "rows of a cache less one mean per KV head (tensor mean)"),
-        field("klt", &F::klt, beside(),
-              "rows of a cache rotated by one orthogonal matrix per KV head (tensor rotation), such "
-              "as the eigenvectors of their covariance"),
+        field(
+            "klt", &F::klt, beside(),
+            "rows of a cache rotated by one orthogonal matrix per KV head (tensor rotation), such "
+            "as the eigenvectors of their covariance"),
         field("stage_scales", &F::stage_scales, Rule{},
               "one factor per codebook and residual stage"),
         field("output_scales", &F::output_scales, Rule{}, "weights: one factor per output feature"),

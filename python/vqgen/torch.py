@@ -13,7 +13,7 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _appends, _arrays, _gradients, _kmeans
+from vqgen import _appends, _arrays, _basis, _gradients, _kmeans
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
@@ -253,39 +253,6 @@ class VQLinear(torch.nn.Module):
 DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
-def with_gain(form: dict, codebooks, scales, gain):
-    """(codebooks, scales) of a format whose units' entries, or stage scales where it has them, are multiplied by gain
-    [units]; of parts the units of the first, then those of the next."""
-    if scales is not None:
-        return codebooks, scales * gain[:, None]
-    if "parts" not in form:
-        return (codebooks.float() * gain[:, None, None, None]).to(codebooks.dtype), None
-    flat, first, factors = codebooks.flatten(), 0, []
-    sizes = [part.get("num_codebooks", 1) * (1 << part["index_bits"]) * part["vector_size"] for part in form["parts"]]
-    units = len(gain) // len(sizes)  # of a part: all have one scope
-    for number, size in enumerate(sizes):
-        factors.append(gain[number * units:(number + 1) * units].repeat_interleave(size))
-        first += units * size
-    if first != len(flat):
-        raise vqgen.BadInput(f"key_gain has {len(gain)} units, and the parts of the keys others; calibrate again")
-    return (flat.float() * torch.cat(factors)).to(codebooks.dtype), None
-
-
-def require_basis(name: str, mean, rotation) -> None:
-    """Refuses a mean that is not finite, and a rotation [kv_heads, head_dim, head_dim] whose columns are not orthogonal
-    to 1e-3."""
-    if mean is not None and not torch.isfinite(mean).all():
-        raise vqgen.BadInput(f"{name}_mean holds NaN or infinity; calibrate again")
-    if rotation is None:
-        return
-    products = rotation.float().mT @ rotation.float()
-    off = (products - torch.eye(products.shape[-1], device=products.device)).abs().amax((-2, -1))
-    for head, most in enumerate(off.tolist()):
-        if not most <= 1e-3:
-            raise vqgen.BadInput(f"{name}_rotation of head {head} is not orthogonal: its columns' products are off by "
-                                 f"{most:.2g}, at most 1e-3; calibrate again")
-
-
 class VQCache:
     """The quantized KV cache of one layer: codes, full-precision window and sinks, and sequences' lengths. These
     and positions are on the device: a captured step goes on where the last replay ended.
@@ -311,7 +278,7 @@ class VQCache:
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
         for name, mean, rotation in (("key", key_mean, key_rotation), ("value", value_mean, value_rotation)):
-            require_basis(name, mean, rotation)
+            _basis.require(name, mean, rotation)
         dtype, device = key_codebooks.dtype, key_codebooks.device
         if dtype not in DTYPES:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
@@ -339,7 +306,7 @@ class VQCache:
         # Codes are the nearest entries without the gain; entries that have it would be chosen so that most of it is lost.
         self._encoding = (key_codebooks, key_scales)
         if key_gain is not None:
-            read = with_gain(both["keys"], key_codebooks, key_scales, key_gain)
+            read = _basis.with_gain(both["keys"], key_codebooks, key_scales, key_gain)
             self.keys = vqgen.Quantized(self.keys.codes, *read)
         self.transforms = {"key_smooth": key_smooth, "key_mean": key_mean, "key_rotation": key_rotation,
                            "value_mean": value_mean, "value_rotation": value_rotation}

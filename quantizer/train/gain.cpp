@@ -36,10 +36,11 @@ std::vector<float> gains_of(const Codebooks& codebooks, const FloatTensor& calib
       unit_map(codebooks.format, calibration.heads, calibration.rows, calibration.columns, name);
   std::vector<float> gains;
   for (std::int64_t unit = 0; unit < codebooks.units; ++unit) {
-    gains.push_back(static_cast<float>(
-        gain(map, unit, calibration, decoded, codebooks.format.vector_size)));
+    gains.push_back(
+        static_cast<float>(gain(map, unit, calibration, decoded, codebooks.format.vector_size)));
   }
-  const std::string fault = take_gain(codes, gains);
+  codes.gain = gains;
+  const std::string fault = take_gain(codes);
   if (!fault.empty()) throw Error(ErrorKind::bad_input, name + ": gain: " + fault);
   return gains;
 }

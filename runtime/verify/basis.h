@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
+#include "runtime/verify/random.h"
 
 namespace vqgen {
 
@@ -20,5 +21,9 @@ std::vector<double> out_of_basis(const QuantizedTensor& tensor, std::int64_t hea
 
 // x . mean of one head; 0 without a mean.
 double dot_mean(const QuantizedTensor& tensor, std::int64_t head, std::span<const double> x);
+
+// Draws the basis that the format asks for: a mean of the given magnitude, a random rotation. Draws
+// nothing for other formats.
+void add_hard_basis(QuantizedTensor& tensor, double magnitude, Random& random);
 
 }  // namespace vqgen

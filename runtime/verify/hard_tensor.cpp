@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/problem/problem.h"
+#include "runtime/verify/basis.h"
 #include "runtime/verify/row_decoder.h"
 #include "runtime/verify/row_parts.h"
 
@@ -288,42 +289,6 @@ std::vector<std::uint16_t> outlier_rows(DType dtype, std::int64_t rows, std::int
   return elements;
 }
 
-namespace {
-
-// Rows of normal numbers, made orthogonal one after the other (Gram-Schmidt, twice for accuracy).
-std::vector<float> random_rotation(std::int64_t dim, Random& random) {
-  std::vector<std::vector<double>> rows;
-  while (std::ssize(rows) < dim) {
-    std::vector<double> row(static_cast<std::size_t>(dim));
-    for (double& each : row) each = random.normal();
-    for (int pass = 0; pass < 2; ++pass) {
-      for (const std::vector<double>& other : rows) {
-        const double along = std::inner_product(row.begin(), row.end(), other.begin(), 0.0);
-        for (std::size_t i = 0; i < row.size(); ++i) row[i] -= along * other[i];
-      }
-    }
-    const double length = std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0));
-    for (double& each : row) each /= length;
-    rows.push_back(std::move(row));
-  }
-  std::vector<float> all;
-  for (const std::vector<double>& row : rows) all.insert(all.end(), row.begin(), row.end());
-  return all;
-}
-
-// The basis that the format asks for. Without one nothing is drawn.
-void add_basis(QuantizedTensor& t, double magnitude, Random& random) {
-  for (std::int64_t i = 0; t.format.center && i < t.heads * t.columns; ++i) {
-    t.mean.push_back(static_cast<float>(magnitude * random.normal()));
-  }
-  for (std::int64_t head = 0; t.format.klt && head < t.heads; ++head) {
-    const std::vector<float> of_head = random_rotation(t.columns, random);
-    t.rotation.insert(t.rotation.end(), of_head.begin(), of_head.end());
-  }
-}
-
-}  // namespace
-
 QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const TensorShape& shape,
                                  double magnitude, Random& random) {
   if (format.in_parts()) {
@@ -338,7 +303,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
       fill_codes(parts.back(), {}, random);
     }
     QuantizedTensor whole = join_rows(format, parts, shape.columns);
-    add_basis(whole, magnitude, random);
+    add_hard_basis(whole, magnitude, random);
     return whole;
   }
   QuantizedTensor t;
@@ -363,7 +328,7 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   }
   if (format.output_scales) t.output_scales = factors(t.heads * t.rows, random);
   if (format.smooth) t.smooth = factors(t.heads * t.columns, random);
-  add_basis(t, magnitude, random);
+  add_hard_basis(t, magnitude, random);
   return t;
 }
 

@@ -189,10 +189,10 @@ TEST_F(CountAccesses, BadInputIsRefused) {
 // on a GPU may give other codebooks.
 TEST_F(CountAccesses, OfTheSampleDataIsSkewedAndFlatterAfterHadamard) {
   const auto figures_of = [&](const std::string& key_format) {
-    expect_success(vqgen({"quantize", "--input", sample("tinycode-kv-heldout"), "--calibration",
-                          sample("tinycode-kv-calibration"), "--out", folder.path("b"), "--keys",
-                          "layer2.k", "--key-format", key_format, "--values", "layer2.v",
-                          "--value-format", key_format}));
+    expect_success(
+        vqgen({"quantize", "--input", sample("tinycode-kv-heldout"), "--calibration",
+               sample("tinycode-kv-calibration"), "--out", folder.path("b"), "--keys", "layer2.k",
+               "--key-format", key_format, "--values", "layer2.v", "--value-format", key_format}));
     return profile(folder.path("b"))["tensors"];
   };
   const Json plain = figures_of(R"({"vector_size": 4, "index_bits": 8, "scope": "head"})");

@@ -83,7 +83,7 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
                  2, {"count-accesses", "keys in parts"});
   expect_failure(
       {"repack", folder.path("parts"), "--layout", "2x2", "--out", folder.path("grouped")}, 2,
-      {"repack", "keys in parts", "runs of 1 word", "--operand"});
+      {"repack", "rows in parts", "runs of 1 word", "--operand"});
   expect_success(
       vqgen({"repack", folder.path("parts"), "--layout", "4x1", "--out", folder.path("grouped")}));
   Json grouped = tiny_attention();

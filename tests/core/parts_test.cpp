@@ -113,7 +113,7 @@ TEST(Parts, WhatNoPartIsIsRefused) {
                {"/keys/parts/1/group_channels", "40 does not divide the part's channels 48"});
   expect_words(with("\"parts\": [" + kLow + "]"), {"/keys/parts/1", "'channels'"});
   expect_words(refused(list({part(0, 128, R"("preset": "cq-8c8b")")})),
-               {"/keys/parts", "1 parts, where keys are in 2 to 4"});
+               {"/keys/parts", "1 parts, where a row has 2 to 4"});
   expect_words(refused(R"({"parts": []})"), {"/keys/parts", "array"});
   expect_words(refused(R"({"parts": 3})"), {"/keys/parts", "array"});
   expect_words(refused(R"({"vector_size": 4, "index_bits": 8, "channels": [0]})"),
@@ -123,17 +123,41 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   expect_words(refused(beside), {"/keys", "vector_size"});
 }
 
-TEST(Parts, AreOfKeysAlone) {
+TEST(Parts, AreOfKeysAndValuesAlone) {
   const Json parts = parse_json(list({kLow, kHigh}), "parts");
   Json attention = attention_json();
   attention["shape"]["head_dim"] = 128;
   attention["values"] = parts;
-  expect_words(message_of([&] { read_config(attention, "c.json"); }),
-               {"/values/parts", "parts are of keys alone"});
+  EXPECT_TRUE(std::get<AttentionDecode>(read_config(attention, "c.json").problem).values.in_parts());
   Json gemv = gemv_json();
   gemv["weights"] = parts;
   expect_words(message_of([&] { read_config(gemv, "c.json"); }),
-               {"/weights/parts", "parts are of keys alone"});
+               {"/weights/parts", "parts are of keys and values alone"});
+}
+
+// Beside parts stand center and klt, which are of all of them, and what is written is read again.
+TEST(Parts, HaveOneBasis) {
+  Json attention = attention_json();
+  attention["shape"]["head_dim"] = 128;
+  attention["keys"] = parse_json(list({kLow, kHigh}), "parts");
+  attention["keys"]["center"] = attention["keys"]["klt"] = true;
+  const Problem problem = read_config(attention, "c.json").problem;
+  const VqFormat& keys = std::get<AttentionDecode>(problem).keys;
+  EXPECT_TRUE(keys.in_parts() && keys.center && keys.klt && !keys.parts[0].center);
+  EXPECT_EQ(read_config(to_json(problem), "again").problem, problem);
+  EXPECT_TRUE(short_name(keys).starts_with("cklt_d80b12"));
+  const auto refused = [&](Json changed) {
+    return message_of([&] { read_config(changed, "c.json"); });
+  };
+  Json in_part = attention;
+  in_part["keys"]["parts"][0]["center"] = true;
+  expect_words(refused(in_part), {"/keys/parts/0", "center and klt are of all parts together"});
+  Json with_hadamard = attention_json();
+  with_hadamard["keys"] = {{"preset", "vecinfer-d4b8"}, {"klt", true}};
+  expect_words(refused(with_hadamard), {"/keys/klt", "set both to false"});
+  Json weights = gemv_json();
+  weights["weights"] = {{"preset", "aqlm-2x8"}, {"center", true}};
+  expect_words(refused(weights), {"/weights", "center"});
 }
 
 TEST(Parts, SizesAreThoseOfAllParts) {

@@ -42,9 +42,11 @@ def calibrated(model, out, **forms):
 
 @torch.no_grad()
 def differences(model, bundle, recent_tokens):
-    """The largest difference of logits, step by step, between kernels and the simulation, and their magnitude."""
+    """How far logits, step by step, are from the simulation, and how far from those of the model without a cache, both
+    relative. Codes of near ties may differ."""
     torch.manual_seed(5)
     ids = torch.randint(1, 64, (2, 24), device=DEVICE)
+    plain = model(ids).logits.float()
     with simulated(model, vqgen.hf.layers_of(bundle), recent_tokens=recent_tokens):
         expected = model(ids).logits.float()
     model.set_attn_implementation("vqgen")
@@ -52,23 +54,24 @@ def differences(model, bundle, recent_tokens):
     steps = [model(ids[:, at:at + 1], past_key_values=cache, use_cache=True).logits for at in range(ids.shape[1])]
     model.set_attn_implementation("eager")
     got = torch.cat(steps, 1).float()
-    return (got - expected).abs().max().item(), expected.abs().max().item()
+    return ((got - expected).norm() / expected.norm()).item(), ((got - plain).norm() / plain.norm()).item()
 
 
 @pytest.mark.parametrize("forms", [FORMS, {"keys": CENTERED, "values": VALUES}], ids=["klt", "centered"])
 def test_kernels_are_the_simulation(model, tmp_path, forms):
     bundle = calibrated(model, tmp_path / "bundle", **forms)
     for recent_tokens in (0, 8):
-        off, size = differences(model, bundle, recent_tokens)
-        assert off <= 0.02 * size, (recent_tokens, off, size)
+        off, quantized = differences(model, bundle, recent_tokens)
+        print(recent_tokens, off, quantized)
+        assert off <= 0.1 * quantized, (recent_tokens, off, quantized)
 
 
 def test_gain_lengthens_keys_alone(model, tmp_path):
     one = load_file(calibrated(model, tmp_path / "one", **FORMS))
     other = load_file(calibrated(model, tmp_path / "other", key_gain=False, **FORMS))
-    assert not torch.equal(one["layer0.keys.codebooks"], other["layer0.keys.codebooks"])
-    assert torch.equal(one["layer0.values.codebooks"], other["layer0.values.codebooks"])
-    assert torch.equal(one["layer0.keys.rotation"], other["layer0.keys.rotation"])
+    assert one.keys() - other.keys() == {"layer0.keys.gain", "layer1.keys.gain"}
+    assert (one["layer0.keys.gain"] > 1.005).all()
+    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_rotations_are_orthogonal_and_checked(model, tmp_path):

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "quantizer/basis.h"
 #include "runtime/ops/stored.h"
 
 namespace vqgen {
@@ -47,6 +48,7 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
                                                  const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) take_gain(*tensor);
   if (data.queries.empty()) {
     matcher.fail("holds no queries; quantize with --queries, or run on generated data");
   }

@@ -1,5 +1,6 @@
 #include "runtime/ops/kv_dequantize/op.h"
 
+#include "quantizer/basis.h"
 #include "runtime/ops/stored.h"
 
 namespace vqgen {
@@ -10,6 +11,7 @@ AttentionData KvDequantizeTraits::stored_data(const KvDequantize& op, const Bund
                                               const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
+  for (QuantizedTensor* tensor : {&data.keys, &data.values}) take_gain(*tensor);
   matcher.same<std::int64_t>("the number of caches", data.keys.batch, op.shape.batch);
   data.batch = data.keys.batch;
   data.lengths.assign(static_cast<std::size_t>(data.batch),

@@ -79,8 +79,8 @@ template <class Format, class Plan>
 VQ_DEVICE int channel_of(int channel) {
   constexpr RowPart kPart = Format::config().part;
   if constexpr (kPart.in_parts) {
-    static constexpr ChannelTable kChannels = part_channels(
-        kPart.of_values ? Plan::config().value_parts : Plan::config().key_parts);
+    static constexpr ChannelTable kChannels =
+        part_channels(kPart.of_values ? Plan::config().value_parts : Plan::config().key_parts);
     return kChannels.at[kPart.first_channel + channel];
   } else {
     return channel;
