@@ -242,12 +242,12 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
     (docs/guides/quantize.md).
 
-    key_gain: lengthen the keys' entries to what they stand for (docs/guides/quantize.md); False leaves
-    them as they were trained.
+    key_gain: store a gain that lengthens the keys' entries where attention reads them
+    (docs/guides/quantize.md); False stores none.
 
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
-    k-means of the same formats, without key_gain, which saves its training. judged_by: as batches, of
+    k-means of the same formats, which saves its training. judged_by: as batches, of
     another text, by which steps are judged.
     """
     if rsimvq is None and (start is not None or judged_by is not None):

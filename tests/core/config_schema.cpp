@@ -61,6 +61,8 @@ Json limits_of(Operand operand) {
             {"scope", {{"enum", {"tensor", "channel_group", "tile"}}}},
             {"smooth", off},
             {"hadamard", off},
+            {"center", off},
+            {"klt", off},
             {"token_scales", off},
             {"group_tokens", zero},
             {"channels", none},
@@ -72,7 +74,6 @@ Json limits_of(Operand operand) {
                  {"tile_columns", zero}};
   if (operand == Operand::keys) return limits;
   for (const char* transform : {"smooth", "hadamard"}) limits[transform] = off;
-  for (const char* of_keys : {"channels", "parts"}) limits[of_keys] = none;
   return limits;
 }
 
