@@ -128,7 +128,8 @@ TEST(Parts, AreOfKeysAndValuesAlone) {
   Json attention = attention_json();
   attention["shape"]["head_dim"] = 128;
   attention["values"] = parts;
-  EXPECT_TRUE(std::get<AttentionDecode>(read_config(attention, "c.json").problem).values.in_parts());
+  EXPECT_TRUE(
+      std::get<AttentionDecode>(read_config(attention, "c.json").problem).values.in_parts());
   Json gemv = gemv_json();
   gemv["weights"] = parts;
   expect_words(message_of([&] { read_config(gemv, "c.json"); }),
