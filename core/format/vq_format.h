@@ -63,7 +63,7 @@ struct VqFormat {
   EntryType entry_type = EntryType::element;
   bool smooth = false;
   bool hadamard = false;
-  // The basis of the whole operand (vq/layout/basis.h); of no part.
+  // The basis of the whole operand (vq/layout/basis.h), which no part has.
   bool center = false;
   bool klt = false;
   bool stage_scales = false;

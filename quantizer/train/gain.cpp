@@ -7,7 +7,7 @@
 namespace vqgen {
 namespace {
 
-// Of the unit's sub-vectors; 1 where codes stand for zeros alone.
+// The gain of one unit's sub-vectors; 1 where codes stand for zeros alone.
 double gain(const UnitMap& map, std::int64_t unit, const FloatTensor& vectors,
             const FloatTensor& decoded, int vector_size) {
   double own = 0;

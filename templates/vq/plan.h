@@ -66,7 +66,7 @@ struct EnumNames<Combine> {
   static constexpr const char* kType = "vq::Combine";
   static constexpr const char* kNames[] = {"kernel", "last_block", "cluster"};
 };
-// Of a dataflow whose blocks form no clusters.
+// The bound of combine for dataflows whose blocks form no clusters.
 inline constexpr Range kNoCluster{0, static_cast<int>(Combine::last_block)};
 
 // How a batch's tokens are shared among blocks. sequence: each sequence has as many blocks. length:

@@ -26,8 +26,8 @@ double distance(std::span<const double> a, std::span<const double> b) {
   return std::sqrt(squares);
 }
 
-// By how much of itself an element of a row in the basis may be off: it is rounded, after sums in
-// fp32. A row that is off by a share of its length changes either distance by no more.
+// The share of itself by which an element of a row in the basis may be off: it is rounded, after
+// sums in fp32. A row that is off by a share of its length changes either distance by no more.
 double basis_rounding(DType dtype) { return dtype == DType::f16 ? 0x1p-10 : 0x1p-8; }
 double basis_excess(DType dtype) { return 2 * basis_rounding(dtype); }
 

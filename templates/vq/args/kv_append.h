@@ -25,7 +25,7 @@ struct KvAppendArgs {
   i64 raw_head_stride;   // elements
   i32 capacity;          // tokens that a sequence of the cache has room for
   i32 batch;             // sequences of the call
-  // As of attention_decode: new_keys and new_values are then those of the workspace.
+  // The basis, as attention_decode has it. new_keys and new_values then point into the workspace.
   const float* key_mean;
   const float* key_rotation;
   const float* value_mean;

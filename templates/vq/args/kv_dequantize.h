@@ -25,7 +25,7 @@ struct KvDequantizeArgs {
   const i32* recent_counts;  // [batch] as of attention_decode; null without a window
   const i32* sinks;          // [batch] first tokens stored raw, <= max_sinks; null without sinks
   i32 tokens;                // rows of a head of the outputs; tokens from there on are left out
-  // As of attention_decode.
+  // The basis, as attention_decode has it.
   const float* key_mean;
   const float* key_rotation;
   const float* value_mean;

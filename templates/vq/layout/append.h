@@ -28,7 +28,7 @@ struct AppendProblem {
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
   FormatConfig keys;      // in parts: the first
-  FormatConfig values;    // likewise
+  FormatConfig values;    // in parts: the first
   Parts key_parts;
   Parts value_parts;
   Basis key_basis;

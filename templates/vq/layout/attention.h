@@ -26,7 +26,7 @@ struct AttentionProblem {
   int query_tokens;       // most per sequence
   bool batch_invariant;   // results do not depend on the batch, bit for bit
   FormatConfig keys;      // in parts: the first
-  FormatConfig values;    // likewise
+  FormatConfig values;    // in parts: the first
   Parts key_parts;
   Parts value_parts;
   Basis key_basis;

@@ -58,7 +58,7 @@ VQ_HD constexpr BasisShared basis_shared(int rows, int head_dim) {
 struct BasisRows {
   i64 query;   // [rows][query_heads][head_dim]
   i64 shifts;  // [rows][query_heads] fp32: q . mean times the softmax's scale
-  i64 keys;    // attention: new_keys, new_values; kv_append: likewise
+  i64 keys;    // new_keys and new_values
   i64 values;
   i64 total;
 };
