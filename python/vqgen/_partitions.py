@@ -170,8 +170,8 @@ def share_out(rises: dict, mean_codes: float, costs: dict | None = None) -> dict
     return {key: chosen[key] for key in rises}
 
 
-# The partitions by head size, at the bits of LEVELS. scripts/klt_partitions.py made them of tinycode's spectra, each run a multiple of
-# STEP channels. At 32 codes of 128 channels both operands share a partition of three runs.
+# The partitions by head size, at the bits of LEVELS. scripts/klt_partitions.py made them of tinycode's spectra, with
+# runs of multiples of STEP channels. At 32 codes of 128 channels both operands share a partition of three runs.
 SHIPPED: dict[str, dict[int, str]] = {
     "keys": {
         64: "32x8 32x16, 16x4 16x8 32x16, 32x4 32x16, 32x4 32x8, "

@@ -303,7 +303,7 @@ class VQCache:
         self.keys = vqgen.Quantized(zeros("keys.codes", torch.int32), key_codebooks, key_scales)
         self.values = vqgen.Quantized(zeros("values.codes", torch.int32), value_codebooks,
                                       value_scales)
-        # Codes are the nearest entries without the gain; entries that have it would be chosen so that most of it is lost.
+        # Codes are the nearest entries without the gain: chosen by entries with it, they would lose half of it again.
         self._encoding = (key_codebooks, key_scales)
         if key_gain is not None:
             read = _basis.with_gain(both["keys"], key_codebooks, key_scales, key_gain)

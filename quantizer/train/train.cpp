@@ -364,10 +364,9 @@ float root_mean_square(std::span<const float> values) {
 
 void require_trainable(const VqFormat& format, const FloatTensor& sizes, const std::string& name) {
   if (has_basis(format)) {
-    throw Error(ErrorKind::bad_input,
-                name +
-                    ": a format with center or klt is calibrated from a model in Python, by "
-                    "vqgen.hf.calibrate(); use that, or a format without both");
+    throw Error(ErrorKind::bad_input, name +
+                                          ": vqgen.hf.calibrate() in Python trains formats with "
+                                          "center or klt; use that, or leave both out");
   }
   for (const VqFormat& part : format.parts) {
     FloatTensor of_part{sizes.batch, sizes.heads, sizes.rows, std::ssize(part.channels), {}};

@@ -173,7 +173,8 @@ class ValuesOfFormat {
   float accumulator_[kHeads][kVectorSize] = {};
 };
 
-// Values times probabilities in all formats from kNumber on. The staged rows of a tile are contiguous per format.
+// Values times probabilities in all formats from kNumber on. The staged rows of a tile are
+// contiguous per format.
 template <class Plan, AttentionPart kPart, int kNumber = 0>
 class ValuesFrom {
  public:
