@@ -72,6 +72,17 @@ TEST_F(QuantizeTool, KeysAloneHaveAGainThatCanBeLeftOut) {
                  {"--no-key-gain goes with --keys"});
 }
 
+TEST_F(QuantizeTool, FormatsInABasisAreTrainedInPython) {
+  Arguments arguments = quantize_tiny_cache(write_tiny_tensors(folder), folder.path("out"));
+  for (const char* basis : {"center", "klt"}) {
+    Json format = {{"vector_size", 4}, {"index_bits", 4}, {"scope", "head"}};
+    format[basis] = true;
+    *(std::find(arguments.begin(), arguments.end(), "--value-format") + 1) = format.dump();
+    expect_failure(arguments, 2, {"layer0.v", "vqgen.hf.calibrate()", "leave both out"});
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out")));
+}
+
 // [tokens, heads, head_dim] looks like [kv_heads, tokens, head_dim] without further knowledge.
 TEST_F(QuantizeTool, HeadsThatAreTokensAreToldAndRefusedWhereAConfigKnows) {
   const std::vector<std::uint16_t> ones(128 * 4 * 64, 0x3c00);
