@@ -24,12 +24,14 @@ class Format:
     output_scales: Optional[bool] = None
     smooth: Optional[bool] = None
     hadamard: Optional[bool] = None
+    center: Optional[bool] = None
+    klt: Optional[bool] = None
     token_scales: Optional[bool] = None
     group_tokens: Optional[int] = None
     common_scale: Optional[bool] = None
     layout: Optional[dict] = None
     channels: Optional[list] = None  # of a part
-    parts: Optional[list] = None  # of keys, in place of all other fields
+    parts: Optional[list] = None  # of keys or values, beside which only center and klt stand
 
 
 AnyFormat = Union[str, Format, dict]
