@@ -33,6 +33,17 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionSimt{}, 7);
 }
+// Eight heads are changed in two turns.
+TEST(Barriers, OfABasisAreAllNeeded) {
+  AttentionDecode op;
+  op.shape = {.batch = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
+  op.keys.center = op.keys.klt = op.values.center = op.values.klt = true;
+  auto plan = rules_plan<AttentionSimt>(op, find_gpu("h200"));
+  plan.splits = 1;
+  plan.threads = 128;
+  expect_every_barrier_needed(op, plan, 10);
+}
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionMma{}, 5);
 }

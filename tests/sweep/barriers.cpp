@@ -108,6 +108,17 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
   add_part("struct ClusterSums {", of_class, linear, clusters);
   add_part("VQ_DEVICE void attention_combine", of_function, attention != nullptr, in_teams);
 
+  const auto [cache, basis] = std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.keys; }) {
+          return std::pair(true, has_basis(op.keys) || has_basis(op.values));
+        }
+        return std::pair(false, false);
+      },
+      problem);
+  add_part("class BasisBlock {", of_class, cache, basis);
+  add_part("VQ_DEVICE void attention_to_basis", of_function, attention != nullptr, basis);
+
   const auto* fragments = std::get_if<AttentionMma>(&plan);
   const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
                        (attention != nullptr && attention->keys.group_tokens > 0);

@@ -33,7 +33,7 @@ class BasisBlock {
   }
 
   // Rows 0 .. count - 1 of 16-bit elements, row t at from(t), less the mean on the way into the
-  // basis where `centered`. The others are zeros. All threads; a barrier must follow.
+  // basis where `centered`. The others are zeros. All threads; others read them behind a barrier.
   template <class From>
   VQ_DEVICE void load(int count, bool centered, From from) const {
     if (!has_channel()) return;
@@ -83,9 +83,9 @@ class BasisBlock {
   }
 
  private:
-  // sum[t] = channel c of row t times the rotation, or its transpose.
+  // sum[t] = channel c of row t times the rotation, or its transpose. The barrier behind a tile's
+  // load is one behind the rows' too; without a rotation each thread reads what it stored.
   VQ_DEVICE void rotate(float (&sum)[kRows]) const {
-    sync_block();
     if (!basis_.rotation) {
       VQ_UNROLL
       for (int t = 0; t < kRows; ++t) {
