@@ -62,7 +62,7 @@ std::string rotation_fault(const QuantizedTensor& tensor) {
       const double right = i / dim == i % dim ? 1 : 0;
       if (std::abs(products[i] - right) <= kMost) continue;
       return fmt::format(
-          "columns {} and {} of head {} have the product {:.4g}, where a rotation "
+          "columns {} and {} of head {} have the inner product {:.4g}, where a rotation "
           "has {}; calibrate again",
           i / dim, i % dim, head, products[i], right);
     }
@@ -97,7 +97,7 @@ std::string take_gain(QuantizedTensor& tensor) {
         *entry = element_from_float(tensor.dtype, before * *gain);
         if (fault.empty() && !std::isfinite(element_to_float(tensor.dtype, *entry))) {
           fault = fmt::format(
-              "element {} is {}, by which an entry of {} is no finite number; "
+              "element {} is {}, which makes an entry of {} not finite; "
               "calibrate again",
               gain - gains.begin(), *gain, before);
         }

@@ -118,8 +118,8 @@ struct VqFormat {
               "of a part: its channels of a head, in the order of its sub-vectors"),
         // Last: where it is written, it is alone.
         field("parts", &F::parts, alone(),
-              "keys or values in parts: formats with their channels, beside which only center and "
-              "klt stand"));
+              "keys or values in parts: formats with their channels, without other fields than "
+              "center and klt"));
   }
 
   bool operator==(const VqFormat&) const = default;

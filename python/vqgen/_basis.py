@@ -36,5 +36,5 @@ def require(name: str, mean, rotation) -> None:
     off = (products - torch.eye(products.shape[-1], device=products.device)).abs().amax((-2, -1))
     for head, most in enumerate(off.tolist()):
         if not most <= 1e-3:
-            raise vqgen.BadInput(f"{name}_rotation of head {head} is not orthogonal: its columns' products are off by "
-                                 f"{most:.2g}, at most 1e-3; calibrate again")
+            raise vqgen.BadInput(f"{name}_rotation of head {head} is not orthogonal: an inner product of its columns is "
+                                 f"off by {most:.2g}, at most 1e-3; calibrate again")
