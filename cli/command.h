@@ -138,7 +138,7 @@ inline constexpr std::uint64_t kMostSeed = (std::uint64_t{1} << 53) - 1;
 void add_json_flag(CLI::App& command, Output& output);
 // The examples in a command's help: command lines that run in the root of a checkout.
 void add_examples(CLI::App& command, const std::string& first, const std::string& second);
-// Those command lines; none where no examples were added.
+// Returns the command lines of add_examples(); empty if there are none.
 std::vector<std::string> examples_of(const CLI::App& command);
 // Once all subcommands have declared their options: gives those that are shown --json, and refuses
 // empty values, since of a shell's unset variable they would count as no option.

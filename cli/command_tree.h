@@ -16,12 +16,6 @@ std::vector<const CLI::App*> all_commands(const CLI::App& command);
 // The subcommand of that name. Error(bad_input) of one that is not shown, with the nearest.
 const CLI::App& subcommand_of(const CLI::App& command, const std::string& name);
 
-// The subcommand of that name. Error(bad_input) of one that is not shown, with the nearest.
-const CLI::App& subcommand_of(const CLI::App& command, const std::string& name);
-
-// The subcommand of that name. Error(bad_input) of one that is not shown, with the nearest.
-const CLI::App& subcommand_of(const CLI::App& command, const std::string& name);
-
 // "vqgen cache pack".
 std::string full_name(const CLI::App& command);
 // The words after the tool's name: " cache pack", or "" for the tool.

@@ -23,7 +23,7 @@ class GuardedBuffer {
   // Restores the guards; the second begins `bytes` after the data's start, `bytes` <= bytes().
   void raise_guards(std::size_t bytes);
   void raise_guards() { raise_guards(bytes_); }
-  // Whether both guards are as they were last written.
+  // True if both guards are as they were last written.
   bool whole() const;
 
  private:

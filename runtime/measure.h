@@ -24,8 +24,8 @@ template <>
 inline constexpr auto enum_names<Outcome> =
     std::array{"timed", "infeasible", "compile_failed", "wrong", "hung", "crashed"};
 
-// Whether a device can have taken so long. Other code must not compare times with NaN, or divide by
-// 0.
+// True if a device can have taken `us` microseconds. Other code must not compare times with NaN, or
+// divide by 0.
 inline bool is_time(double us) { return std::isfinite(us) && us > 0; }
 
 // The outcome of one plan. Figures are valid as far as the outcome got.

@@ -57,7 +57,7 @@ void for_each_page(const PagePool& pool, const std::vector<std::int32_t>& length
   }
 }
 
-// Whether two sequences have the same rows in page `number`, which both fill.
+// True if two sequences have the same rows in page `number`, which both fill.
 bool equal_pages(const PagePool& pool, const QuantizedTensor& tensor, std::int64_t a,
                  std::int64_t b, std::int64_t number) {
   const Groups groups(pool, pool.key_strides, tensor);

@@ -68,7 +68,7 @@ Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const Acc
   return planned;
 }
 
-// Whether the plan was measured with the codes of the config's access_counts, boundaries included.
+// True if the plan was measured with the codes of the config's access_counts, boundaries included.
 // The paper's strategy is asked for by name and never taken from a row.
 bool measured_as_is(const Planned& planned, const Config& config, const PlaceOptions& options) {
   return planned.from.rung == Rung::exact && config.access_counts &&

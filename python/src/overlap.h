@@ -14,9 +14,9 @@ class Region {
  public:
   explicit Region(const Tensor& tensor);
 
-  // Whether two indices of the tensor are one place.
+  // True if two indices of the tensor are one place.
   bool repeats() const { return repeats_; }
-  // Whether a byte belongs to both. Two that lie between each other often, at unlike strides, count
+  // True if a byte belongs to both. Two that lie between each other often, at unlike strides, count
   // as apart.
   bool meets(const Region& other) const;
 

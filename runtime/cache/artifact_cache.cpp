@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kMemoryBytes = std::size_t{256} << 20;
 
-// Whether a folder that refuses a write for this reason will refuse the next.
+// True if a folder that refuses a write for this reason will refuse the next.
 bool lasts(int code) {
   return code == EROFS || code == EACCES || code == EPERM || code == ENOSPC || code == EDQUOT;
 }

@@ -39,7 +39,7 @@ class KeyLock {
   ~KeyLock();
 
   bool held() const { return file_ >= 0; }
-  // Whether another process or thread held it first.
+  // True if another process or thread held the lock first.
   bool waited() const { return waited_; }
 
  private:

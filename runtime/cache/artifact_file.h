@@ -61,7 +61,7 @@ std::optional<StoredArtifact> dequantize_artifact(std::span<const std::byte> byt
 std::optional<Artifact> dequantize_artifact(std::span<const std::byte> bytes,
                                             const ArtifactKey& key);
 
-// Whether the bytes are whole, undamaged, and name a key with that digest.
+// True if the bytes are whole and undamaged, and name a key with that digest.
 bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest);
 
 // The key in the first bytes of a file, not verified: for lists. A manifest is far shorter than

@@ -139,7 +139,7 @@ bool is_held(const std::filesystem::path& lock) {
   return held;
 }
 
-// Whether no process can still use the temporary file or the lock.
+// True if no process can still use the temporary file or the lock.
 bool is_left(const CacheFile& file, std::int64_t age) {
   return file.kind == CacheFileKind::lock ? !is_held(file.path) : age > kLeftoverSeconds;
 }

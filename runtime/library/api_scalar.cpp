@@ -8,7 +8,7 @@ using namespace vqgen::library;
 
 namespace {
 
-// Whether memory can hold a matrix of floats; `rows` and `columns` are 0 or more.
+// True if memory can hold a matrix of floats; `rows` and `columns` are 0 or more.
 bool fits(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kMost = std::int64_t{1} << 46;  // bytes of an address space / 4
   return rows <= kMost && columns <= kMost && (columns == 0 || rows <= kMost / columns);

@@ -16,7 +16,7 @@ vqgen_status refuse(fmt::format_string<Values...> text, Values&&... values) {
   return fail(VQGEN_BAD_INPUT, fmt::format(text, std::forward<Values>(values)...).c_str());
 }
 
-// Whether `count` integers of an array, from number `first` on, are in memory that may be read.
+// Checks that `count` integers of an array, from number `first` on, are in memory that may be read.
 vqgen_status judge_array(const Backend& backend, const char* name, const std::int32_t* array,
                          std::int64_t first, std::int64_t count) {
   const std::uintptr_t begin =

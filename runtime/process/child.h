@@ -75,7 +75,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // Whether it has ended by itself; waits for that until `deadline` at most.
+  // True if the child has ended by itself; it is waited for until `deadline` at most.
   bool ended(Time deadline) const;
 
   // Ends it and its group, and reaps it; a second call does nothing. Returns waitpid()'s status if

@@ -9,10 +9,10 @@
 
 namespace vqgen {
 
-// Whether others than its owner can write there: all users, or a group that is not this process's
+// True if others than its owner can write there: all users, or a group that is not this process's
 // own. The own group may, since with a umask of 002 it is the user's private group.
 bool open_to_others(const struct stat& status);
-// Whether this user or root owns it.
+// True if this user or root owns the folder.
 bool is_ours(const struct stat& status);
 
 // Why others could replace a folder in `folder`, with the remedy; empty if they cannot: root or

@@ -8,7 +8,7 @@
 
 namespace vqgen {
 
-// Whether the size is 2, 4, 8 or 16.
+// True if the size is 2, 4, 8 or 16.
 bool trains_on_devices(int vector_size);
 
 // The entries of a training text, in order.

@@ -1,4 +1,4 @@
-// Whether a kernel's result is right, and how far off it is. NaN never passes.
+// Judges whether a kernel's result is right, and how far off it is. NaN never passes.
 #pragma once
 
 #include <cstdint>

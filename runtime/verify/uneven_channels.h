@@ -11,7 +11,7 @@ namespace vqgen {
 
 inline constexpr double kUneven = 300;  // an uneven channel's magnitude over its neighbours'
 
-// Whether scales or smooth factors of these keys differ from channel to channel.
+// True if scales or smooth factors of these keys differ from channel to channel.
 bool has_channel_scales(const VqFormat& keys, std::int64_t head_dim);
 
 // Gives three channels (or channel groups) of keys per head scales of up to kUneven times theirs: a

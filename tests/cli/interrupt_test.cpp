@@ -26,7 +26,7 @@ bool comes_true(Condition&& condition) {
   return false;
 }
 
-// Whether there is no such process, or only its exit status.
+// True if there is no such process, or only its exit status.
 bool is_gone(const std::string& pid) {
   try {
     return read_text("/proc/" + pid + "/stat").find(") Z ") != std::string::npos;

@@ -48,7 +48,7 @@ void expect_failure(const Arguments& arguments, int exit_code,
 
 std::vector<std::string> lines_of(const std::string& text);
 
-// Whether doctor finds it: "GPU", "NVRTC", "host compiler".
+// True if doctor finds it: "GPU", "NVRTC", "host compiler".
 bool has(const std::string& what);
 
 // An empty folder that the object removes.

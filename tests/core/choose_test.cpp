@@ -76,7 +76,7 @@ AttentionDecode with_codebooks(const std::string& keys, const std::string& value
   return std::get<AttentionDecode>(read_config(json, "c.json").problem);
 }
 
-// Whether the key and the value codebooks are wholly in shared memory; otherwise they are global.
+// True if the key and the value codebooks are wholly in shared memory; otherwise they are global.
 std::pair<bool, bool> all_near(const AttentionDecode& op, const GpuSpec& gpu) {
   const Plan plan = choose(op, gpu, {.chooser = Chooser::rules});
   const auto near = [](const Placement& placement, const VqFormat& format) {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<std::int64_t, 10> kModelSizes{768,   2048,  4096,  5120,  8192,
                                                    11008, 14328, 14336, 28672, 128256};
 
-// Whether to draw an invalid value, which is rare.
+// True if the next value drawn shall be invalid, which is rare.
 bool wrong(Draw& draw) { return draw.one_in(48); }
 
 std::int64_t multiple(std::int64_t size, std::int64_t of) {

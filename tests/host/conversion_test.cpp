@@ -86,7 +86,7 @@ double value_of(DType dtype, std::uint32_t bits) {
   return static_cast<double>(element_to_float(dtype, static_cast<std::uint16_t>(bits)));
 }
 
-// Whether `sum` is the element nearest to `exact` (the even one on ties), judged by its neighbours
+// True if `sum` is the element nearest to `exact` (the even one on ties), judged by its neighbours
 // in double.
 bool nearest(DType dtype, double exact, std::uint16_t sum) {
   const auto value = [dtype](std::uint32_t bits) { return value_of(dtype, bits); };

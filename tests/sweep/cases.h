@@ -157,7 +157,7 @@ SweepCases cases_of_pairs(const std::vector<int>& sizes, const std::set<AxisPair
   return result;
 }
 
-// Whether the last block merges the plan's splits.
+// True if the last block merges the plan's splits.
 inline bool merges_by_last_block(const Plan& plan) {
   return std::visit(
       [](const auto& each) {

@@ -67,7 +67,7 @@ std::string failure_of(const SweepCase& sweep_case, Backend& backend, const GpuS
 // The reference result for is_right().
 AttentionResult reference_of(const AttentionDecode& op, const AttentionData& data);
 
-// Whether `output` is `reference` within the element type's tolerances.
+// True if `output` is `reference` within the element type's tolerances.
 testing::AssertionResult is_right(const AttentionResult& reference, const AttentionOutput& output,
                                   DType dtype);
 testing::AssertionResult is_right(const std::vector<double>& reference,
@@ -79,7 +79,7 @@ std::string test_name(std::string_view words);
 // The kernel with the first `place` of its text replaced; fails the test if the text lacks it.
 KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead);
 
-// Whether a seeded fault is found: by `right`, which runs the faulty kernel and judges the result,
+// True if a seeded fault is found: by `right`, which runs the faulty kernel and judges the result,
 // or by the race checker. Other errors propagate.
 bool fault_is_found(const std::function<bool()>& right);
 

@@ -21,7 +21,7 @@ inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& 
   config.plan["dataflow"] = dataflow_name(like);
   return propose(config, gpu, {.chooser = Chooser::rules});
 }
-// Whether the plan's dataflow uses wgmma, which only Hopper has.
+// True if the plan's dataflow uses wgmma, which only Hopper has.
 inline bool needs_warpgroups(const Plan& plan) {
   return std::holds_alternative<LinearWgmma>(plan) ||
          std::holds_alternative<LinearWgmmaLargeM>(plan) ||

@@ -19,7 +19,7 @@ std::uint64_t sweep_seed() {
   return seed;
 }
 
-// Whether the shard's case of this number runs. Each third includes all lane orders, which follow
+// True if the shard's case of this number runs. Each third includes all lane orders, which follow
 // the number's remainder.
 bool runs(std::size_t number, std::uint64_t third) {
   return third == 0 || (number + number / 3) % 3 == third - 1;

@@ -1,5 +1,5 @@
-// Whether the noise that a row states covers the difference of two runs. In simulated runs all
-// plans share an error of their process and of each batch, which a single run cannot see.
+// Tests whether the noise that a row states covers the difference of two runs. In simulated runs
+// all plans share an error of their process and of each batch, which a single run cannot see.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -97,7 +97,7 @@ class HeadJudge {
         fmt::format("{} of sequence {}, head {}: {}", operand_.name, sequence_, head_, what);
   }
 
-  // Whether the call encodes the token. A group or flush block is encoded whole, with its last
+  // True if the call encodes the token. A group or flush block is encoded whole, with its last
   // token.
   bool written(std::int64_t token) const {
     const std::int64_t together = std::max(t_.format.group_tokens, data_.flush_block);

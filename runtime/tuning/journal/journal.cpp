@@ -51,7 +51,7 @@ std::optional<Json> read_header(const std::string& line) {
 
 constexpr int kOpenFlags = O_RDWR | O_APPEND | O_CLOEXEC;
 
-// Whether the process that made the file removed it between this process's open and lock.
+// True if the process that made the file removed it between this process's open and lock.
 bool was_removed(int file) {
   struct stat now {};
   if (::fstat(file, &now) != 0 || now.st_nlink > 0) return false;

@@ -89,7 +89,7 @@ class Ledger {
     Clock::time_point since;
   };
   const std::map<std::size_t, Flight>& in_flight() const { return in_flight_; }
-  // Whether all results that the job asks for are there.
+  // True if all results that the job asks for are there.
   bool whole() const;
 
   const std::optional<Measurement>& measured(std::size_t i) const {

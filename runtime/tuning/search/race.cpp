@@ -99,7 +99,7 @@ void set_noise(Decision& decision, std::span<const Finalist> finalists, std::siz
   decision.noise = band_of(2 * run_variance(own), decision.band);
 }
 
-// Whether a tuned row can hold the time; NaN fails.
+// True if a tuned row can hold the time; NaN fails.
 bool fits_row(double us) { return us >= kShortestUs && us <= kLongestUs; }
 
 }  // namespace

@@ -17,7 +17,7 @@
 namespace vqgen {
 namespace {
 
-// Whether the file system has no such locks at all.
+// True if the file system has no such locks at all.
 bool has_no_locks(int error) {
   return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
 }

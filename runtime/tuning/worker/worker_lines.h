@@ -69,7 +69,7 @@ class LineBuffer {
     return line;
   }
 
-  // Whether the rest after take() exceeds the bound without a line's end.
+  // True if the rest after take() exceeds the bound without a line's end.
   bool overflows() const { return bytes_.size() > most_; }
 
  private:
