@@ -85,6 +85,8 @@ def test_a_bundle_of_rsimvq_is_one_as_any(model, tmp_path, keys):
             books = tensors[f"{name}.codebooks"].double().numpy()
             if f"{name}.stage_scales" in tensors:
                 books = books * tensors[f"{name}.stage_scales"].double().numpy()[..., None, None]
+            if name == "keys":
+                books = books * tensors["keys.gain"].double().numpy()[:, None, None, None]
             units = np.arange(len(books)).reshape((2, -1) if len(books) > 1 else (1, 1))
             units = np.broadcast_to(np.repeat(units, 64 // size // units.shape[1], 1), (2, 64 // size))
             held = sum(books[units[:, None], stage, codes[..., stage]] for stage in range(stages))
@@ -142,11 +144,12 @@ def test_keys_in_parts_are_their_parts(model, tmp_path):
         given = keys.cpu().double().numpy()
         books = tensors["keys.codebooks"].cpu().double().numpy()
         assert books.shape == (5 * 32 * 32,)
-        for channels, own in ((low, books[:3 * 32 * 32]), (high, books[3 * 32 * 32:])):
+        gains = tensors["keys.gain"].cpu().double().numpy()
+        for channels, own, gain in ((low, books[:3 * 32 * 32], gains[0]), (high, books[3 * 32 * 32:], gains[1])):
             left = given[..., channels].reshape(-1, 32)
             for entries in own.reshape(-1, 32, 32):
                 left = left - entries[((left[:, None] - entries)**2).sum(-1).argmin(1)]
-            expected = given[..., channels] - left.reshape(2, -1, 32)
+            expected = gain * (given[..., channels] - left.reshape(2, -1, 32))
             wrong = np.abs(held[..., channels] - expected) > 1e-3 * np.abs(expected).max()
             assert wrong.mean() < 0.01
         lost, all_of = lost + ((held - given)**2).sum((0, 1)), all_of + (given**2).sum()
