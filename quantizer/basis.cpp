@@ -13,15 +13,31 @@
 namespace vqgen {
 namespace {
 
-// visit(part, units) for each part, or for all.
+std::uint16_t with_gain(DType dtype, std::uint16_t entry, float gain) {
+  return element_from_float(dtype, element_to_float(dtype, entry) * gain);
+}
+
+// Elements of the codebooks of one unit.
+std::size_t elements_of(const VqFormat& part) {
+  return static_cast<std::size_t>(std::int64_t{part.num_codebooks} * part.entries() *
+                                  part.vector_size);
+}
+
+// visit(part, unit, first) for each codebook set, whose entries begin at number `first` of all
+// elements of the codebooks.
 template <class Visit>
-void for_each_units(const QuantizedTensor& tensor, Visit visit) {
+void for_each_unit(const QuantizedTensor& tensor, Visit visit) {
   const auto heads = static_cast<int>(tensor.heads);
-  for_each_part(tensor.format, static_cast<int>(tensor.columns),
-                [&](const VqFormat& part, int channels) {
-                  visit(part, tensor.format.in_parts() ? kv_units(part_alone(part), heads, channels)
-                                                       : tensor.units);
-                });
+  std::size_t unit = 0;
+  std::size_t first = 0;
+  for_each_part(
+      tensor.format, static_cast<int>(tensor.columns), [&](const VqFormat& part, int channels) {
+        const std::int64_t units =
+            tensor.format.in_parts() ? kv_units(part_alone(part), heads, channels) : tensor.units;
+        for (std::int64_t i = 0; i < units; ++i, ++unit, first += elements_of(part)) {
+          visit(part, unit, first);
+        }
+      });
 }
 
 }  // namespace
@@ -72,39 +88,44 @@ std::string rotation_fault(const QuantizedTensor& tensor) {
 
 std::int64_t unit_count(const QuantizedTensor& tensor) {
   std::int64_t all = 0;
-  for_each_units(tensor, [&](const VqFormat&, std::int64_t units) { all += units; });
+  for_each_unit(tensor, [&](const VqFormat&, std::size_t, std::size_t) { ++all; });
   return all;
 }
 
-std::string take_gain(QuantizedTensor& tensor) {
-  const std::vector<float> gains = std::exchange(tensor.gain, {});
-  if (gains.empty()) return "";
-  auto entry = tensor.codebooks.begin();
-  auto gain = gains.begin();
+std::string gain_fault(const QuantizedTensor& tensor) {
+  if (tensor.gain.empty()) return "";
   std::string fault;
-  for_each_units(tensor, [&](const VqFormat& part, std::int64_t units) {
-    const std::int64_t elements =
-        std::int64_t{part.num_codebooks} * part.entries() * part.vector_size;
-    for (std::int64_t unit = 0; unit < units; ++unit, ++gain) {
-      if (part.stage_scales) {
-        const auto stages = static_cast<std::ptrdiff_t>(part.num_codebooks);
-        const auto scale = tensor.stage_scales.begin() + unit * stages;
-        std::transform(scale, scale + stages, scale, [&](float each) { return each * *gain; });
-        continue;
-      }
-      for (std::int64_t i = 0; i < elements; ++i, ++entry) {
-        const float before = element_to_float(tensor.dtype, *entry);
-        *entry = element_from_float(tensor.dtype, before * *gain);
-        if (fault.empty() && !std::isfinite(element_to_float(tensor.dtype, *entry))) {
-          fault = fmt::format(
-              "element {} is {}, which makes an entry of {} not finite; "
-              "calibrate again",
-              gain - gains.begin(), *gain, before);
-        }
-      }
-    }
+  for_each_unit(tensor, [&](const VqFormat& part, std::size_t unit, std::size_t first) {
+    if (part.stage_scales || !fault.empty()) return;
+    const float gain = tensor.gain[unit];
+    const auto entry = tensor.codebooks.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = entry + static_cast<std::ptrdiff_t>(elements_of(part));
+    const auto bad = std::find_if(entry, end, [&](std::uint16_t each) {
+      return !std::isfinite(element_to_float(tensor.dtype, with_gain(tensor.dtype, each, gain)));
+    });
+    if (bad == end) return;
+    fault = fmt::format(
+        "element {} is {}, which makes an entry of {} not finite; "
+        "calibrate again",
+        unit, gain, element_to_float(tensor.dtype, *bad));
   });
   return fault;
+}
+
+void take_gain(QuantizedTensor& tensor) {
+  const std::vector<float> gains = std::exchange(tensor.gain, {});
+  if (gains.empty()) return;
+  for_each_unit(tensor, [&](const VqFormat& part, std::size_t unit, std::size_t first) {
+    const float gain = gains[unit];
+    if (part.stage_scales) {
+      const auto stages = static_cast<std::size_t>(part.num_codebooks);
+      for (std::size_t i = 0; i < stages; ++i) tensor.stage_scales[unit * stages + i] *= gain;
+      return;
+    }
+    for (std::size_t i = first; i < first + elements_of(part); ++i) {
+      tensor.codebooks[i] = with_gain(tensor.dtype, tensor.codebooks[i], gain);
+    }
+  });
 }
 
 }  // namespace vqgen

@@ -20,9 +20,13 @@ std::string rotation_fault(const QuantizedTensor& tensor);
 // Codebook sets, of all parts together.
 std::int64_t unit_count(const QuantizedTensor& tensor);
 
+// What is wrong with the gain, and the remedy: an entry times it leaves its type. Empty if none
+// does.
+std::string gain_fault(const QuantizedTensor& tensor);
+
 // Multiplies the entries of each unit, or its stage scales if the format has them, by its gain, of
 // which the tensor then has none: codes of entries without a gain stand for vectors of the length
-// that they encode. Returns what is wrong if an entry leaves its type, else nothing.
-std::string take_gain(QuantizedTensor& tensor);
+// that they encode. gain_fault() is empty.
+void take_gain(QuantizedTensor& tensor);
 
 }  // namespace vqgen

@@ -45,10 +45,12 @@ class Views {
         tensor.stage_scales);
     add(name + ".output_scales", TensorType::f32, {tensor.rows}, tensor.output_scales);
     add(name + ".smooth", TensorType::f32, {tensor.heads, tensor.columns}, tensor.smooth);
-    add(name + ".gain", TensorType::f32, {unit_count(tensor)}, tensor.gain);
     add(name + ".mean", TensorType::f32, {tensor.heads, tensor.columns}, tensor.mean);
     add(name + ".rotation", TensorType::f32, {tensor.heads, tensor.columns, tensor.columns},
         tensor.rotation);
+  }
+  void gain(const std::string& name, const QuantizedTensor& tensor) {
+    add(name, TensorType::f32, {unit_count(tensor)}, tensor.gain);
   }
 
   std::vector<TensorView> tensors;
@@ -175,18 +177,18 @@ class BundleReader {
     if (format.smooth) {
       tensor.smooth = floats(name + ".smooth", {tensor.heads, tensor.columns}, true);
     }
-    if (has(name + ".gain")) {
-      tensor.gain = floats(name + ".gain", {unit_count(tensor)}, true);
-      QuantizedTensor read = tensor;
-      const std::string fault = take_gain(read);
-      if (!fault.empty()) file_.fail(name + ".gain", fault);
-    }
     if (format.center) tensor.mean = floats(name + ".mean", {tensor.heads, tensor.columns});
     if (format.klt) {
       tensor.rotation = floats(name + ".rotation", {tensor.heads, tensor.columns, tensor.columns});
       const std::string fault = rotation_fault(tensor);
       if (!fault.empty()) file_.fail(name + ".rotation", fault);
     }
+  }
+  void gain(const std::string& name, QuantizedTensor& tensor) {
+    if (tensor.format.decoder != Decoder::table || !has(name)) return;
+    tensor.gain = floats(name, {unit_count(tensor)}, true);
+    const std::string fault = gain_fault(tensor);
+    if (!fault.empty()) file_.fail(name, fault);
   }
 
   void expect_all_read() const {

@@ -110,6 +110,7 @@ void each_tensor(Io& io, const std::string& name, Data& data) {
   } else {
     const QuantizedTensor& keys = data.keys;
     io.quantized(name + ".keys", data.keys);
+    io.gain(name + ".keys.gain", data.keys);
     io.quantized(name + ".values", data.values);
     if (data.batch > 0) {
       io.elements(name + ".queries", data.dtype, {data.batch, data.query_heads, keys.columns},

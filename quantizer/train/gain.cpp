@@ -40,7 +40,7 @@ std::vector<float> gains_of(const Codebooks& codebooks, const FloatTensor& calib
         static_cast<float>(gain(map, unit, calibration, decoded, codebooks.format.vector_size)));
   }
   codes.gain = gains;
-  const std::string fault = take_gain(codes);
+  const std::string fault = gain_fault(codes);
   if (!fault.empty()) throw Error(ErrorKind::bad_input, name + ": gain: " + fault);
   return gains;
 }

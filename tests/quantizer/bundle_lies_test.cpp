@@ -202,5 +202,20 @@ TEST(BundleLies, TensorsThatNothingTellsOf) {
                              "'blocks.0.q.weights.smooth': belongs to nothing");
 }
 
+// Nothing multiplies the entries of values and weights by a gain.
+TEST(BundleLies, AGainOfOthersThanKeys) {
+  const std::vector<std::byte> bytes = serialize_bundle(samples::full_bundle());
+  const SafetensorsFile file(bytes, "b");
+  const std::vector<float> gain(1, 1.5f);
+  for (const std::string name : {"layer0.values.gain", "blocks.0.q.weights.gain"}) {
+    std::vector<TensorView> views = samples::views_of(bytes);
+    views.push_back(tensor_view(name, TensorType::f32, {1}, gain));
+    const std::string message = message_of([&] {
+      read_bundle(SafetensorsFile(serialize_safetensors(views, file.metadata()), "lie"));
+    });
+    EXPECT_NE(message.find("'" + name + "': belongs to nothing"), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace vqgen

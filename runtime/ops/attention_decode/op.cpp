@@ -48,7 +48,7 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
                                                  const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
-  for (QuantizedTensor* tensor : {&data.keys, &data.values}) take_gain(*tensor);
+  take_gain(data.keys);
   if (data.queries.empty()) {
     matcher.fail("holds no queries; quantize with --queries, or run on generated data");
   }

@@ -11,7 +11,7 @@ AttentionData KvDequantizeTraits::stored_data(const KvDequantize& op, const Bund
                                               const std::string& where, const HardInput&) {
   const Matcher matcher(where);
   AttentionData data = stored_cache(matcher, op, item);
-  for (QuantizedTensor* tensor : {&data.keys, &data.values}) take_gain(*tensor);
+  take_gain(data.keys);
   matcher.same<std::int64_t>("the number of caches", data.keys.batch, op.shape.batch);
   data.batch = data.keys.batch;
   data.lengths.assign(static_cast<std::size_t>(data.batch),
