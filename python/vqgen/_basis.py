@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import vqgen
 
 
-def with_gain(form: dict, codebooks, scales, gain):
+def groups_of(part: dict) -> int:
+    """The channel groups that a part's channels have."""
+    return len(part["channels"]) // (part.get("group_channels") or part["vector_size"])
+
+
+def units_of(part: dict, heads: int) -> int:
+    """The codebook sets of a part."""
+    scopes = {"tensor": 1, "head": heads, "channel_group": heads * groups_of(part)}
+    return scopes[part.get("scope", "tensor")]
+
+
+def _books_shape(part: dict, heads: int) -> tuple:
+    return units_of(part, heads), part.get("num_codebooks", 1), 1 << part["index_bits"], part["vector_size"]
+
+
+def books_of_parts(parts: list, codebooks, heads: int):
+    """(part, codebooks) of each; they are in one array, those of the first part, then those of the
+    next."""
+    first = 0
+    for part in parts:
+        shape = _books_shape(part, heads)
+        count = math.prod(shape)
+        yield part, codebooks.flatten()[first:first + count].view(shape)
+        first += count
+
+
+def with_gain(form: dict, codebooks, scales, gain, heads: int):
     """(codebooks, scales) of a format whose units' entries, or stage scales where it has them, are multiplied by gain
     [units]; of parts the units of the first, then those of the next."""
+    parts = form.get("parts", [])
+    shapes = [_books_shape(part, heads) for part in parts] or [tuple(codebooks.shape)]
+    units = [shape[0] for shape in shapes]
+    elements = sum(map(math.prod, shapes))
+    if elements != codebooks.numel():
+        raise vqgen.BadInput(f"key_codebooks has {codebooks.numel()} elements, and the parts of the keys {elements}; "
+                             "calibrate again")
+    if sum(units) != len(gain):
+        raise vqgen.BadInput(f"key_gain has {len(gain)} units, and the keys have {sum(units)}; calibrate again")
     if scales is not None:
         return codebooks, scales * gain[:, None]
-    if "parts" not in form:
-        return (codebooks.float() * gain[:, None, None, None]).to(codebooks.dtype), None
-    flat, first, factors = codebooks.flatten(), 0, []
-    sizes = [part.get("num_codebooks", 1) * (1 << part["index_bits"]) * part["vector_size"] for part in form["parts"]]
-    units = len(gain) // len(sizes)  # of a part: all have one scope
-    for number, size in enumerate(sizes):
-        factors.append(gain[number * units:(number + 1) * units].repeat_interleave(size))
-        first += units * size
-    if first != len(flat):
-        raise vqgen.BadInput(f"key_gain has {len(gain)} units, and the parts of the keys others; calibrate again")
-    return (flat.float() * torch.cat(factors)).to(codebooks.dtype), None
+    if not parts:
+        return _lengthened(codebooks, gain), None
+    books = [own for _, own in books_of_parts(parts, codebooks, heads)]
+    return torch.cat([_lengthened(own, part).flatten() for own, part in zip(books, gain.split(units))]), None
+
+
+def _lengthened(codebooks, gain):
+    """Entries [units, ...] times gain [units]."""
+    return (codebooks.float() * gain[:, None, None, None]).to(codebooks.dtype)
 
 
 def require(name: str, mean, rotation) -> None:

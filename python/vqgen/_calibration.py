@@ -4,18 +4,20 @@
 import json
 
 import torch
+from safetensors.torch import save_file
 from transformers import Cache
 
 import vqgen
 import vqgen.torch
 from vqgen import _kmeans
 from vqgen._attention import prompt_attention
+from vqgen._basis import books_of_parts
 from vqgen._models import attending, require_served
 from vqgen._nearest import encoded
 from vqgen._reconstruction import common_share, warn_of_common
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
-from vqgen.simulation import books_of_parts, rotated
+from vqgen.simulation import rotated
 
 _TOKENS = 1024  # that are encoded at once,
 _VECTORS = 1 << 20  # or sub-vectors
@@ -147,40 +149,56 @@ def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=No
     return out
 
 
+def _require_runs(forms, dtype, states) -> None:
+    """Refuses formats that vqgen has no attention for, before anything is trained."""
+    heads, tokens, head_dim = states.shape
+    shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim, "tokens": tokens}
+    vqgen.torch.prepare(vqgen.torch.config_text({"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}),
+                        states.device)
+
+
+def _item(number, dtype, forms, states) -> dict:
+    """The metadata of a layer whose keys are `states`."""
+    heads, tokens, head_dim = states.shape
+    return {"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms, "cache_batch": 1, "kv_heads": heads,
+            "tokens": tokens, "head_dim": head_dim}
+
+
+def _named(number, operand, trained) -> dict:
+    """The tensors of an operand by their names in the bundle's file."""
+    return {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous() for name, tensor in trained.items()}
+
+
+def _save(out, items, tensors) -> None:
+    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+
+
 def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
     """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
     values: formats, of which and of the dtype can_write() is true. key_gain: as of vqgen.hf.calibrate()."""
-    from safetensors.torch import save_file
     forms = _forms(keys, values)
     items, tensors = [], {}
     for number, parts in enumerate(layers):
         heads, tokens, head_dim = parts[0].shape
-        shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim,
-                 "tokens": tokens}
-        if number == 0:  # refused before anything is trained
-            dtype = vqgen.torch.DTYPES[parts[0].dtype]
-            vqgen.torch.prepare(vqgen.torch.config_text(
-                {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), parts[0].device)
+        dtype = vqgen.torch.DTYPES[parts[0].dtype]
+        if number == 0:
+            _require_runs(forms, dtype, parts[0])
         trained = {}
         for operand, part in zip(forms, parts):
             trained[operand] = _trained(part, forms[operand], seed, gain=operand == "keys" and key_gain)
         cache = vqgen.torch.VQCache(
-            **shape, **forms, key_codebooks=trained["keys"]["codebooks"],
+            batch=1, query_heads=heads, kv_heads=heads, head_dim=head_dim, tokens=tokens, **forms,
+            key_codebooks=trained["keys"]["codebooks"],
             value_codebooks=trained["values"]["codebooks"],
             key_scales=trained["keys"].get("stage_scales"),
             value_scales=trained["values"].get("stage_scales"),
             key_smooth=trained["keys"].get("smooth"), key_gain=trained["keys"].get("gain"))
         for first in range(0, tokens, _TOKENS):
             cache.append(*(part[:, first:first + _TOKENS].transpose(0, 1)[None] for part in parts))
-        trained["keys"]["codes"], trained["values"]["codes"] = cache.keys.codes, cache.values.codes
-        for operand, named in trained.items():
-            for name, tensor in named.items():
-                if name == "codes":
-                    tensor = tensor.view(torch.uint32)
-                tensors[f"layer{number}.{operand}.{name}"] = tensor.cpu()
-        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
-                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
-    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+        for operand, own in (("keys", cache.keys), ("values", cache.values)):
+            tensors |= _named(number, operand, {**trained[operand], "codes": own.codes.view(torch.uint32)})
+        items.append(_item(number, dtype, forms, parts[0]))
+    _save(out, items, tensors)
 
 
 def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | None = None, start=None,
@@ -188,7 +206,6 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
     """Writes a bundle with codes by PyTorch, on any device, and sub-vectors of any size that a format has.
     training: arguments of vqgen.train_rsimvq(), which makes the codebooks then, or None for k-means; start: layers
     of layers_of() with the same formats, which it starts from; judges: as layers, by which it is judged."""
-    from safetensors.torch import save_file
     forms = _forms(keys, values)
     if "parts" in forms["keys"]:
         raise vqgen.BadInput("keys in parts are calibrated by k-means, without rsimvq; give keys of one format")
@@ -197,7 +214,7 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
     items, tensors = [], {}
     judges = iter(judges or ())
     for number, parts in enumerate(layers):
-        heads, tokens, head_dim = parts[0].shape
+        head_dim = parts[0].shape[2]
         dtype, judge = vqgen.torch.DTYPES.get(parts[0].dtype), next(judges, (None, None))
         for operand, form in forms.items():
             if dtype is None or form.get("layout", _ROWS) != _ROWS or head_dim % form["vector_size"]:
@@ -215,35 +232,28 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
             named = _trained(part, forms[operand], seed, training=training, start=begin, judge=other,
                              gain=operand == "keys" and key_gain)
             named["codes"] = _codes(part, forms[operand], named)
-            tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous()
-                        for name, tensor in named.items()}
-        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
-                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
-    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+            tensors |= _named(number, operand, named)
+        items.append(_item(number, dtype, forms, parts[0]))
+    _save(out, items, tensors)
 
 
 def write_basis_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
     """Writes a bundle of formats with center or klt, trained by PyTorch where the states are. layers: as of
     write_bundle(); key_gain: as of vqgen.hf.calibrate()."""
-    from safetensors.torch import save_file
     forms = _forms(keys, values)
     items, tensors = [], {}
     for number, states in enumerate(layers):
-        heads, tokens, head_dim = states[0].shape
         dtype = vqgen.torch.DTYPES.get(states[0].dtype)
         if dtype is None:
             raise vqgen.Infeasible(f"formats with center or klt are calibrated from models of float16 and bfloat16; this one "
                                    f"is {states[0].dtype}; pass model.half()")
-        if number == 0:  # refused before anything is trained
-            shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim, "tokens": tokens}
-            vqgen.torch.prepare(vqgen.torch.config_text(
-                {"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}), states[0].device)
+        if number == 0:
+            _require_runs(forms, dtype, states[0])
         for operand, rows in zip(forms, states):
             named = _in_basis(rows, forms[operand], seed, operand == "keys" and key_gain)
-            tensors |= {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous() for name, tensor in named.items()}
-        items.append({"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms,
-                      "cache_batch": 1, "kv_heads": heads, "tokens": tokens, "head_dim": head_dim})
-    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+            tensors |= _named(number, operand, named)
+        items.append(_item(number, dtype, forms, states[0]))
+    _save(out, items, tensors)
 
 
 def _in_basis(rows, form, seed, gain):
@@ -264,9 +274,9 @@ def _in_basis(rows, form, seed, gain):
     in_parts = "parts" in form
     books, codes, gains = [], [], []
     for part in form["parts"] if in_parts else [form]:
-        own, fields = (states[:, :, part["channels"]], {**_PART, **part}) if in_parts else (states, form)
-        named = _trained(own, fields, seed, gain=gain)
-        codes.append(_codes(own, fields, named).view(torch.int32))
+        own = states[:, :, part["channels"]] if in_parts else states
+        named = _trained(own, part, seed, gain=gain)
+        codes.append(_codes(own, part, named).view(torch.int32))
         if gain:
             gains.append(named.pop("gain"))
         books.append(named.pop("codebooks"))
@@ -275,9 +285,6 @@ def _in_basis(rows, form, seed, gain):
     if gain:
         out["gain"] = torch.cat(gains)
     return {**out, "codes": torch.cat(codes, -1).view(torch.uint32)}
-
-
-_PART = {"smooth": False, "hadamard": False, "stage_scales": False, "group_channels": 0}  # which parts do not have
 
 
 def _require_start(start, forms) -> None:

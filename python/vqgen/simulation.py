@@ -12,6 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
 from vqgen._attention import require_causal
+from vqgen._basis import books_of_parts, groups_of, units_of
 from vqgen._masks import causal_mask
 from vqgen._models import attending
 from vqgen._nearest import encoded
@@ -89,20 +90,6 @@ def _parts(rows: torch.Tensor, parts: list, codebooks, scales=None):
     return held
 
 
-def books_of_parts(parts: list, codebooks, heads: int):
-    """(part, codebooks) of each; they are in one array, those of the first part, then those of the
-    next."""
-    first = 0
-    for part in parts:
-        channels, size = part["channels"], part["vector_size"]
-        groups = len(channels) // (part.get("group_channels") or size)
-        units = {"tensor": 1, "head": heads, "channel_group": heads * groups}
-        shape = (units[part.get("scope", "tensor")], part.get("num_codebooks", 1), 1 << part["index_bits"], size)
-        count = shape[0] * shape[1] * shape[2] * shape[3]
-        yield part, codebooks.flatten()[first:first + count].view(shape)
-        first += count
-
-
 def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = False):
     """dequantized() of the operand `name` of a layer, keys or values."""
     mean, rotation, gain = (tensors.get(f"{name}.{each}") for each in ("mean", "rotation", "gain"))
@@ -119,11 +106,10 @@ def _of_channels(gain, form: dict, heads: int, head_dim: int):
     out, first = gain.new_empty(heads, head_dim), 0
     for part in parts:
         channels = part["channels"]
-        groups = len(channels) // (part.get("group_channels") or part["vector_size"])
-        sets = {"tensor": 1, "head": heads, "channel_group": heads * groups}[part.get("scope", "tensor")]
-        own = gain[first:first + sets].view(-1, groups if sets == heads * groups else 1)
+        units, groups = units_of(part, heads), groups_of(part)
+        own = gain[first:first + units].view(-1, groups if units == heads * groups else 1)
         out[:, channels] = own.repeat_interleave(len(channels) // own.shape[1], 1).expand(heads, -1)
-        first += sets
+        first += units
     return out
 
 

@@ -306,7 +306,7 @@ class VQCache:
         # Codes are the nearest entries without the gain: chosen by entries with it, they would lose half of it again.
         self._encoding = (key_codebooks, key_scales)
         if key_gain is not None:
-            read = _basis.with_gain(both["keys"], key_codebooks, key_scales, key_gain)
+            read = _basis.with_gain(both["keys"], key_codebooks, key_scales, key_gain, kv_heads)
             self.keys = vqgen.Quantized(self.keys.codes, *read)
         self.transforms = {"key_smooth": key_smooth, "key_mean": key_mean, "key_rotation": key_rotation,
                            "value_mean": value_mean, "value_rotation": value_rotation}

@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import vqgen
 import vqgen.hf
 import vqgen.torch as vt
-from vqgen import _calibration, _recipes
+from vqgen import _basis, _calibration, _recipes
 from vqgen._nearest import encoded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -108,3 +108,19 @@ def test_calibrate_and_eval_take_it_by_name(tmp_path):
         assert (gains(*(vqgen.hf.layers_of(tmp_path / name) for name in ("True", "False"))) > 1.01).all()
     assert [(run.recent_tokens, run.key_gain) for run in _recipes.runs_of("gain", 2048)] == [
         (0, False), (0, True), (128, False), (128, True)]
+
+
+def test_a_gain_of_other_units_is_refused():
+    parts = {"parts": [{"channels": [0, 1, 2, 3], "vector_size": 2, "index_bits": 1, "scope": "head"},
+                       {"channels": [4, 5, 6, 7], "vector_size": 4, "index_bits": 1, "scope": "tensor"}]}
+    entries = torch.ones(2 * 2 * 2 + 2 * 4)
+    longer, _ = _basis.with_gain(parts, entries, None, torch.tensor([2.0, 3.0, 4.0]), 2)
+    assert longer.tolist() == [2.0] * 4 + [3.0] * 4 + [4.0] * 8
+    with pytest.raises(vqgen.BadInput, match="key_gain has 1 units, and the keys have 3"):
+        _basis.with_gain(parts, entries, None, torch.ones(1), 2)
+    with pytest.raises(vqgen.BadInput, match="key_codebooks has 15 elements, and the parts of the keys 16"):
+        _basis.with_gain(parts, entries[1:], None, torch.ones(3), 2)
+    whole, scales = torch.ones(2, 1, 2, 4), torch.ones(2, 1)
+    for own in (None, scales):  # one gain would lengthen all units
+        with pytest.raises(vqgen.BadInput, match="key_gain has 1 units, and the keys have 2"):
+            _basis.with_gain({"vector_size": 4, "index_bits": 1}, whole, own, torch.ones(1), 2)
