@@ -42,13 +42,20 @@ def default_of(name: str, owner: dict) -> str:
     return "" if isinstance(default, (dict, list)) else code(json.dumps(default))
 
 
-def fields_table(owner: dict, left_out=()) -> str:
-    """All fields of an object of the schema: the required ones first, in their order."""
-    required = [name for name in owner.get("required", []) if name in owner["properties"]]
-    names = required + [name for name in owner["properties"] if name not in required]
+def joined(cells, between: str = "; ") -> str:
+    """What objects of the schema say of a field they share, each thing once."""
+    return between.join(filter(None, dict.fromkeys(cells)))
+
+
+def fields_table(*owners: dict, left_out=()) -> str:
+    """All fields of objects of the schema with the same fields: the required ones first, in their order."""
+    first = owners[0]
+    required = [name for name in first.get("required", []) if name in first["properties"]]
+    names = required + [name for name in first["properties"] if name not in required]
     return table(["field", "values", "default", "meaning"],
-                 [[code(name), values_of(owner["properties"][name]), default_of(name, owner),
-                   owner["properties"][name].get("description", "")]
+                 [[code(name), joined(values_of(owner["properties"][name]) for owner in owners),
+                   joined(default_of(name, owner) for owner in owners),
+                   joined(owner["properties"][name].get("description", "") for owner in owners)]
                   for name in names if name not in left_out])
 
 
@@ -67,20 +74,23 @@ def config_top(args, tools) -> str:
             fields.setdefault(name, []).append((op, field, default_of(name, each)))
     rows = []
     for name, found in fields.items():
-        values, defaults, meaning = (dict.fromkeys(each) for each in zip(
-            *((values_of(field), default, field.get("description", "")) for _, field, default in found)))
         owners = "all" if len(found) == len(ops) else ", ".join(code(op) for op, _, _ in found)
         between = ", " if all("const" in field for _, field, _ in found) else "; "
-        rows.append([code(name), owners, between.join(values), " or ".join(filter(None, defaults)), "; ".join(meaning)])
+        rows.append([code(name), owners, joined((values_of(field) for _, field, _ in found), between),
+                     joined((default for _, _, default in found), " or "),
+                     joined(field.get("description", "") for _, field, _ in found)])
     rows.sort(key=lambda row: (row[3] != "required", row[1] != "all"))
     return table(["field", "ops", "values", "default", "meaning"], rows)
 
 
 def config_shapes(args, tools) -> str:
-    """The fields of `shape`, op by op."""
+    """The fields of `shape`, op by op; ops with the same fields share a table."""
     none(args)
-    texts = {op: fields_table(each["properties"]["shape"]) for op, each in ops_of(tools.json(SCHEMA)).items()}
-    return "\n\n".join(headed(3, names, text) for names, text in grouped(texts))
+    shapes = {}
+    for op, each in ops_of(tools.json(SCHEMA)).items():
+        shape = each["properties"]["shape"]
+        shapes.setdefault(tuple(shape["properties"]), {})[op] = shape
+    return "\n\n".join(headed(3, list(ops), fields_table(*ops.values())) for ops in shapes.values())
 
 
 def config_definition(args, tools) -> str:
@@ -99,8 +109,9 @@ def plan_fields(args, tools) -> str:
     texts = {}
     for op, each in ops_of(tools.json(SCHEMA)).items():
         plan = each["properties"]["plan"]
-        texts[op] = "\n\n".join(headed(3, [flow["properties"]["dataflow"]["const"]], fields_table(flow, ["dataflow"]))
-                                for flow in plan.get("anyOf", [plan]))
+        texts[op] = "\n\n".join(
+            headed(3, [flow["properties"]["dataflow"]["const"]], fields_table(flow, left_out=["dataflow"]))
+            for flow in plan.get("anyOf", [plan]))
     return "\n\n".join(headed(2, names, text) for names, text in grouped(texts))
 
 
@@ -113,7 +124,7 @@ def dataflow_fields(args, tools) -> str:
         plan = each["properties"]["plan"]
         for flow in plan.get("anyOf", [plan]):
             if flow["properties"]["dataflow"]["const"] == dataflow:
-                found[name] = fields_table(flow, ["dataflow"])
+                found[name] = fields_table(flow, left_out=["dataflow"])
     named = [text for name, text in found.items() if op in name.split("_")]
     if not named and len(set(found.values())) != 1:
         raise ValueError(f"no op '{op}' has a dataflow '{dataflow}'; ops with it: {', '.join(found) or 'none'}")
@@ -219,24 +230,30 @@ def section(name: str, tools) -> list:
     return sections[name]
 
 
-def terms_table(head: list[str], lines: list) -> str:
+def terms_table(head: list[str], lines: list, left_out=()) -> str:
     """The terms of some lines, each with the text behind it."""
     rows = []
     for kind, text in lines:
         if kind == "B":
-            rows.append([code(text), ""])
+            rows.append([text, ""])
         elif rows:
             rows[-1][1] = f"{rows[-1][1]} {text}".strip()
+    rows = [[code(term), text] for term, text in rows if term not in left_out]
     return table(head, rows) if rows else ""
 
 
+COMMON = "--json"  # an option of all commands, which the page's rules tell of
+
+
 def command_text(lines: list) -> str:
-    """What is below a command's heading: its text, its options, its examples."""
+    """What is below a command's heading: its text, its options except COMMON, its examples."""
+    if ("B", COMMON) not in lines:
+        raise ValueError(f"a command of vqgen man has no {COMMON}, which the page gives to all: {lines[:1]}")
     first = next((at for at, (kind, _) in enumerate(lines) if kind == "B"), len(lines))
     examples = [text for kind, text in lines if kind == "E"]
     return "\n\n".join(filter(None, [
         " ".join(text for kind, text in lines[:first] if kind == "P"),
-        terms_table(["option", "meaning"], [line for line in lines[first:] if line[0] != "E"]),
+        terms_table(["option", "meaning"], [line for line in lines[first:] if line[0] != "E"], [COMMON]),
         "\n".join(["```sh", *examples, "```"]) if examples else ""]))
 
 

@@ -120,12 +120,15 @@ class Generators(unittest.TestCase):
     def test_the_manual_page_is_read_whole(self):
         reference = importlib.import_module("reference")
         page = (".SH COMMANDS\n.SS tool go file\nGoes\n.TP\n.B file\nA file (required)\n.TP\n.B \\-\\-by A|B\nHow\n[A]\n"
-                ".PP\n.EX\ntool go f \\-\\-by A\n.EE\n"
+                ".TP\n.B \\-\\-json\nOne document\n.PP\n.EX\ntool go f \\-\\-by A\n.EE\n"
                 ".SH EXIT STATUS\nExit codes: 0 ok, 2 bad input.\n.SH ENVIRONMENT\n.TP\n.B TOOL_X\n\\&.x\n")
         tools = types.SimpleNamespace(vqgen=lambda *_: page)
         self.assertEqual(reference.cli([], tools).splitlines()[-6:],
                          ["| `file` | A file (required) |", "| `--by A\\|B` | How [A] |", "",
                           "```sh", "tool go f --by A", "```"])
+        bare = types.SimpleNamespace(vqgen=lambda *_: page.replace("json", "text"))
+        with self.assertRaisesRegex(ValueError, "a command of vqgen man has no --json"):
+            reference.cli([], bare)
         self.assertEqual(reference.exit_codes([], tools).splitlines()[-2:], ["| 0 | ok |", "| 2 | bad input |"])
         self.assertEqual(reference.environment([], tools).splitlines()[-1], "| `TOOL_X` | .x |")
 
