@@ -18,12 +18,13 @@
 
 namespace vq {
 
-// The length of a sequence, clamped so that with `fresh` more tokens it stays within the call's
-// capacity, whatever is stored: writes stay within the workspace.
+// The length of a sequence, clamped so that it is 0 at least and with `fresh` more tokens stays
+// within the call's capacity, whatever is stored: reads and writes stay within the arrays.
 VQ_DEVICE int length_within(const AttentionDecodeArgs& args, int batch, int fresh = 0) {
   const int length = load_global(args.lengths + batch);
   const i64 most = args.capacity - fresh;
-  return length < most ? length : static_cast<int>(most);
+  const int least = length > 0 ? length : 0;
+  return least < most ? least : static_cast<int>(most);
 }
 
 struct AttentionPiece {
