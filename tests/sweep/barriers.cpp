@@ -117,7 +117,6 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       },
       problem);
   add_part("class BasisBlock {", of_class, cache, basis);
-  add_part("VQ_DEVICE void attention_to_basis", of_function, attention != nullptr, basis);
 
   const auto* fragments = std::get_if<AttentionMma>(&plan);
   const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||
@@ -138,7 +137,10 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     add_part("static float estimate_by_warps(", of_member, true, !groups);
   }
   if (std::holds_alternative<AttentionInt8Mma>(plan)) {
-    add_part("class RawTiles {", of_class, true, attention->raw_slots() > 0);
+    const bool raw = attention->raw_slots() > 0;
+    add_part("class RawTiles {", of_class, true, raw);
+    add_part("VQ_DEVICE static void add_raw(", of_member, true,
+             raw && attention->values.in_parts());
   }
   if (const auto* groups = std::get_if<LinearInt8Wgmma>(&plan)) {
     add_part("class BulkRing {", of_class, true, groups->prepack_x == 1);

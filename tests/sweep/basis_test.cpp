@@ -196,12 +196,12 @@ TEST_F(Bases, FaultsOfAttentionAreFound) {
   const AttentionResult reference = reference_of(op, data);
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   const Fault faults[] = {
-      {"shift = block.dot_mean(h) * args.softmax_scale", "shift = block.dot_mean(h)"},
-      {"row(t) + base + j) * factor", "row(t) + j) * factor"},
-      {"from_float<kConfig.element>(sum[t] + mean)", "from_float<kConfig.element>(sum[t])"},
-      {"i64{kv_head} * kHeadDim * kHeadDim", "i64{0}"},
+      {"block.dot_mean(given(h)) * args.softmax_scale", "block.dot_mean(given(h))"},
+      {"shuffle(float_bits(value), t * kChannels + c)", "shuffle(float_bits(value), c)"},
+      {"from_float<kConfig.element>(value + mean)", "from_float<kConfig.element>(value)"},
+      {"const i64 head = i64{kv_head} * kHeadDim;", "const i64 head = 0;"},
       {"(values ? args.value_mean : args.key_mean)", "args.key_mean"},
-      {"channel() * (kBasisTile + 1) + j", "j * (kBasisTile + 1) + channel()"},
+      {"(warp() * kChannels + c) * kHeadDim + j", "j * kHeadDim + warp() * kChannels + c"},
       {"values ? args.given_values : args.given_keys", "args.given_keys"}};
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
@@ -214,7 +214,7 @@ TEST_F(Bases, AMeanWhereNothingIsSeenIsFound) {
   const AttentionData data =
       make_attention_data(op, {.seed = 18, .lengths = LengthPattern::ragged});
   const AttentionResult reference = reference_of(op, data);
-  const Fault faults[] = {{"return seen(h) ? place(h) : nullptr;", "return place(h);"}};
+  const Fault faults[] = {{"return own_seen ? place(h) : nullptr;", "return place(h);"}};
   expect_faults_found(
       op, rules_plan(AttentionSimt{}, op, sweep_gpu()), faults,
       [&](Kernel& faulty) { return is_right(reference, faulty.run(data), op.dtype); });

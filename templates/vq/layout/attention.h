@@ -248,14 +248,14 @@ VQ_HD constexpr void add_basis(CallShape& shape, const AttentionProblem& c, i64 
   const bool shifts = c.key_basis.mean;
   if (basis_operands(c) == 0) return;
   const int threads = basis_threads(c.head_dim);
-  const i64 bytes = basis_shared(kBasisHeads, c.head_dim).total;
   if (basis_kinds(c) > 0) {
-    add_first(shape, {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c),
-                      c.kv_heads, batch, threads, bytes, false, false});
+    add_first(shape,
+              {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c), c.kv_heads,
+               basis_blocks(c.kv_heads, batch), threads, basis_shared(c.head_dim), true, false});
   }
   if (shifts || !c.value_basis.none()) {
-    shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads, batch, threads,
-               bytes, false, false});
+    shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads,
+               basis_blocks(c.kv_heads, batch), threads, 0, true, false});
   }
   hand_basis(shape, basis_rows(c, batch).total);
 }

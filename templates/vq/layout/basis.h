@@ -33,24 +33,18 @@ struct Basis {
 // Rows that a block changes at once: of kv_append and kv_dequantize tokens, of attention heads.
 inline constexpr int kBasisTokens = 16;
 inline constexpr int kBasisHeads = 4;
-// Rows of the rotation that a block stages at once.
-inline constexpr int kBasisTile = 32;
+// A warp for 8 channels.
+VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / 8 * 32; }
 
-VQ_HD constexpr int basis_threads(int head_dim) { return round_up(head_dim, 32); }
-
-// Byte offsets into a block's shared memory.
-struct BasisShared {
-  i64 rows;  // [rows][head_dim] fp32
-  i64 tile;  // [kBasisTile][head_dim] fp32, or of the transpose [head_dim][kBasisTile + 1]
-  i64 total;
-};
-VQ_HD constexpr BasisShared basis_shared(int rows, int head_dim) {
-  BasisShared at{};
-  Carver carve;
-  at.rows = carve(i64{rows} * head_dim * 4);
-  at.tile = carve(i64{head_dim} * (kBasisTile + 1) * 4);
-  at.total = carve.next;
-  return at;
+// Shared memory of a block that brings rows into the basis: each warp's sums of four rows.
+VQ_HD constexpr i64 basis_shared(int head_dim) {
+  return i64{basis_threads(head_dim) / 32} * 4 * head_dim * 4;
+}
+// Blocks that share the sequences of a KV head: about one per SM of a large GPU, so that a block
+// reads the rotation once for several.
+VQ_HD constexpr i64 basis_blocks(int kv_heads, i64 batch) {
+  const i64 most = ceil_div(i64{128}, i64{kv_heads});
+  return batch < most ? batch : most;
 }
 
 // Byte offsets of what the first kernel of a call hands to the others, from the workspace's

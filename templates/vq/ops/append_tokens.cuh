@@ -136,10 +136,11 @@ VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
     return ((first + t) * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   };
   const BasisBlock<Plan, kBasisTokens, false> block(args, values, block_y());
+  after_last_launch();
   const u16* const from = values ? args.given_values : args.given_keys;
   u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-  block.load(rows, true, [&](int t) { return from + at(t); });
-  block.store(rows, [&](int t) { return to + at(t); });
+  block.change(
+      rows, true, [&](int t) { return from + at(t); }, [&](int t) { return to + at(t); });
 }
 
 // `Stage` says how the nearest entries are found.

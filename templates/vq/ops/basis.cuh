@@ -1,9 +1,16 @@
-// Rows of a cache into its basis and back (layout/basis.h). A block has rows of one KV head in
-// shared memory; thread c has channel c of all of them, and rows of the rotation come by tiles.
+// Rows of a cache into its basis and back (layout/basis.h), four at a time. A block keeps the
+// rotation in registers, whose rows its lanes read side by side:
+//
+//   into the basis   a warp multiplies 8 channels of the rows by their rows of the rotation, and
+//   the
+//                    block adds the warps' sums
+//   out of it        a warp makes 8 channels: its lanes share out the sums over the rows' channels,
+//                    and one transposing sum gives each lane a channel of a row
 #pragma once
 
 #include <vq/layout/basis.h>
 #include <vq/machine.cuh>
+#include <vq/transposing_sum.cuh>
 
 namespace vq {
 
@@ -13,69 +20,59 @@ class BasisBlock {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kThreads = basis_threads(kHeadDim);
-  static constexpr BasisShared kAt = basis_shared(kRows, kHeadDim);
+  static constexpr int kWarps = basis_threads(kHeadDim) / 32;
+  static constexpr int kChannels = kHeadDim / kWarps;     // that a warp makes
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);  // channels of a row that a lane reads
+  static constexpr int kTogether = 4;                     // rows
+  static_assert(kChannels * kTogether == 32 && kRows % kTogether == 0, "a sum per lane");
 
-  // The keys' basis, or the values', at one KV head.
+  // The keys' basis, or the values', at one KV head. Its constants are in flight from here on,
+  // which may be before after_last_launch().
   template <class Args>
   VQ_DEVICE BasisBlock(const Args& args, bool values, int kv_head)
-      : basis_(values ? kConfig.value_basis : kConfig.key_basis),
-        mean_(basis_.mean ? (values ? args.value_mean : args.key_mean) + i64{kv_head} * kHeadDim
-                          : nullptr),
-        rotation_(basis_.rotation ? (values ? args.value_rotation : args.key_rotation) +
-                                        i64{kv_head} * kHeadDim * kHeadDim
-                                  : nullptr) {}
-
-  VQ_DEVICE static int channel() { return thread_index(); }
-  VQ_DEVICE static bool has_channel() { return kHeadDim % 32 == 0 || channel() < kHeadDim; }
-  VQ_DEVICE static float* row(int number) {
-    return shared_part<float>(kAt.rows) + number * kHeadDim;
-  }
-
-  // Rows 0 .. count - 1 of 16-bit elements, row t at from(t), less the mean on the way into the
-  // basis where `centered`. The others are zeros. All threads; others read them behind a barrier.
-  template <class From>
-  VQ_DEVICE void load(int count, bool centered, From from) const {
-    if (!has_channel()) return;
-    const float mean = !kBack && basis_.mean && centered ? load_global(mean_ + channel()) : 0.0f;
-    VQ_UNROLL
-    for (int t = 0; t < kRows; ++t) {
-      float value = 0.0f;
-      if (t < count) {
-        const u16* const place = from(t) + channel();
-        // Out of the basis rows are changed in place.
-        const u16 bits = kBack ? load_global_coherent(place) : load_global(place);
-        value = to_float<kConfig.element>(bits) - mean;
-      }
-      store_shared(row(t) + channel(), value);
-    }
-  }
-
-  // Stores rows 0 .. count - 1 in the other basis, row t at to(t), null where it is left alone. All
-  // threads, with load() before; ends with a barrier.
-  template <class To>
-  VQ_DEVICE void store(int count, To to) const {
-    float sum[kRows];
-    rotate(sum);
-    if (has_channel()) {
-      const float mean = kBack && basis_.mean ? load_global(mean_ + channel()) : 0.0f;
+      : basis_(values ? kConfig.value_basis : kConfig.key_basis) {
+    const i64 head = i64{kv_head} * kHeadDim;
+    if (basis_.mean) mean_ = (values ? args.value_mean : args.key_mean) + head;
+    if (!basis_.rotation) return;
+    rotation_ = (values ? args.value_rotation : args.key_rotation) + head * kHeadDim;
+    if constexpr (kHeld) {
       VQ_UNROLL
-      for (int t = 0; t < kRows; ++t) {
-        if (t >= count) break;
-        u16* const out = to(t);
-        if (out != nullptr) {
-          store_global(out + channel(), from_float<kConfig.element>(sum[t] + mean));
-        }
+      for (int i = 0; i < kOfLane; ++i) {
+        VQ_UNROLL
+        for (int c = 0; c < kChannels; ++c) factors_[i][c] = factor(i, c);
       }
     }
-    sync_block();
   }
 
-  // The mean's channels times row `number`, by one warp; all of its lanes get it.
-  VQ_DEVICE float dot_mean(int number) const {
+  // The row of each four whose channel a lane gets from change() out of the basis.
+  VQ_DEVICE static int own_row() { return lane() / kChannels; }
+
+  // Changes rows 0 .. count - 1 of 16-bit elements, row t at from(t) to row t at to(t), which may
+  // be the same, null where a row is left alone; on the way into the basis less the mean if
+  // `centered`. All threads.
+  template <class From, class To>
+  VQ_DEVICE void change(int count, bool centered, From from, To to) const {
+    if constexpr (!kBack) {
+      if (basis_.rotation) return into(count, centered, from, to);
+    }
+    float values[kRows / kTogether];
+    VQ_UNROLL
+    for (int group = 0; group < kRows / kTogether; ++group) {
+      if (group * kTogether < count) values[group] = changed(count, group, centered, from);
+    }
+    if constexpr (kBack) sync_block();  // rows are changed in place
+    VQ_UNROLL
+    for (int group = 0; group < kRows / kTogether; ++group) {
+      const int row = group * kTogether + lane() / kChannels;
+      if (row < count) store(to(row), warp() * kChannels + lane() % kChannels, values[group]);
+    }
+  }
+
+  // The mean times a row of 16-bit elements, by one warp; all of its lanes get it.
+  VQ_DEVICE float dot_mean(const u16* row) const {
     float total = 0.0f;
     for (int c = lane(); c < kHeadDim; c += 32) {
-      total += load_shared(row(number) + c) * load_global(mean_ + c);
+      total += to_float<kConfig.element>(load_global(row + c)) * load_constant(mean_ + c);
     }
     VQ_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
@@ -83,47 +80,113 @@ class BasisBlock {
   }
 
  private:
-  // sum[t] = channel c of row t times the rotation, or its transpose. The barrier behind a tile's
-  // load is one behind the rows' too; without a rotation each thread reads what it stored.
-  VQ_DEVICE void rotate(float (&sum)[kRows]) const {
-    if (!basis_.rotation) {
+  static constexpr bool kHeld = kHeadDim <= 128;  // registers hold the warp's part of the rotation
+
+  // Factor of the warp's channel c and this lane's channel number i: of rows that the warp reads
+  // and makes, or makes and reads.
+  VQ_DEVICE float factor(int i, int c) const {
+    const int j = lane() + 32 * i;
+    if (kHeadDim % 32 != 0 && j >= kHeadDim) return 0.0f;
+    return load_constant(rotation_ + (warp() * kChannels + c) * kHeadDim + j);
+  }
+  VQ_DEVICE float held(int i, int c) const {
+    if constexpr (kHeld) return factors_[i][c];
+    return factor(i, c);
+  }
+  VQ_DEVICE void store(u16* row, int channel, float value) const {
+    if (row == nullptr) return;
+    const float mean = kBack && basis_.mean ? load_constant(mean_ + channel) : 0.0f;
+    store_global(row + channel, from_float<kConfig.element>(value + mean));
+  }
+  VQ_DEVICE float element_at(const u16* row, int channel, bool centered) const {
+    // Out of the basis rows come from this call's kernels.
+    const u16 bits = kBack ? load_global_coherent(row + channel) : load_global(row + channel);
+    const float value = to_float<kConfig.element>(bits);
+    return !kBack && basis_.mean && centered ? value - load_constant(mean_ + channel) : value;
+  }
+
+  // change() into the basis.
+  template <class From, class To>
+  VQ_DEVICE void into(int count, bool centered, From from, To to) const {
+    float* const sums = shared_part<float>(0);  // [warp][row][channel]
+    for (int first = 0; first < count; first += kTogether) {
+      // Lane (t, c) has the warp's channel c of row t.
+      const int own = first + lane() / kChannels;
+      const float value =
+          own < count ? element_at(from(own), warp() * kChannels + lane() % kChannels, centered)
+                      : 0.0f;
+      float parts[kTogether][kOfLane] = {};
       VQ_UNROLL
-      for (int t = 0; t < kRows; ++t) {
-        sum[t] = has_channel() ? load_shared(row(t) + channel()) : 0.0f;
-      }
-      return;
-    }
-    VQ_UNROLL
-    for (int t = 0; t < kRows; ++t) sum[t] = 0.0f;
-    float* const tile = shared_part<float>(kAt.tile);
-    for (int base = 0; base < kHeadDim; base += kBasisTile) {
-      const int width = kHeadDim - base < kBasisTile ? kHeadDim - base : kBasisTile;
-      if (base > 0) sync_block();
-      if constexpr (kBack) {
-        for (int c = warp(); c < kHeadDim; c += kThreads / 32) {
-          if (lane() >= width) continue;
-          store_shared(tile + c * (kBasisTile + 1) + lane(),
-                       load_global(rotation_ + c * kHeadDim + base + lane()));
+      for (int c = 0; c < kChannels; ++c) {
+        float factors[kOfLane];
+        VQ_UNROLL
+        for (int i = 0; i < kOfLane; ++i) factors[i] = held(i, c);
+        VQ_UNROLL
+        for (int t = 0; t < kTogether; ++t) {
+          const float each = float_from_bits(shuffle(float_bits(value), t * kChannels + c));
+          VQ_UNROLL
+          for (int i = 0; i < kOfLane; ++i) parts[t][i] = fused(each, factors[i], parts[t][i]);
         }
-      } else {
-        for (int i = thread_index(); i < kHeadDim * width; i += kThreads) {
-          store_shared(tile + i, load_global(rotation_ + base * kHeadDim + i));
+      }
+      VQ_UNROLL
+      for (int t = 0; t < kTogether; ++t) {
+        VQ_UNROLL
+        for (int i = 0; i < kOfLane; ++i) {
+          const int channel = lane() + 32 * i;
+          if (kHeadDim % 32 == 0 || channel < kHeadDim)
+            store_shared(sums + (warp() * kTogether + t) * kHeadDim + channel, parts[t][i]);
         }
       }
       sync_block();
-      if (!has_channel()) continue;
-      for (int j = 0; j < width; ++j) {
-        const float factor = load_shared(
-            tile + (kBack ? channel() * (kBasisTile + 1) + j : j * kHeadDim + channel()));
+      for (int i = thread_index(); i < kTogether * kHeadDim; i += kWarps * 32) {
+        const int row = first + i / kHeadDim;
+        if (row >= count) break;
+        float sum = 0.0f;
         VQ_UNROLL
-        for (int t = 0; t < kRows; ++t) sum[t] += load_shared(row(t) + base + j) * factor;
+        for (int w = 0; w < kWarps; ++w) sum += load_shared(sums + w * kTogether * kHeadDim + i);
+        store(to(row), i % kHeadDim, sum);
       }
+      sync_block();  // the sums are read
     }
   }
 
+  // Channel lane() % kChannels of the warp's of row lane() / kChannels of a group of rows.
+  template <class From>
+  VQ_DEVICE float changed(int count, int group, bool centered, From from) const {
+    if (!basis_.rotation) {
+      const int row = group * kTogether + lane() / kChannels;
+      if (row >= count) return 0.0f;
+      return element_at(from(row), warp() * kChannels + lane() % kChannels, centered);
+    }
+    float values[kOfLane][kTogether];  // all in flight before the first is used
+    VQ_UNROLL
+    for (int i = 0; i < kOfLane; ++i) {
+      const int j = lane() + 32 * i;
+      const bool inside = kHeadDim % 32 == 0 || j < kHeadDim;
+      VQ_UNROLL
+      for (int t = 0; t < kTogether; ++t) {
+        const int row = group * kTogether + t;
+        values[i][t] = inside && row < count ? element_at(from(row), j, centered) : 0.0f;
+      }
+    }
+    float sums[kTogether * kChannels] = {};
+    VQ_UNROLL
+    for (int i = 0; i < kOfLane; ++i) {
+      VQ_UNROLL
+      for (int t = 0; t < kTogether; ++t) {
+        VQ_UNROLL
+        for (int c = 0; c < kChannels; ++c) {
+          sums[t * kChannels + c] = fused(values[i][t], held(i, c), sums[t * kChannels + c]);
+        }
+      }
+    }
+    return transposing_sum<kTogether * kChannels>(sums);
+  }
+
   const Basis basis_;
-  const float* const mean_;
-  const float* const rotation_;
+  const float* mean_ = nullptr;
+  const float* rotation_ = nullptr;
+  float factors_[kHeld ? kOfLane : 1][kChannels];
 };
 
 }  // namespace vq

@@ -286,6 +286,8 @@ VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   constexpr int kOperands = basis_operands(kConfig);
   const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
   const int first = block_x() / kOperands * kBasisTokens;
+  const BasisBlock<Plan, kBasisTokens, true> block(args, values, block_y());
+  after_last_launch();
   const int length = load_global(args.lengths + block_z());
   const int left = (length < args.tokens ? length : args.tokens) - first;
   if (left <= 0) return;
@@ -293,10 +295,8 @@ VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   const i64 head = i64{block_z()} * kConfig.kv_heads + block_y();
   u16* const out =
       (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kConfig.head_dim;
-  const BasisBlock<Plan, kBasisTokens, true> block(args, values, block_y());
   const auto place = [&](int t) { return out + i64{t} * kConfig.head_dim; };
-  block.load(rows, false, place);
-  block.store(rows, place);
+  block.change(rows, false, place, place);
 }
 
 // Tokens from `first` on of format `number`, one of those from kNumber on.

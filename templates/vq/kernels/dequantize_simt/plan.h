@@ -117,8 +117,7 @@ VQ_HD constexpr void add_basis(CallShape& shape, const DequantizeProblem& c, i64
   const int operands = basis_operands(c);
   if (operands == 0) return;
   shape.add({"dequantize_from_basis", "from_basis", ceil_div(tokens, i64{kBasisTokens}) * operands,
-             c.kv_heads, batch, basis_threads(c.head_dim),
-             basis_shared(kBasisTokens, c.head_dim).total, false, false});
+             c.kv_heads, batch, basis_threads(c.head_dim), 0, true, false});
 }
 
 VQ_HD constexpr CallShape call_shape(const DequantizeConfig<DequantizeSimt>& c, i64 batch,
