@@ -23,19 +23,22 @@ std::size_t elements_of(const VqFormat& part) {
                                   part.vector_size);
 }
 
-// visit(part, unit, first) for each codebook set, whose entries begin at number `first` of all
-// elements of the codebooks.
+// visit(part, unit, first, stage) for each codebook set, whose entries begin at number `first` of
+// all elements of the codebooks, and whose stages are numbers `stage` and on of all.
 template <class Visit>
 void for_each_unit(const QuantizedTensor& tensor, Visit visit) {
   const auto heads = static_cast<int>(tensor.heads);
   std::size_t unit = 0;
   std::size_t first = 0;
+  std::size_t stage = 0;
   for_each_part(
       tensor.format, static_cast<int>(tensor.columns), [&](const VqFormat& part, int channels) {
         const std::int64_t units =
             tensor.format.in_parts() ? kv_units(part_alone(part), heads, channels) : tensor.units;
-        for (std::int64_t i = 0; i < units; ++i, ++unit, first += elements_of(part)) {
-          visit(part, unit, first);
+        for (std::int64_t i = 0; i < units; ++i, ++unit) {
+          visit(part, unit, first, stage);
+          first += elements_of(part);
+          stage += static_cast<std::size_t>(part.num_codebooks);
         }
       });
 }
@@ -88,14 +91,14 @@ std::string rotation_fault(const QuantizedTensor& tensor) {
 
 std::int64_t unit_count(const QuantizedTensor& tensor) {
   std::int64_t all = 0;
-  for_each_unit(tensor, [&](const VqFormat&, std::size_t, std::size_t) { ++all; });
+  for_each_unit(tensor, [&](const VqFormat&, auto...) { ++all; });
   return all;
 }
 
 std::string gain_fault(const QuantizedTensor& tensor) {
   if (tensor.gain.empty()) return "";
   std::string fault;
-  for_each_unit(tensor, [&](const VqFormat& part, std::size_t unit, std::size_t first) {
+  for_each_unit(tensor, [&](const VqFormat& part, std::size_t unit, std::size_t first, auto) {
     if (part.stage_scales || !fault.empty()) return;
     const float gain = tensor.gain[unit];
     const auto entry = tensor.codebooks.begin() + static_cast<std::ptrdiff_t>(first);
@@ -115,17 +118,18 @@ std::string gain_fault(const QuantizedTensor& tensor) {
 void take_gain(QuantizedTensor& tensor) {
   const std::vector<float> gains = std::exchange(tensor.gain, {});
   if (gains.empty()) return;
-  for_each_unit(tensor, [&](const VqFormat& part, std::size_t unit, std::size_t first) {
-    const float gain = gains[unit];
-    if (part.stage_scales) {
-      const auto stages = static_cast<std::size_t>(part.num_codebooks);
-      for (std::size_t i = 0; i < stages; ++i) tensor.stage_scales[unit * stages + i] *= gain;
-      return;
-    }
-    for (std::size_t i = first; i < first + elements_of(part); ++i) {
-      tensor.codebooks[i] = with_gain(tensor.dtype, tensor.codebooks[i], gain);
-    }
-  });
+  for_each_unit(tensor,
+                [&](const VqFormat& part, std::size_t unit, std::size_t first, std::size_t stage) {
+                  const float gain = gains[unit];
+                  if (part.stage_scales) {
+                    const auto stages = static_cast<std::size_t>(part.num_codebooks);
+                    for (std::size_t i = 0; i < stages; ++i) tensor.stage_scales[stage + i] *= gain;
+                    return;
+                  }
+                  for (std::size_t i = first; i < first + elements_of(part); ++i) {
+                    tensor.codebooks[i] = with_gain(tensor.dtype, tensor.codebooks[i], gain);
+                  }
+                });
 }
 
 }  // namespace vqgen

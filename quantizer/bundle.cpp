@@ -38,11 +38,9 @@ class Views {
     add(name, TensorType::i32, {size}, values);
   }
   void quantized(const std::string& name, const QuantizedTensor& tensor) {
-    const VqFormat& format = tensor.format;
     add(name + ".codes", TensorType::u32, codes_shape(tensor), tensor.codes);
     add(name + ".codebooks", tensor_type(tensor.dtype), codebooks_shape(tensor), tensor.codebooks);
-    add(name + ".stage_scales", TensorType::f32, {tensor.units, format.num_codebooks},
-        tensor.stage_scales);
+    add(name + ".stage_scales", TensorType::f32, scales_shape(tensor), tensor.stage_scales);
     add(name + ".output_scales", TensorType::f32, {tensor.rows}, tensor.output_scales);
     add(name + ".smooth", TensorType::f32, {tensor.heads, tensor.columns}, tensor.smooth);
     add(name + ".mean", TensorType::f32, {tensor.heads, tensor.columns}, tensor.mean);
@@ -164,7 +162,7 @@ class BundleReader {
     }
     tensor.codebooks = std::move(codebooks.entries);
     if (format.stage_scales) {
-      tensor.stage_scales = floats(name + ".stage_scales", {tensor.units, format.num_codebooks});
+      tensor.stage_scales = floats(name + ".stage_scales", scales_shape(tensor));
       if (!fits_stage_scales(format, tensor.stage_scales)) {
         file_.fail(name + ".stage_scales",
                    "the stages of a unit have scales that differ, where common_scale asks for one; "

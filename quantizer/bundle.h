@@ -8,7 +8,8 @@
 //                             of rows in parts [elements]: these of part 0, then of part 1, ..
 //   <item>.keys.projections   F32  [num_codebooks, vector_size, vector_size], optional; the reader
 //                             multiplies them into the entries
-//   <item>.keys.stage_scales  F32  [units, num_codebooks], where the format has them
+//   <item>.keys.stage_scales  F32  [units, num_codebooks], where the format has them; of rows in
+//                             parts [elements], as the codebooks
 //   <item>.keys.smooth        F32  [kv_heads, head_dim], where the format smooths
 //   <item>.keys.gain          F32  [units], optional; the reader multiplies it into the entries, or
 //                             the stage scales. Codes are those of entries without it

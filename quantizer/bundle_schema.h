@@ -33,6 +33,13 @@ inline std::vector<std::int64_t> codebooks_shape(const QuantizedTensor& tensor) 
       kv_codebook_elements(f, static_cast<int>(tensor.heads), static_cast<int>(tensor.columns))};
 }
 
+// Shape of a tensor's stage scales, in the order of its codebooks.
+inline std::vector<std::int64_t> scales_shape(const QuantizedTensor& tensor) {
+  const VqFormat& f = tensor.format;
+  if (!f.in_parts()) return {tensor.units, f.num_codebooks};
+  return {kv_stages(f, static_cast<int>(tensor.heads), static_cast<int>(tensor.columns))};
+}
+
 enum class BundleKind { attention, weights };
 template <>
 inline constexpr auto enum_names<BundleKind> = std::array{"attention", "weights"};

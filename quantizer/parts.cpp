@@ -57,12 +57,15 @@ QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part) {
   result.heads = keys.heads;
   result.rows = keys.rows;
   std::int64_t first_element = 0;
+  std::int64_t first_scale = 0;
   const auto heads = static_cast<int>(keys.heads);
   for_each_row_part(keys.format, [&](std::size_t i, std::int64_t words, std::int64_t before,
                                      std::int64_t columns) {
     const VqFormat format = part_alone(keys.format.parts[i]);
     const std::int64_t elements = kv_codebook_elements(format, heads, static_cast<int>(columns));
-    if (i < part) first_element += elements;
+    const std::int64_t scales =
+        format.stage_scales ? kv_stages(format, heads, static_cast<int>(columns)) : 0;
+    if (i < part) first_element += elements, first_scale += scales;
     if (i != part) return;
     result.columns = columns;
     result.row_words = words;
@@ -73,6 +76,8 @@ QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part) {
     }
     const auto books = keys.codebooks.begin() + first_element;
     result.codebooks.assign(books, books + elements);
+    const auto factors = keys.stage_scales.begin() + first_scale;
+    result.stage_scales.assign(factors, factors + scales);
   });
   return result;
 }
@@ -96,6 +101,8 @@ QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTens
         keys.units += part.units;
         keys.gain.insert(keys.gain.end(), part.gain.begin(), part.gain.end());
         keys.codebooks.insert(keys.codebooks.end(), part.codebooks.begin(), part.codebooks.end());
+        keys.stage_scales.insert(keys.stage_scales.end(), part.stage_scales.begin(),
+                                 part.stage_scales.end());
         for (std::int64_t row = 0; row < rows; ++row) {
           std::copy_n(part.codes.begin() + row * words, words,
                       keys.codes.begin() + row * keys.row_words + before);

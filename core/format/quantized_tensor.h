@@ -25,9 +25,10 @@ struct QuantizedTensor {
   std::int64_t units = 0;                // codebook sets
   std::vector<std::uint32_t> codes;      // [batch][heads][head_words()], of rows by format.layout
   std::vector<std::uint16_t> codebooks;  // [units][num_codebooks][entries][vector_size], bits
-  std::vector<float> stage_scales;       // [units][num_codebooks]; empty unless format.stage_scales
-  std::vector<float> output_scales;      // [heads][rows]; empty unless format.output_scales
-  std::vector<float> smooth;             // [heads][columns]; empty unless format.smooth
+  // [units][num_codebooks], part after part as the codebooks; empty unless format.stage_scales.
+  std::vector<float> stage_scales;
+  std::vector<float> output_scales;  // [heads][rows]; empty unless format.output_scales
+  std::vector<float> smooth;         // [heads][columns]; empty unless format.smooth
   // [units], or empty: by which entries, or stage scales, are longer where codes are read. Codes
   // are those of entries without it; take_gain() multiplies it in.
   std::vector<float> gain;

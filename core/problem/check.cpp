@@ -23,8 +23,8 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(std::ranges::find(kVectorSizes, v) != kVectorSizes.end(),
                 "{}: vector_size {} is not built yet; use {}", operand, v,
                 fmt::join(kVectorSizes, ", "));
-  judge.require(format.entry_type == EntryType::element || v == 4 || v == 8,
-                "{}: int8 entries of vector_size {} are not built yet; use 4 or 8", operand, v);
+  judge.require(format.entry_type == EntryType::element || v <= 16,
+                "{}: int8 entries of vector_size {} are not built yet; use 2 to 16", operand, v);
   judge.require(!format.is_scalar() || (!format.smooth && !format.hadamard),
                 "{}: smooth and hadamard of scalar codes are not built yet; set both to false",
                 operand);
@@ -96,6 +96,8 @@ void judge_problem(Judge& judge, const Linear& op) {
   const VqFormat& format = op.weights;
   judge.require(!format.is_wide(), "weights: vector_size {} is not built yet; use 2, 4 or 8",
                 format.vector_size);
+  judge.require(format.entry_type == EntryType::element || format.vector_size >= 4,
+                "weights: int8 entries of 2 elements are not built yet; use 4 or 8");
   judge.require(format.num_codebooks <= 4,
                 "weights: {} residual stages are not built yet; use 1 to 4", format.num_codebooks);
   judge_format(judge, format, "weights");

@@ -84,6 +84,8 @@ class Validator {
       part_format(part, at);
       require(part.layout == format.layout && part.layout.words == 1, at + "/layout",
               "a row has all parts, so they have one layout, of runs of 1 word");
+      require(part.entry_type == format.entry_type && part.stage_scales == format.stage_scales, at,
+              "parts have one entry_type, and all of them stage_scales or none; set them alike");
     }
     for (int channel = 0; channel < head_dim; ++channel) {
       require(taken[static_cast<std::size_t>(channel)], path,
@@ -93,10 +95,12 @@ class Validator {
 
   void part_format(const VqFormat& part, const std::string& path) const {
     const auto channels = static_cast<int>(part.channels.size());
-    require(part.decoder == Decoder::table && part.entry_type == EntryType::element, path,
-            "a part has codebooks of elements, and no scalar codes, lattice or int8 entries");
-    require(!part.stage_scales && !part.token_scales && part.group_tokens == 0, path,
-            "parts have no scales; set stage_scales and token_scales to false");
+    require(part.decoder == Decoder::table, path,
+            "a part has codebooks of entries, and no scalar codes or lattice");
+    require(
+        !part.token_scales && part.group_tokens == 0 && !part.common_scale, path,
+        "parts have no scales of tokens or common to stages; set token_scales, group_tokens and "
+        "common_scale to none");
     require(!part.smooth && !part.hadamard, path,
             "the channels of a part are quantized as they are; set smooth and hadamard to false");
     require(!has_basis(part), path,
@@ -355,6 +359,14 @@ std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head
   if (format.in_parts()) return of_parts;
   return kv_units(format, kv_heads, head_dim) * format.num_codebooks * format.entries() *
          format.vector_size;
+}
+
+std::int64_t kv_stages(const VqFormat& format, int kv_heads, int head_dim) {
+  std::int64_t of_parts = 0;
+  for (const VqFormat& part : format.parts) {
+    of_parts += kv_stages(part, kv_heads, static_cast<int>(part.channels.size()));
+  }
+  return format.in_parts() ? of_parts : kv_units(format, kv_heads, head_dim) * format.num_codebooks;
 }
 
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,

@@ -339,6 +339,8 @@ std::string op_name(const Problem& problem);
 std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim);
 // 16-bit elements of the codebooks of keys or values.
 std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim);
+// Their codebooks: residual stages of all units, each of which may have a stage scale.
+std::int64_t kv_stages(const VqFormat& format, int kv_heads, int head_dim);
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,
                           std::int64_t in_features);
 // Codebook sets of all experts.

@@ -35,6 +35,14 @@ def books_of_parts(parts: list, codebooks, heads: int):
         first += count
 
 
+def scales_of_parts(parts: list, scales, heads: int) -> list:
+    """The stage scales [units, stages] of each part, which are in one array as the codebooks are, or Nones."""
+    if scales is None:
+        return [None] * len(parts)
+    shapes = [_books_shape(part, heads)[:2] for part in parts]
+    return [own.view(shape) for own, shape in zip(scales.split([math.prod(shape) for shape in shapes]), shapes)]
+
+
 def with_gain(form: dict, codebooks, scales, gain, heads: int):
     """(codebooks, scales) of a format whose units' entries, or stage scales where it has them, are multiplied by gain
     [units]; of parts the units of the first, then those of the next."""
@@ -47,6 +55,9 @@ def with_gain(form: dict, codebooks, scales, gain, heads: int):
                              "calibrate again")
     if sum(units) != len(gain):
         raise vqgen.BadInput(f"key_gain has {len(gain)} units, and the keys have {sum(units)}; calibrate again")
+    if scales is not None and parts:
+        own = zip(scales_of_parts(parts, scales, heads), gain.split(units))
+        return codebooks, torch.cat([(each * part[:, None]).flatten() for each, part in own])
     if scales is not None:
         return codebooks, scales * gain[:, None]
     if not parts:

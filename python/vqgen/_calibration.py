@@ -272,7 +272,7 @@ def _in_basis(rows, form, seed, gain):
         states = states @ out["rotation"]
     states = states.to(rows.dtype)
     in_parts = "parts" in form
-    books, codes, gains = [], [], []
+    books, scales, codes, gains = [], [], [], []
     for part in form["parts"] if in_parts else [form]:
         own = states[:, :, part["channels"]] if in_parts else states
         named = _trained(own, part, seed, gain=gain)
@@ -280,8 +280,12 @@ def _in_basis(rows, form, seed, gain):
         if gain:
             gains.append(named.pop("gain"))
         books.append(named.pop("codebooks"))
+        if "stage_scales" in named:
+            scales.append(named.pop("stage_scales"))
         out |= named
     out["codebooks"] = torch.cat([each.flatten() for each in books]) if in_parts else books[0]
+    if scales:
+        out["stage_scales"] = torch.cat([each.flatten() for each in scales]) if in_parts else scales[0]
     if gain:
         out["gain"] = torch.cat(gains)
     return {**out, "codes": torch.cat(codes, -1).view(torch.uint32)}

@@ -130,13 +130,13 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
             the nearest entries without it: entries times the gain would be chosen so that most of it is lost.
         seed, iterations: of k-means. The same arguments give the same bits on one machine's CPU.
         scope: "head", a codebook per part and KV head; "channel_group", one per sub-vector position too.
-        entry_type: "f16" or "bf16", or "int8" with a scale per (KV head, part).
+        entry_type: "f16" or "bf16", or "int8" with a scale per codebook.
         basis: of all rows if these are a sample; by default it is that of `rows`.
 
     Returns:
         The format, operand_form(), and its tensors on the device of `rows`, as simulation.simulated() takes them:
         `mean` [kv_heads, head_dim] and `rotation` [kv_heads, head_dim, head_dim], float32; `codebooks`, flat, part after
-        part, each [units, 1, 256, vector_size]; with int8 `stage_scales` [kv_heads, parts], float32; unless key_gain
+        part, each [units, 1, 256, vector_size]; with int8 `stage_scales`, float32, one per unit in the same order; unless key_gain
         is "none" `gain` [kv_heads, head_dim], float32. A row stands for (entries * gain) @ rotation.T + mean, so a
         query is rotated by rotation * gain.
 
@@ -161,7 +161,7 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
     mean, rotation = (each.float().to(rows.device) for each in (basis.mean, basis.rotation))
     books = [_codebooks(rows, part, mean, rotation, (seed + 1009 * number) % SEEDS, iterations)
              for number, part in enumerate(form["parts"])]
-    tensors = {"mean": mean, "rotation": rotation, **_stored(books, heads, entry_type)}
+    tensors = {"mean": mean, "rotation": rotation, **_stored(books, entry_type)}
     if key_gain != "none":
         squares, products = gained(rows[:, _sample(rows.shape[1], _GAIN_TOKENS, seed, rows.device)], form, tensors)
         if key_gain == "head":
@@ -197,7 +197,7 @@ def _codebooks(rows, part: dict, mean, rotation, seed: int, iterations: int):
     return trained.codebooks.float() * scale[:, None]
 
 
-def _stored(books, heads: int, entry_type: str) -> dict:
+def _stored(books, entry_type: str) -> dict:
     """The tensors of entries float32, rounded as a cache has them."""
     dtype = ENTRY_TYPES[entry_type]
     if dtype != torch.int8:
@@ -205,11 +205,10 @@ def _stored(books, heads: int, entry_type: str) -> dict:
         if not torch.isfinite(stored).all():
             raise BadInput(f"train: an entry does not fit {entry_type}; give entry_type \"bf16\" or \"int8\"")
         return {"codebooks": stored}
-    flat = [each.view(heads, -1) for each in books]
-    peaks = torch.stack([each.abs().amax(1) for each in flat], 1)  # [kv_heads, parts]
-    scales = (peaks / 127).where(peaks > 0, 1.0)
-    rounded = [(each / scales[:, number, None]).round().to(torch.int8).flatten() for number, each in enumerate(flat)]
-    return {"codebooks": torch.cat(rounded), "stage_scales": scales}
+    peaks = [each.abs().amax((1, 2, 3)) for each in books]
+    scales = [(each / 127).where(each > 0, 1.0) for each in peaks]
+    rounded = [(each / own[:, None, None, None]).round().to(torch.int8).flatten() for each, own in zip(books, scales)]
+    return {"codebooks": torch.cat(rounded), "stage_scales": torch.cat(scales)}
 
 
 def gained(rows: torch.Tensor, form: dict, tensors: dict) -> tuple[torch.Tensor, torch.Tensor]:

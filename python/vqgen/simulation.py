@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
 from vqgen._attention import require_causal
-from vqgen._basis import books_of_parts, groups_of, units_of
+from vqgen._basis import books_of_parts, groups_of, scales_of_parts, units_of
 from vqgen._masks import causal_mask
 from vqgen._models import attending
 from vqgen._nearest import encoded
@@ -37,8 +37,8 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
     vqgen.torch.VQCache, `form` with all its fields as a bundle has them. Keys take `smooth`. With `rotated_first`
     rows are rotated before all that `form` says, and back at the end, which no kernel does. As vqgen._klt trains
     it, (rows - mean) @ rotation is quantized, for an orthogonal `rotation` [kv_heads, head_dim, head_dim] and a `mean`
-    [kv_heads, head_dim], and stands for itself times `gain` [kv_heads, head_dim]; parts may have `scales`
-    [kv_heads, parts]."""
+    [kv_heads, head_dim], and stands for itself times `gain` [kv_heads, head_dim]. scales of parts are in one
+    array, as their codebooks are."""
     if any(each is not None for each in (mean, rotation, gain)):
         rows = rows.float() if mean is None else rows.float() - mean[:, None]
         held = dequantized(rows if rotation is None else rows @ rotation, form, codebooks, scales, smooth, rotated_first)
@@ -80,12 +80,10 @@ def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=N
 
 
 def _parts(rows: torch.Tensor, parts: list, codebooks, scales=None):
-    """Rounds rows in parts to what their codes would stand for. scales: [kv_heads, parts] or None."""
-    held = torch.zeros_like(rows, dtype=torch.float32)
-    for number, (part, books) in enumerate(books_of_parts(parts, codebooks, rows.shape[1])):
-        own = None
-        if scales is not None:  # those of a head serve all its units
-            own = scales[:, number].repeat_interleave(len(books) // len(scales))[:, None]
+    """Rounds rows in parts to what their codes would stand for."""
+    held, heads = torch.zeros_like(rows, dtype=torch.float32), rows.shape[1]
+    of_parts = zip(books_of_parts(parts, codebooks, heads), scales_of_parts(parts, scales, heads))
+    for (part, books), own in of_parts:
         held[..., part["channels"]] = dequantized(rows[..., part["channels"]], part, books, own)
     return held
 

@@ -36,12 +36,12 @@ void describe(Json& list, const Array<Op, H, D, S>& each, const Op& op,
 }
 
 // Describes codes, codebooks and scales. Keys in parts have the codebooks of all parts in one
-// array, which has a count of elements alone. Codes in a grouped layout are an array of groups and
-// runs.
+// array, and the scales, which have a count of elements alone. Codes in a grouped layout are an
+// array of groups and runs.
 template <class Op, class H, class D, class F, class P>
 void describe(Json& list, const Tensor<Op, H, D, F, P>& each, const Op& op) {
   const VqFormat& format = op.*each.format;
-  auto [rows, columns, units, elements] = each.stored(op);
+  auto [rows, columns, units, elements, stages] = each.stored(op);
   const std::int64_t words = format.row_words(columns);
   const CodeLayout& layout = format.layout;
   if (layout.plain()) {
@@ -57,7 +57,9 @@ void describe(Json& list, const Tensor<Op, H, D, F, P>& each, const Op& op) {
       format.in_parts()
           ? Extents{elements}
           : Extents{units, format.num_codebooks, format.entries(), format.vector_size});
-  if (format.stage_scales) add(list, name + ".scales", "f32", {units, format.num_codebooks});
+  if (!format.stage_scales) return;
+  add(list, name + ".scales", "f32",
+      format.in_parts() ? Extents{stages} : Extents{units, format.num_codebooks});
 }
 
 template <class Op, class G, class... Arrays>

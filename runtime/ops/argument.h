@@ -60,7 +60,8 @@ struct StoredTensor {
   Extents rows;               // all dimensions but the words of a row
   std::int64_t columns;       // numbers per row
   std::int64_t units;         // codebook sets
-  std::int64_t elements = 0;  // in the codebooks of keys in parts
+  std::int64_t elements = 0;  // in the codebooks of keys in parts, and their stages
+  std::int64_t stages = 0;
 };
 
 // A quantized tensor: `format` is its member in the op, `pages` that in vqgen_pages, or None.

@@ -15,7 +15,8 @@ StoredTensor stored_in_cache(const Op& op) {
   return {{paged ? 0 : s.batch, s.kv_heads, paged ? s.page_tokens : s.tokens},
           s.head_dim,
           kv_units(op.*kFormat, s.kv_heads, s.head_dim),
-          kv_codebook_elements(op.*kFormat, s.kv_heads, s.head_dim)};
+          kv_codebook_elements(op.*kFormat, s.kv_heads, s.head_dim),
+          kv_stages(op.*kFormat, s.kv_heads, s.head_dim)};
 }
 
 template <class Op>

@@ -21,6 +21,7 @@ std::vector<QuantizedTensor> split_rows(const QuantizedTensor& tensor,
                                         std::span<const std::uint32_t> codes) {
   std::vector<QuantizedTensor> parts;
   std::size_t element = 0;  // of the codebooks, the part's first
+  std::size_t scale = 0;    // of the stage scales, the part's first
   std::int64_t first_word = 0;
   std::int64_t channels = 0;
   require(std::ssize(codes) == tensor.batch * tensor.heads * tensor.head_words(),
@@ -52,13 +53,18 @@ std::vector<QuantizedTensor> split_rows(const QuantizedTensor& tensor,
       require(element < tensor.codebooks.size(), "rows in parts: codebooks are missing");
       part.codebooks.push_back(tensor.codebooks[element++]);
     }
+    const std::int64_t scales = format.stage_scales ? part.units * format.num_codebooks : 0;
+    for (std::int64_t i = 0; i < scales; ++i) {
+      require(scale < tensor.stage_scales.size(), "rows in parts: stage_scales are missing");
+      part.stage_scales.push_back(tensor.stage_scales[scale++]);
+    }
     first_word += part.row_words;
     channels += part.columns;
     parts.push_back(std::move(part));
   }
   require(first_word == tensor.row_words && element == tensor.codebooks.size() &&
-              channels == tensor.columns,
-          "rows in parts: rows, codebooks or channels are more than those of the parts");
+              scale == tensor.stage_scales.size() && channels == tensor.columns,
+          "rows in parts: rows, codebooks, scales or channels are more than those of the parts");
   return parts;
 }
 
@@ -75,6 +81,8 @@ QuantizedTensor join_rows(const VqFormat& format, std::span<const QuantizedTenso
     tensor.row_words += part.row_words;
     tensor.units += part.units;
     tensor.codebooks.insert(tensor.codebooks.end(), part.codebooks.begin(), part.codebooks.end());
+    tensor.stage_scales.insert(tensor.stage_scales.end(), part.stage_scales.begin(),
+                               part.stage_scales.end());
   }
   tensor.codes.resize(static_cast<std::size_t>(tensor.batch * tensor.heads * tensor.head_words()));
   std::int64_t number = 0;  // of the row, of all heads

@@ -99,8 +99,12 @@ TEST(Parts, WhatNoPartIsIsRefused) {
   };
   expect_words(with(R"("preset": "vecinfer-d4b8")"), {"/keys/parts/1", "smooth and hadamard"});
   expect_words(with(R"("preset": "int8-token")"), {"/keys/parts/1", "no scalar codes"});
-  expect_words(with(R"("preset": "vecinfer-d4b8i8")"), {"/keys/parts/1", "int8 entries"});
-  expect_words(with(R"("preset": "cq-8c8b", "stage_scales": true)"), {"no scales"});
+  expect_words(with(R"("preset": "cq-8c8b", "entry_type": "int8", "stage_scales": true)"),
+               {"/keys/parts/1", "one entry_type"});
+  expect_words(with(R"("preset": "cq-8c8b", "stage_scales": true)"), {"stage_scales or none"});
+  expect_words(with(R"("preset": "cq-8c8b", "entry_type": "int8", "stage_scales": true,
+                       "common_scale": true)"),
+               {"/keys/parts/1", "common to stages"});
   expect_words(with(R"("preset": "cq-8c8b", "layout": {"rows": 4, "words": 1})"),
                {"/keys/parts/1/layout", "one layout"});
   const std::string grouped = R"("vector_size": 16, "index_bits": 8, "layout": )";

@@ -3,6 +3,7 @@
 #include "quantizer/parts.h"
 
 #include "quantizer/access_counts.h"
+#include "quantizer/basis.h"
 #include "quantizer/bundle.h"
 #include "quantizer/encode.h"
 #include "quantizer/pack.h"
@@ -118,6 +119,41 @@ TEST(QuantizedParts, JoinToWhatTheyWereTakenFrom) {
   EXPECT_EQ(joined.codebooks, keys.codebooks);
   EXPECT_EQ(std::tuple(joined.units, joined.row_words, joined.columns),
             std::tuple(keys.units, keys.row_words, keys.columns));
+}
+
+// Stage scales stand part after part, as codebooks do, and decode each part by its own.
+TEST(QuantizedParts, HaveScalesOfTheirOwn) {
+  Files files;
+  QuantizeKvRequest request = files.request();
+  for (VqFormat& part : request.key_format.parts) {
+    part.stage_scales = true;
+    part.entry_type = EntryType::int8;
+  }
+  request.key_format = in_parts(request.key_format.parts);
+  const QuantizeResult result = quantize_kv(request);
+  const QuantizedTensor& keys = keys_of(result);
+  ASSERT_EQ(keys.stage_scales.size(), 2 * 3 + 3u);
+  const std::vector<QuantizedTensor> parts{take_part(keys, 0), take_part(keys, 1)};
+  EXPECT_EQ(std::vector(keys.stage_scales.begin() + 6, keys.stage_scales.end()),
+            parts[1].stage_scales);
+  EXPECT_EQ(join_parts(keys.format, parts, keys.columns).stage_scales, keys.stage_scales);
+  const FloatTensor all{1, 2, 40, 32, floats_of(files.keys)};
+  EXPECT_LT(reconstruction_error(all, reconstruct(keys)).relative, 0.5);
+
+  const std::vector<std::byte> bytes = serialize_bundle(result.bundle);
+  const SafetensorsFile file(bytes, "b");
+  EXPECT_EQ(file.at("layer0.keys.stage_scales").shape, std::vector<std::int64_t>{9});
+  const Bundle read = read_bundle(file);
+  const auto& again = std::get<AttentionData>(read.items[0].data).keys;
+  EXPECT_EQ(again.stage_scales, keys.stage_scales);
+
+  // A gain of a unit multiplies its stages' scales.
+  QuantizedTensor longer = keys;
+  longer.gain = {2, 3, 4};
+  take_gain(longer);
+  for (std::size_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(longer.stage_scales[i], keys.stage_scales[i] * static_cast<float>(2 + i / 3)) << i;
+  }
 }
 
 TEST(QuantizedParts, ABundleKeepsThem) {

@@ -28,15 +28,17 @@ struct PartsCase {
   DType dtype = DType::f16;
   int page_tokens = 0;
   CodeLayout layout = {};
-  bool basis = false;  // both centred and rotated
+  bool basis = false;     // both centred and rotated
+  bool integers = false;  // int8 entries with scales
 };
 
-VqFormat format_of(const PartShape& shape) {
+VqFormat format_of(const PartShape& shape, bool integers = false) {
   VqFormat format;
   format.vector_size = shape.vector_size;
   format.num_codebooks = shape.stages;
   format.index_bits = shape.bits;
   format.scope = shape.scope;
+  if (integers) with_integers(format, true);
   return format;
 }
 
@@ -48,7 +50,7 @@ int head_dim_of(const PartsCase& from) {
 
 // Channels in a random order where there are parts.
 VqFormat in_parts(const PartsCase& from, const std::vector<PartShape>& shapes, std::uint64_t seed) {
-  if (shapes.size() == 1) return with_layout(format_of(shapes.front()), from.layout);
+  if (shapes.size() == 1) return with_layout(format_of(shapes.front(), from.integers), from.layout);
   std::vector<int> order(static_cast<std::size_t>(head_dim_of(from)));
   std::iota(order.begin(), order.end(), 0);
   Random random(seed, 0);
@@ -56,7 +58,7 @@ VqFormat in_parts(const PartsCase& from, const std::vector<PartShape>& shapes, s
   std::vector<VqFormat> parts;
   auto next = order.begin();
   for (const PartShape& shape : shapes) {
-    parts.push_back(format_of(shape));
+    parts.push_back(format_of(shape, from.integers));
     parts.back().channels.assign(next, next + shape.channels);
     next += shape.channels;
   }
@@ -87,6 +89,15 @@ const std::vector<PartsCase>& parts_cases() {
        DType::f16,
        16,
        {},
+       true,
+       true},
+      {"klt, wide entries",
+       {{16, 2, 1, 8, head}, {32, 4, 2, 8, channel_group}, {16, 16, 1, 8}},
+       {{32, 4, 1, 8}, {32, 16, 1, 8, head}},
+       DType::bf16,
+       0,
+       {},
+       true,
        true},
       {"pages", {{32, 32, 7, 9, head}, {32, 16, 5, 8}}, {{64, 64, 4, 6}}, DType::f16, 64, {32, 1}},
       {"groups of rows", {{80, 16, 2, 7}, {48, 8, 3, 5}}, {{128, 32, 2, 6}}, DType::f16, 0, {4, 1}},

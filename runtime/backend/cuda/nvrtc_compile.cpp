@@ -149,8 +149,9 @@ NvrtcProcess::Result NvrtcProcess::compile(const std::string& name, const std::s
 }
 
 std::vector<std::string> nvrtc_options(int major, int minor, const KernelSource& source) {
+  // Generic lambdas take no annotation, without which NVRTC has functions for the host.
   std::vector<std::string> options = {"--gpu-architecture=" + source.arch, "-std=c++17",
-                                      "-lineinfo", "--ptxas-options=-v"};
+                                      "-default-device", "-lineinfo", "--ptxas-options=-v"};
   // With a driver, NVRTC 12.9 and later caches compiled texts in ~/.nv; cached answers have an
   // empty log, without registers and spills.
   if (major > 12 || (major == 12 && minor >= 9)) options.push_back("--no-cache");

@@ -41,12 +41,14 @@ template <Element kElement>
 struct Decoding<Decoder::table, kElement, true> {
   VQ_DEVICE static u32 entry_of(u32 code) { return code; }
 
+  VQ_DEVICE static u16 held(u32 stored) { return static_cast<u16>(bytes_of(stored)); }
   VQ_DEVICE static u32 held(U32x2 stored) {
     return byte_permute(bytes_of(stored.x), bytes_of(stored.y), 0x5410u);
   }
   VQ_DEVICE static U32x2 held(U32x4 stored) {
     return {held(U32x2{stored.x, stored.y}), held(U32x2{stored.z, stored.w})};
   }
+  VQ_DEVICE static u32 value(u16 held, u32) { return elements_of_bytes<kElement>(held).x; }
   VQ_DEVICE static U32x2 value(u32 held, u32) { return elements_of_bytes<kElement>(held); }
   VQ_DEVICE static U32x4 value(U32x2 held, u32) {
     const U32x2 low = elements_of_bytes<kElement>(held.x);

@@ -54,6 +54,7 @@ struct RowPart {
   bool in_parts;      // its channels are those that the parts name
   bool of_values;     // of the values, else of the keys
   i64 first_element;  // elements of codebooks before its own
+  i64 first_scale;    // stage scales before its own, where the formats have them
 };
 
 struct FormatConfig {

@@ -3,6 +3,7 @@
 //
 //   a row        | codes of part 0, padded to a whole word | codes of part 1 | ..
 //   codebooks    | those of part 0, [unit][stage][entry][vector_size] | those of part 1 | ..
+//   scales       | those of part 0, [unit][stage] | those of part 1 | ..
 //
 // A part's sub-vectors are its channels in the order of its list, which need not be the head's.
 #pragma once
@@ -87,6 +88,7 @@ VQ_HD constexpr void place_parts(FormatConfig& whole, Parts& parts, int head_dim
     next.first_channel += next.channels;
     next.first_word += static_cast<int>(row_words(f, next.channels));
     next.first_element += cache_units(f, kv_heads) * unit_codebook_elements(f);
+    next.first_scale += cache_units(f, kv_heads) * f.num_codebooks;
   }
   for (int i = 0; i < parts.count; ++i) parts.formats[i].part.row_words = next.first_word;
   whole = parts.formats[0];

@@ -87,10 +87,11 @@ VQ_DEVICE int channel_of(int channel) {
   }
 }
 
-// A tensor as the kernels of a part take it: with its own codebooks.
+// A tensor as the kernels of a part take it: with its own codebooks and scales.
 template <class Format, class Tensor>
 VQ_DEVICE Tensor part_tensor(Tensor tensor) {
   tensor.codebooks += Format::config().part.first_element;
+  if constexpr (Format::config().stage_scales) tensor.scales += Format::config().part.first_scale;
   return tensor;
 }
 
