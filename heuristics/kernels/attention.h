@@ -141,10 +141,14 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
   judge.require(std::int64_t{op.shape.kv_heads} * blocks <= 65535,
                 "{} KV heads of {} blocks exceed the grid's second axis", op.shape.kv_heads,
                 blocks);
-  judge_placement(judge, config.keys, vq::block_units(config.keys, vq::key_channels(config)),
-                  "keys");
-  judge_placement(judge, config.values, vq::block_units(config.values, vq::value_channels(config)),
-                  "values");
+  if constexpr (requires(P changed) { changed.key_codebook = Placement(); }) {
+    judge_placement(judge, config.keys, vq::block_units(config.keys, vq::key_channels(config)),
+                    "keys");
+  }
+  if constexpr (requires(P changed) { changed.value_codebook = Placement(); }) {
+    judge_placement(judge, config.values,
+                    vq::block_units(config.values, vq::value_channels(config)), "values");
+  }
   const vq::CallShape shape = call_shape(plan, op);
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
   judge_combine(judge, plan.combine, plan.splits, shape.counters);

@@ -13,19 +13,18 @@ int most_threads(const AttentionInt8Mma& plan) {
   return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
 }
 
-// Codes are bytes that number the entries of one codebook a head, whose rows follow each other.
-void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char* operand) {
-  judge_narrow(judge, format, operand);
+// Codes are bytes that number the entries of one codebook a head, or one per part.
+void judge_part(Judge& judge, const VqFormat& format, int channels, const char* operand) {
   judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::int8 &&
-                    format.vector_size == 4 && format.index_bits == 8,
-                "{}: dataflow int8_mma takes int8 entries of 4 elements and codes of 8 bits, as "
-                "vecinfer-d4b8i8 has them; use dataflow mma",
+                    format.vector_size <= 8 && format.index_bits == 8,
+                "{}: dataflow int8_mma takes int8 entries of 2, 4 or 8 elements and codes of 8 "
+                "bits, as vecinfer-d4b8i8 and klt-2bit have them; use dataflow mma, or simt",
                 operand);
   judge.require(
       format.num_codebooks == 1,
       "{}: {} residual stages are more than the one of dataflow int8_mma; use dataflow mma",
       operand, format.num_codebooks);
-  judge.require(format.scope != Scope::channel_group || format.group_channels >= head_dim,
+  judge.require(format.scope != Scope::channel_group || format.group_channels >= channels,
                 "{}: dataflow int8_mma has one codebook a head; use dataflow mma, or scope head",
                 operand);
   judge.require(
@@ -33,6 +32,37 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
       "{}: codes in groups of {} rows; dataflow int8_mma copies rows one after the other, "
       "use dataflow mma",
       operand, format.layout.rows);
+}
+
+void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char* operand) {
+  int next = 0;
+  for_each_part(format, head_dim, [&](const VqFormat& part, int channels) {
+    judge_part(judge, part, channels, operand);
+    for (const int channel : part.channels) {
+      judge.require(channel == next++,
+                    "{}: channels of the parts do not follow each other, as those of klt-2bit do; "
+                    "use dataflow simt",
+                    operand);
+    }
+  });
+}
+
+// Lanes share rows evenly, and 16-byte copies make rows up.
+void judge_rows(Judge& judge, const vq::AttentionProblem& c, bool values, const char* operand) {
+  const vq::RowPart& row = values ? c.values.part : c.keys.part;
+  const int bytes = row.row_words * 4;
+  judge.require(
+      bytes == 16 || bytes == 32 || bytes == 64,
+      "{}: rows of {} bytes are none of 16, 32 or 64, which dataflow int8_mma copies; use "
+      "dataflow simt",
+      operand, bytes);
+  for (int i = 0; i < vq::operand_formats(c, values); ++i) {
+    const vq::FormatConfig f = vq::operand_format(c, values, i);
+    judge.require(vq::shared_by_lanes(f, values),
+                  "{}: {} codes of {} channels cannot be shared out evenly among the lanes of "
+                  "dataflow int8_mma; use dataflow simt",
+                  operand, f.part.channels / f.vector_size, f.vector_size);
+  }
 }
 
 // Sets the splits to one wave of `resident` blocks per SM, each with at least two rounds unless
@@ -59,6 +89,14 @@ AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const
   while (plan.threads > kFewestThreads &&
          call_shape(plan, op).shared_bytes() > gpu.shared_bytes_per_block) {
     plan.threads -= 32;
+  }
+  // Entries of parts leave little room: two rounds of more warps are faster than three of fewer.
+  constexpr int kThreadsOfTwoRounds = 384;
+  if ((op.keys.in_parts() || op.values.in_parts()) && plan.threads < kThreadsOfTwoRounds) {
+    AttentionInt8Mma two = plan;
+    two.pipeline_stages = 2;
+    two.threads = std::min({threads, most_threads(plan), kThreadsOfTwoRounds});
+    if (call_shape(two, op).shared_bytes() <= gpu.shared_bytes_per_block) plan = two;
   }
   plan.splits = one_wave(op, plan, gpu, resident);
   return plan;
@@ -117,6 +155,16 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
                 head_dim);
   judge_format(judge, op.keys, head_dim, "keys");
   judge_format(judge, op.values, head_dim, "values");
+  if (!judge.ok()) return;
+  const auto config = configured(plan, op);
+  judge_rows(judge, config, false, "keys");
+  judge_rows(judge, config, true, "values");
+  const int least_row = std::min(vq::key_row_bytes(config), vq::value_row_bytes(config));
+  judge.require(
+      !vq::reads_raw(config) || vq::kBytesStep * least_row >= vq::kRawTile / 2 * head_dim * 2,
+      "rows of {} bytes leave no room for recent tokens and sinks of {} channels in "
+      "dataflow int8_mma; use dataflow mma, or simt",
+      least_row, head_dim);
   judge.require(op.shape.query_tokens == 1,
                 "query_tokens {} are more than the one of dataflow int8_mma; use dataflow mma",
                 op.shape.query_tokens);
@@ -125,7 +173,7 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
                 "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
                 "at most {} threads",
                 plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
-  const std::int64_t tokens = vq::warp_tokens(configured(plan, op), op.shape.tokens);
+  const std::int64_t tokens = vq::warp_tokens(config, op.shape.tokens);
   judge.require(tokens <= vq::kBytesMostTokens,
                 "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
                 "16 bits; use more splits or threads",
@@ -169,6 +217,20 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
               });
 }
 
+// Lookups in columns have no conflicts; those of wide entries take two passes, and each part's
+// codes are loaded by themselves.
+void count_parts(BlockWork& to, const vq::AttentionConfig<AttentionInt8Mma>& config, double tiles) {
+  for (const bool values : {false, true}) {
+    const vq::LaneRow row = vq::lane_row(config, values);
+    for (int i = 0; i < row.count; ++i) {
+      const vq::LanePart& part = row.parts[i];
+      const double lookups = tiles * part.codes * row.lanes / 4;
+      to.lookups += lookups;
+      to.passes += lookups * (part.size == 8 ? 2 : 1) + tiles * (values ? 2 : 1);
+    }
+  }
+}
+
 // The count of mma, with byte MMAs and values permuted to operands. Fitted: the cost of warps
 // beyond the eighth at start and end, and of unevenly loaded schedulers if a block is alone on its
 // SM.
@@ -181,8 +243,14 @@ void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDeco
                                      (warps * plan.splits));  // tiles per warp
   const double tiles = warps * (steps * vq::kBytesStep / 8 + raw_turns);
   const double quads = std::ceil(plan.heads_per_block / 4.0);
-  const double lookups = tiles * op.shape.head_dim / 16;
-  for (const OperandUse& each : use.operands) add_lookups(to, each, lookups, conflicts);
+  if (op.keys.in_parts() || op.values.in_parts()) {
+    count_parts(to, configured(plan, op), tiles);
+  } else {
+    for (const OperandUse& each : use.operands) {
+      const double of_row = op.shape.head_dim / 4.0 / each.format.vector_size;
+      add_lookups(to, each, tiles * of_row, conflicts);
+    }
+  }
   const double octets = op.shape.head_dim / 32.0;
   to.products += tiles * octets * quads;  // keys take half an MMA, values as much
   to.arithmetic += tiles * (op.shape.head_dim / 8.0 + quads * 12);

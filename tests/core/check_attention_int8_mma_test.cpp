@@ -38,10 +38,17 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
   for (VqFormat Op::*const of : {&Op::keys, &Op::values}) {
     const auto with = [of](auto change) { return of_problem([&](Op& op) { change(op.*of); }); };
     const std::string name = of == &Op::keys ? "keys:" : "values:";
-    expect_refused(with([](VqFormat& f) { f.entry_type = EntryType::element; }),
-                   {name, "int8 entries of 4 elements and codes of 8 bits", "use dataflow mma"});
+    expect_refused(
+        with([](VqFormat& f) { f.entry_type = EntryType::element; }),
+        {name, "int8 entries of 2, 4 or 8 elements and codes of 8 bits", "use dataflow mma"});
     expect_refused(with([](VqFormat& f) { f.index_bits = 7; }), {name, "codes of 8 bits"});
-    expect_refused(with([](VqFormat& f) { f.vector_size = 8; }), {name, "4 elements"});
+    expect_refused(with([](VqFormat& f) { f.vector_size = 16; }), {name, "2, 4 or 8 elements"});
+    for (const int size : {2, 8}) {
+      AttentionDecode op = integers();
+      (op.*of).vector_size = size;
+      const GpuSpec gpu = find_gpu("h200");
+      expect_ok(check(choose_plan(AttentionInt8Mma{}, op, gpu), op, gpu));
+    }
     expect_refused(with([](VqFormat& f) { f.num_codebooks = 2; }), {name, "2 residual stages"});
     expect_refused(with([](VqFormat& f) {
                      f.scope = Scope::channel_group;
@@ -56,6 +63,40 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
     expect_refused(with([](VqFormat& f) { f.layout.rows = 2; }), {name, "groups of 2 rows"});
     expect_ok(with([](VqFormat& f) { f.layout.words = 4; }));
   }
+}
+
+// Keys or values in parts are runs of channels that the lanes of a row share out evenly.
+TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
+  const GpuSpec gpu = find_gpu("h200");
+  const auto verdict = [&](const VqFormat& keys, int recent_tokens = 128) {
+    AttentionDecode op = integers();
+    op.keys = keys;
+    op.values = find_format("klt-2bit-values", "test");
+    op.shape.recent_tokens = recent_tokens;
+    return check(choose_plan(AttentionInt8Mma{}, op, gpu), op, gpu);
+  };
+  const VqFormat sound = find_format("klt-2bit-keys", "test");
+  expect_ok(verdict(sound));
+  expect_ok(verdict(find_format("klt-4bit-keys", "test")));
+  const auto with = [&](auto change) {
+    std::vector<VqFormat> parts = sound.parts;
+    change(parts);
+    return verdict(in_parts(parts));
+  };
+  expect_refused(with([](auto& parts) { std::swap(parts[0].channels, parts[1].channels); }),
+                 {"keys", "do not follow each other", "use dataflow simt"});
+  expect_refused(with([](auto& parts) { parts[2].vector_size = 4; }),
+                 {"keys", "rows of 40 bytes", "16, 32 or 64", "use dataflow simt"});
+  expect_refused(with([](auto& parts) {
+                   parts[0].vector_size = 4, parts[1].vector_size = 2;
+                   parts[2].scope = Scope::channel_group;
+                 }),
+                 {"keys", "one codebook a head"});
+  expect_refused(verdict(find_format("klt-1.5bit-keys", "test")), {"keys", "2, 4 or 8 elements"});
+  VqFormat narrow = sound.parts[2];
+  narrow.channels.clear();
+  expect_ok(verdict(narrow, 0));
+  expect_refused(verdict(narrow), {"rows of 16 bytes", "recent tokens", "use dataflow mma"});
 }
 
 TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {

@@ -103,6 +103,20 @@ TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
   EXPECT_NE(said.find("copy_async of 16 bytes"), std::string::npos) << said;
 }
 
+// Values in parts add raw tokens to what other lanes have stored of codes. A basis has two barriers
+// of queries, and one of results.
+TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
+  AttentionDecode op = attention_of_integers();
+  op.keys = find_format("klt-2bit-keys", "test");
+  op.values = find_format("klt-2bit-values", "test");
+  op.shape.head_dim = 128;
+  op.shape.recent_tokens = 40;
+  op.shape.sinks = 3;
+  op.shape.query_heads = 8;
+  const AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
+  expect_every_barrier_needed(op, plan, 12);
+}
+
 TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.shape.page_tokens = 16;

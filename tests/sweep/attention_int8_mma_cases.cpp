@@ -1,4 +1,5 @@
-// Cases of attention by int8_mma, which has few formats: keys and values of 256 int8 entries.
+// Cases of attention by int8_mma, which has few formats: keys and values of 256 int8 entries each,
+// in one format or in parts.
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
 #include "tests/sweep/plans.h"
@@ -30,6 +31,8 @@ enum Axis {
   kOrder,
   kWindow,
   kSinks,
+  kKeyForm,
+  kValueForm,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -42,7 +45,33 @@ constexpr std::array kHeadsOf{8, 4, 1};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2, 3, 3, 2, 3, 3, 4, 5, 5, 3};
+const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3,
+                              2, 3, 3, 2, 3, 3, 4, 5, 5, 3, 5, 5};
+
+// Sub-vectors of an operand: of one size, or in runs of channels.
+struct Run {
+  int channels, size;
+};
+const std::vector<std::vector<Run>> kForms128{
+    {{128, 4}}, {{128, 2}}, {{32, 2}, {32, 4}, {64, 8}}, {{128, 8}}, {{64, 8}, {32, 4}, {32, 2}}};
+const std::vector<std::vector<Run>> kForms64{
+    {{64, 4}}, {{64, 2}}, {{32, 4}, {32, 4}}, {{64, 4}}, {{64, 2}}};
+
+VqFormat in_runs(const std::vector<Run>& runs, Scope scope, int words_of_run) {
+  std::vector<VqFormat> parts;
+  int channel = 0;
+  for (const Run& run : runs) {
+    VqFormat part{.vector_size = run.size, .index_bits = 8, .scope = scope};
+    if (scope == Scope::channel_group) part.group_channels = run.channels;
+    with_integers(part, true);
+    for (int i = 0; i < run.channels; ++i) part.channels.push_back(channel++);
+    parts.push_back(part);
+  }
+  if (parts.size() > 1) return in_parts(std::move(parts));
+  parts.front().channels.clear();
+  parts.front().layout.words = words_of_run;
+  return parts.front();
+}
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -60,17 +89,24 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.recent_tokens = pick(kWindows, kWindow).slots;
   op.shape.flush_block = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
-  const auto format = [&](Axis scope) {
-    VqFormat of{.vector_size = 4, .index_bits = 8, .scope = pick(kScopes, scope)};
-    if (of.scope == Scope::channel_group) of.group_channels = op.shape.head_dim;
-    of.layout.words = pick(kWordsOfRun, kLayout);
-    with_integers(of, true);
-    return of;
+  const auto format = [&](Axis form, Axis scope) {
+    const auto& forms = op.shape.head_dim == 128 ? kForms128 : kForms64;
+    const std::vector<Run>* runs = &forms[static_cast<std::size_t>(v[form])];
+    // Rounds of rows of 16 bytes have no room for raw rows of 128 channels.
+    const bool narrow =
+        op.shape.head_dim == 128 && runs->front().channels / runs->front().size == 16;
+    if (narrow && runs->size() == 1 && op.raw_slots() > 0) runs = &forms.front();
+    return in_runs(*runs, pick(kScopes, scope), pick(kWordsOfRun, kLayout));
   };
-  op.keys = format(kKeyScope);
-  op.values = format(kValueScope);
-  op.keys.smooth = v[kTransforms] % 2 == 1;
-  op.keys.hadamard = v[kTransforms] >= 2;
+  op.keys = format(kKeyForm, kKeyScope);
+  op.values = format(kValueForm, kValueScope);
+  if (!op.keys.in_parts()) {
+    op.keys.smooth = v[kTransforms] % 2 == 1;
+    op.keys.hadamard = v[kTransforms] >= 2;
+  } else {
+    op.keys.center = op.values.center = v[kTransforms] % 2 == 1;
+    op.keys.klt = v[kTransforms] >= 2;
+  }
 
   SweepCase result;
   result.problem = op;

@@ -268,10 +268,11 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
     expect_faults_found(op, own, faults,
                         [&](Kernel& faulty) { return faulty.run(data).out == contiguous.out; });
   };
-  expect_found(16, {{"first + own_row() + i * kApart : first", "first + own_row() : first"},
-                    {"number < last ? number : last", "number < last ? number : 0"},
-                    {"first, i, pages[i % kPages]", "first, i, pages[0]"},
-                    {"static_cast<u32>(own_row() % kPage), row_bytes", "0u, row_bytes"}});
+  expect_found(
+      16, {{"first + Own::own_row() + i * Own::kApart : first", "first + Own::own_row() : first"},
+           {"number < last ? number : last", "number < last ? number : 0"},
+           {"first, i, pages[i % KeyCopies::kPages]", "first, i, pages[0]"},
+           {"static_cast<u32>(Own::own_row() % kPage), row_bytes", "0u, row_bytes"}});
   expect_found(256,
                {{"static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
                 {"static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}});

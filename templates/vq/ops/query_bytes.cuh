@@ -14,8 +14,19 @@
 
 namespace vq {
 
-// Order says channel(i): which channel of an octet element i of its operand words is.
-template <class Plan, class Order>
+// Octets of a row in their order. Order says channel(i): which channel of an octet element i of its
+// operand words is.
+template <class Order>
+struct OctetsInOrder {
+  // The channel of element j of word `word` of a quarter with so many.
+  VQ_DEVICE static int channel(int quarter, int words, int word, int j) {
+    const int i = quarter * words + word;
+    return i / 2 * 8 + Order::channel(i % 2 * 4 + j);
+  }
+};
+
+// Row says channel() as OctetsInOrder does.
+template <class Plan, class Order, class Row = OctetsInOrder<Order>>
 class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Base = QueryOperand<Plan, 2, 2>;
 
@@ -37,7 +48,7 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
       u32 high = 0, low = 0;
       VQ_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const int channel = i / 2 * 8 + Order::channel(i % 2 * 4 + j);
+        const int channel = Row::channel(i / kQuarter, kQuarter, i % kQuarter, j);
         // NaN comes only from a row whose peak is NaN, and scores do not use it.
         const i32 whole =
             nearest_within(load_shared(row + channel) * factor * weight(channel), kPeak);

@@ -1,6 +1,6 @@
 // Running softmax of one warp and its weighted sum of values in integers, for int8_mma attention.
 // Lanes and channels as in warp_softmax.cuh: lane (g, c) has the scores of row g of each tile of 8
-// tokens with head c of each quad, and channels [g head_dim / 8, ..) of that head's output.
+// tokens with head c of each quad, and of that head's output the channels whose codes it reads.
 //
 //   p   a probability is an integer of 16 bits: 2^kOne times what it is relative to the maximum
 //   a   of a sub-vector of four channels, words of rows 2c and 2c + 1 of four tiles are turned, so
@@ -17,6 +17,7 @@
 #include <vq/kernels/attention_int8_mma/raw_tiles.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
+#include <vq/numbers.cuh>
 
 namespace vq {
 
@@ -28,7 +29,13 @@ class ByteSoftmax {
   static constexpr int kTiles = kBytesStep / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kHeads = kQuads * 4;
-  static constexpr int kVectors = kConfig.head_dim / 32;  // sub-vectors per lane
+  static constexpr int kVectors = kConfig.head_dim / 32;  // words of four channels per lane
+  static constexpr LaneRow kRow = lane_row(kConfig, true);
+  // A lane's channels are an eighth of the row, as those of raw values are.
+  static constexpr bool kInOrder = kRow.count == 1;
+  // Words of two rows of each tile. Where entries have 2 elements, in the upper halves of those of
+  // the first code and of the second.
+  using ValueWords = u32[2][2 * kTiles];
   static constexpr int kWarps = kConfig.threads / 32;
   // A smaller value would raise the maximum less often, but p would have a bit less: visible if one
   // of thousands of tokens has most of the weight.
@@ -104,21 +111,19 @@ class ByteSoftmax {
     return weights;
   }
 
-  // Adds sub-vector `vector` of this lane's, whose entries of rows 2c and 2c + 1 of each tile
-  // follow each other.
-  VQ_DEVICE void add(int vector, const u32 (&entries)[2 * kTiles], const Weights& weights) {
+  // Adds word kVector of this lane's, whose entries of rows 2c and 2c + 1 of each tile follow each
+  // other.
+  template <int kVector>
+  VQ_DEVICE void add(const ValueWords& entries, const Weights& weights) {
     u32 channels[2][4];
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const u32* const quad_entries = entries + 4 * half;
-      const u32 low01 = byte_permute(quad_entries[0], quad_entries[1], 0x5140u);
-      const u32 high01 = byte_permute(quad_entries[0], quad_entries[1], 0x7362u);
-      const u32 low23 = byte_permute(quad_entries[2], quad_entries[3], 0x5140u);
-      const u32 high23 = byte_permute(quad_entries[2], quad_entries[3], 0x7362u);
-      channels[half][0] = byte_permute(low01, low23, 0x5410u);
-      channels[half][1] = byte_permute(low01, low23, 0x7632u);
-      channels[half][2] = byte_permute(high01, high23, 0x5410u);
-      channels[half][3] = byte_permute(high01, high23, 0x7632u);
+      if constexpr (kRow.parts[part_of_word(kRow, kVector)].size == 2) {
+        turn_pairs(channels[half], entries[0] + 4 * half);
+        turn_pairs(channels[half] + 2, entries[1] + 4 * half);
+      } else {
+        turn_quads(channels[half], entries[0] + 4 * half);
+      }
     }
     VQ_UNROLL
     for (int pair = 0; pair < 2; ++pair) {
@@ -126,7 +131,7 @@ class ByteSoftmax {
                         channels[1][2 * pair + 1]};
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
-        mma_m16n8k32_s8_u8(sums_[vector][pair][quad], a, weights.words[quad]);
+        mma_m16n8k32_s8_u8(sums_[kVector][pair][quad], a, weights.words[quad]);
       }
     }
   }
@@ -167,11 +172,11 @@ class ByteSoftmax {
     }
   }
 
-  // Merges the warps' parts in warp order: codes times the values' scale, and raw tokens. Starts
-  // with a barrier, after which entries and rounds are free. Calls each(head, channel, value,
-  // maximum, sum), with the value before scaling if there are no raw tokens. All threads.
+  // Merges the warps' parts in warp order: codes times the scales of the values' parts, and raw
+  // tokens. Starts with a barrier, after which entries and rounds are free. Calls each(head,
+  // channel, value, maximum, sum). All threads.
   template <class Each>
-  VQ_DEVICE void merge(const Raw& raw, float scale, Each each) {
+  VQ_DEVICE void merge(const Raw& raw, const float (&scales)[kMostRowParts], Each each) {
     if (lane() < kGroupLanes) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
@@ -195,21 +200,27 @@ class ByteSoftmax {
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) total += shuffle_xor(total, mask);
       if (lane() < kGroupLanes) store_shared(sum_of(head, warp()), total);
-      float* const part = part_of(warp(), head) + lane_group() * kVectors * 4;
-      VQ_UNROLL
-      for (int vector = 0; vector < kVectors; ++vector) {
+      float* const part = part_of(warp(), head);
+      for_each_number<0, kVectors>([&](auto vector) {
+        constexpr int kPlace = part_of_word(kRow, vector);
+        constexpr LanePart kCodes = kRow.parts[kPlace];
+        const float factor = weight * scales[kPlace];
         const auto bits = [&](int i) {
           const i32(&own)[4] = sums_[vector][i / 2][quad];
           const auto high = static_cast<float>(own[i % 2 * 2]);
           const auto low = static_cast<float>(own[i % 2 * 2 + 1]);
-          const float of_codes = fused(high, 256.0f, low) * weight;
-          if constexpr (!kRaw)
-            return float_bits(of_codes);
+          const float of_codes = fused(high, 256.0f, low) * factor;
+          if constexpr (kRaw && kInOrder)
+            return float_bits(fused(raw.output(quad, vector * 4 + i), of_raw, of_codes));
           else
-            return float_bits(fused(raw.output(quad, vector * 4 + i), of_raw, of_codes * scale));
+            return float_bits(of_codes);
         };
-        store_shared(reinterpret_cast<U32x4*>(part) + vector,
+        store_shared(reinterpret_cast<U32x4*>(
+                         part + channel_of_word(kCodes, kValueLanes, lane_group(), vector, 0)),
                      U32x4{bits(0), bits(1), bits(2), bits(3)});
+      });
+      if constexpr (kRaw && !kInOrder) {
+        add_raw(part + lane_group() * kVectors * 4, raw, quad, of_raw);
       }
     }
     sync_block();
@@ -236,6 +247,38 @@ class ByteSoftmax {
   }
   VQ_DEVICE static float* part_of(int w, int head) {
     return shared_part<float>(kAt.parts) + (w * kHeads + head) * part_row(kConfig.head_dim);
+  }
+  // Adds raw tokens to this lane's eighth of the warp's part, which other lanes may have stored.
+  VQ_DEVICE static void add_raw(float* part, const Raw& raw, int quad, float weight) {
+    sync_warp();
+    VQ_UNROLL
+    for (int vector = 0; vector < kVectors; ++vector) {
+      U32x4* const to = reinterpret_cast<U32x4*>(part) + vector;
+      const U32x4 coded = load_shared(to);
+      const auto bits = [&](int i) {
+        return float_bits(
+            fused(raw.output(quad, vector * 4 + i), weight, float_from_bits(word_of(coded, i))));
+      };
+      store_shared(to, U32x4{bits(0), bits(1), bits(2), bits(3)});
+    }
+  }
+  // Four rows' entries of 4 elements as words of a channel each; the upper halves likewise, which
+  // are two channels.
+  VQ_DEVICE static void turn_quads(u32* channels, const u32* rows) {
+    const u32 low01 = byte_permute(rows[0], rows[1], 0x5140u);
+    const u32 high01 = byte_permute(rows[0], rows[1], 0x7362u);
+    const u32 low23 = byte_permute(rows[2], rows[3], 0x5140u);
+    const u32 high23 = byte_permute(rows[2], rows[3], 0x7362u);
+    channels[0] = byte_permute(low01, low23, 0x5410u);
+    channels[1] = byte_permute(low01, low23, 0x7632u);
+    channels[2] = byte_permute(high01, high23, 0x5410u);
+    channels[3] = byte_permute(high01, high23, 0x7632u);
+  }
+  VQ_DEVICE static void turn_pairs(u32* channels, const u32* rows) {
+    const u32 high01 = byte_permute(rows[0], rows[1], 0x7362u);
+    const u32 high23 = byte_permute(rows[2], rows[3], 0x7362u);
+    channels[0] = byte_permute(high01, high23, 0x5410u);
+    channels[1] = byte_permute(high01, high23, 0x7632u);
   }
   VQ_DEVICE static float block_maximum(int head) {
     float highest = load_shared(maximum_of(head, 0));

@@ -25,21 +25,45 @@ class CodeRounds {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kPlaces = kConfig.pipeline_stages;
   static constexpr int kTokens = kConfig.threads;  // tokens per round
-  static constexpr int kRowBytes = code_row_bytes(kConfig);
-  static constexpr int kKeyBytes = kTokens * kRowBytes;
+  static constexpr int kKeyRow = key_row_bytes(kConfig);
+  static constexpr int kValueRow = value_row_bytes(kConfig);
+  static constexpr int kKeyBytes = kTokens * kKeyRow;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
-  // Lanes that copy a row together; copies per lane of a step of keys or values, with rows kApart
-  // apart, and pages of these rows.
   static constexpr int kChunk = 16;
-  static constexpr int kOfRow = kRowBytes / kChunk;
-  static constexpr int kCopies = kBytesStep * kOfRow / 32;
-  static constexpr int kApart = 32 / kOfRow;
-  static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
-  using Pages = u32[kPages];  // numbers of these
-  static_assert(kRowBytes % kChunk == 0 && 32 % kOfRow == 0, "");
-  static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0, "");
+  // Rows of kBytes: lanes that copy one together; copies per lane of a step, with rows kApart
+  // apart, and pages of these rows.
+  template <int kBytes>
+  struct Copies {
+    static constexpr int kOfRow = kBytes / kChunk;
+    static constexpr int kCopies = kBytesStep * kOfRow / 32;
+    static constexpr int kApart = 32 / kOfRow;
+    static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
+    static_assert(kBytes % kChunk == 0 && 32 % kOfRow == 0, "");
+    static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0 || kPage % kApart == 0, "");
+
+    // The first row of a step that this lane copies.
+    VQ_DEVICE static int own_row() { return lane() / kOfRow; }
+  };
+  using KeyCopies = Copies<kKeyRow>;
+  using ValueCopies = Copies<kValueRow>;
+  // Page numbers of a lane's rows, of keys and then of values whose rows are of another size.
+  static constexpr bool kAlike = kKeyRow == kValueRow;
+  static constexpr int kValuePages = kAlike ? 0 : KeyCopies::kPages;
+  using Pages = u32[KeyCopies::kPages + (kAlike ? 0 : ValueCopies::kPages)];
+
+  // Bytes by which the pieces of 16 bytes of a token's row change places (xor), so that loads of
+  // some codes of 8 tokens have no bank conflict. Where lanes read whole rows together none do.
+  template <int kBytes>
+  VQ_DEVICE static u32 turned(int token) {
+    if constexpr (kInOneFormat) return 0;
+    if constexpr (kBytes == 32) return static_cast<u32>(token / 4 % 2 * kChunk);
+    if constexpr (kBytes == 64) return static_cast<u32>(token / 2 % 2 * (2 * kChunk));
+    return 0;
+  }
+  static constexpr bool kInOneFormat =
+      kConfig.key_parts.none() && kConfig.value_parts.none() && kKeyRow == 32 && kValueRow == 32;
 
   // Prefetches the first round to L2, within the sequence's capacity, before the wait for the
   // previous launch. It reads neither codes nor, reliably, the length, which that launch may still
@@ -48,20 +72,21 @@ class CodeRounds {
     constexpr int kSector = 32;
     const i64 first = work.begin_by_hint(args);
     const i64 room = args.capacity - first;
-    const i64 bytes = (room < kTokens ? room : kTokens) * kRowBytes;
-    const u8* const keys = rows_of(args.keys, block_z(), work.kv_head) + first * kRowBytes;
-    const u8* const values = rows_of(args.values, block_z(), work.kv_head) + first * kRowBytes;
+    const i64 tokens = room < kTokens ? room : kTokens;
+    const u8* const keys = rows_of(args.keys, block_z(), work.kv_head) + first * kKeyRow;
+    const u8* const values = rows_of(args.values, block_z(), work.kv_head) + first * kValueRow;
+    const i64 bytes = tokens * most(kKeyRow, kValueRow);
     for (int offset = thread_index() * kSector; offset < bytes;
          offset += kConfig.threads * kSector) {
-      prefetch_global(keys + offset);
-      prefetch_global(values + offset);
+      if (kAlike || offset < tokens * kKeyRow) prefetch_global(keys + offset);
+      if (kAlike || offset < tokens * kValueRow) prefetch_global(values + offset);
     }
   }
 
   // Starts at tokens [begin, end) of `work`'s sequence; `begin` is a multiple of a step.
   VQ_DEVICE void point_at(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
-    keys_ = Rows(args.keys, work.batch, work.kv_head);
-    values_ = Rows(args.values, work.batch, work.kv_head);
+    keys_ = Rows<kKeyRow>(args.keys, work.batch, work.kv_head);
+    values_ = Rows<kValueRow>(args.values, work.batch, work.kv_head);
     if constexpr (kPaged) table_ = args.keys.pages + work.batch * args.keys.page_columns;
     end_ = work.end;
     next_ = work.begin + warp() * kBytesStep;
@@ -101,6 +126,9 @@ class CodeRounds {
     return shared_place(shared_memory()) + static_cast<u32>(kAt.rounds) + place_;
   }
   VQ_DEVICE u32 values() const { return keys() + kKeyBytes; }
+  // And as pointers.
+  VQ_DEVICE const u8* key_rows() const { return shared_part<u8>(kAt.rounds) + place_; }
+  VQ_DEVICE const u8* value_rows() const { return key_rows() + kKeyBytes; }
 
   // Advances to the next round.
   VQ_DEVICE void go_on() { place_ = following(place_); }
@@ -123,13 +151,16 @@ class CodeRounds {
                                        kv_head * tensor.head_stride);
   }
   // The rows of keys or values of a head, from this lane's part of its own first one on.
+  template <int kBytes>
   struct Rows {
+    using Own = Copies<kBytes>;
     Rows() = default;
     VQ_DEVICE Rows(const QuantizedArgs& tensor, int batch, int kv_head)
         : page_bytes(static_cast<u32>(tensor.batch_stride) * 4u),
-          row_bytes(kPaged ? static_cast<u32>(tensor.token_stride) * 4u : kRowBytes) {
-      first = wide_step(rows_of(tensor, kPaged ? 0 : batch, kv_head) + lane() % kOfRow * kChunk,
-                        static_cast<u32>(own_row() % kPage), row_bytes);
+          row_bytes(kPaged ? static_cast<u32>(tensor.token_stride) * 4u : kBytes) {
+      first =
+          wide_step(rows_of(tensor, kPaged ? 0 : batch, kv_head) + lane() % Own::kOfRow * kChunk,
+                    static_cast<u32>(Own::own_row() % kPage), row_bytes);
     }
     const u8* first;  // in page 0
     u32 page_bytes;
@@ -139,17 +170,19 @@ class CodeRounds {
   VQ_DEVICE static u32 following(u32 place) {
     return place < (kPlaces - 1) * kRoundBytes ? place + kRoundBytes : 0;
   }
-  // The first row of a step that this lane copies.
-  VQ_DEVICE static int own_row() { return lane() / kOfRow; }
-
   // Page numbers of this lane's rows of the step from token `first` on; past the sequence's last
   // that again. What has no tokens has no page.
   VQ_DEVICE void load_pages(Pages& pages, int first) const {
     if (!kPaged || first >= end_) return;
+    load_pages<KeyCopies>(pages, first);
+    if constexpr (!kAlike) load_pages<ValueCopies>(pages + kValuePages, first);
+  }
+  template <class Own>
+  VQ_DEVICE void load_pages(u32* pages, int first) const {
     const int last = (end_ - 1) / kPage;
     VQ_UNROLL
-    for (int i = 0; i < kPages; ++i) {
-      const int token = kPage < kBytesStep ? first + own_row() + i * kApart : first;
+    for (int i = 0; i < Own::kPages; ++i) {
+      const int token = kPage < kBytesStep ? first + Own::own_row() + i * Own::kApart : first;
       const auto number = static_cast<int>(static_cast<u32>(token) / kPage);
       pages[i] = static_cast<u32>(load_global(table_ + (number < last ? number : last)));
     }
@@ -165,19 +198,45 @@ class CodeRounds {
   // rows past the sequence's last, which do not count; a cache without pages may not.
   VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
     if (first >= end_) return;
-    u8* const to =
-        shared_part<u8>(kAt.rounds) + place + of_warp * (kBytesStep * kRowBytes) + lane() * kChunk;
-    VQ_UNROLL
-    for (int i = 0; i < kCopies; ++i) {
-      if (!kPaged && first + own_row() + i * kApart >= end_) continue;
-      copy(to + i * (32 * kChunk), row_at(keys_, first, i, pages[i % kPages]));
-      copy(to + i * (32 * kChunk) + kKeyBytes, row_at(values_, first, i, pages[i % kPages]));
+    u8* const round = shared_part<u8>(kAt.rounds) + place;
+    u8* const key_step = round + of_warp * (kBytesStep * kKeyRow);
+    u8* const value_step = round + kKeyBytes + of_warp * (kBytesStep * kValueRow);
+    if constexpr (kAlike) {  // rows of both at once share their addresses
+      for_each_row<kKeyRow>(first, [&](int i, int to) {
+        copy(key_step + to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
+        copy(value_step + to, row_at(values_, first, i, pages[i % KeyCopies::kPages]));
+      });
+    } else {
+      for_each_row<kKeyRow>(first, [&](int i, int to) {
+        copy(key_step + to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
+      });
+      for_each_row<kValueRow>(first, [&](int i, int to) {
+        copy(value_step + to,
+             row_at(values_, first, i, pages[kValuePages + i % ValueCopies::kPages]));
+      });
     }
   }
-  VQ_DEVICE static const u8* row_at(const Rows& rows, int first, int copy, u32 page) {
-    if constexpr (!kPaged) return rows.first + i64{first + copy * kApart} * kRowBytes;
+  // Calls each(i, to) for the rows that this lane copies of a step: number `i` goes to byte `to`.
+  template <int kBytes, class Each>
+  VQ_DEVICE void for_each_row(int first, Each each) const {
+    using Own = Copies<kBytes>;
+    const int to =
+        static_cast<int>(static_cast<u32>(lane() * kChunk) ^ turned<kBytes>(Own::own_row()));
+    VQ_UNROLL
+    for (int i = 0; i < Own::kCopies; ++i) {
+      if (!kPaged && first + Own::own_row() + i * Own::kApart >= end_) continue;
+      each(i, to + i * (32 * kChunk));
+    }
+  }
+  template <int kBytes>
+  VQ_DEVICE static const u8* row_at(const Rows<kBytes>& rows, int first, int copy, u32 page) {
+    constexpr int kApart = Copies<kBytes>::kApart;
+    if constexpr (!kPaged) return rows.first + i64{first + copy * kApart} * kBytes;
     const u8* const of_page = wide_step(rows.first, page, rows.page_bytes);
-    if constexpr (kPage < kBytesStep) return of_page;
+    if constexpr (kPage < kBytesStep) {
+      const int further = copy * kApart % kPage;
+      return further == 0 ? of_page : wide_step(of_page, static_cast<u32>(further), rows.row_bytes);
+    }
     const u8* const own = wide_step(of_page, static_cast<u32>(first) % kPage, rows.row_bytes);
     return copy == 0 ? own : wide_step(own, static_cast<u32>(copy * kApart), rows.row_bytes);
   }
@@ -185,7 +244,8 @@ class CodeRounds {
     copy_async(reinterpret_cast<U32x4*>(to), reinterpret_cast<const U32x4*>(from));
   }
 
-  Rows keys_, values_;
+  Rows<kKeyRow> keys_;
+  Rows<kValueRow> values_;
   const i32* table_;
   int end_;
   int next_;                   // the first token of the warp's step that is asked for next

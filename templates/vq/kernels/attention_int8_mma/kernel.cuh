@@ -2,11 +2,14 @@
 // their lookup by a query and probabilities of two bytes each, with exact sums.
 //
 //   codes    go through a pipeline of rounds, a step per warp (code_rounds.cuh)
-//   entries  have a copy in each bank of shared memory (entry_pairs.cuh)
-//   scores   lane (g, c) looks up channels [c head_dim / 4, ..) of token g of a tile, which are
-//            operand a of products with the query's bytes (query_bytes.cuh)
-//   values   lane (g, c) looks up channels [g head_dim / 8, ..) of rows 2c and 2c + 1, which become
+//   entries  have a copy in each bank of shared memory (entry_columns.cuh)
+//   scores   lane (g, c) looks up its quarter of the codes of token g of a tile, which are operand
+//            a of products with the query's bytes (query_bytes.cuh)
+//   values   lane (g, c) looks up its eighth of the codes of rows 2c and 2c + 1, which become
 //            operand a by permutes (byte_softmax.cuh)
+//
+// Of keys or values in parts a lane has as many codes of each (plan.h, LaneRow).
+//
 //   raw      full-precision tokens come after a warp's codes (raw_tiles.cuh)
 //
 // The values of a step and the scores of the next are interleaved, so that a warp has two
@@ -18,7 +21,8 @@
 #include <vq/kernels/attention_int8_mma/plan.h>
 #include <vq/kernels/attention_int8_mma/byte_softmax.cuh>
 #include <vq/kernels/attention_int8_mma/code_rounds.cuh>
-#include <vq/kernels/attention_int8_mma/entry_pairs.cuh>
+#include <vq/kernels/attention_int8_mma/entry_columns.cuh>
+#include <vq/kernels/attention_int8_mma/lane_codes.cuh>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/query_bytes.cuh>
 
@@ -29,15 +33,30 @@ class AttentionInt8MmaBlock {
  public:
   using Work = AttentionWork<Plan>;
   using Softmax = ByteSoftmax<Plan>;
-  using Entries = EntryPairs<Plan>;
+  using Entries = EntryColumns<Plan>;
   using Rounds = CodeRounds<Plan>;
-  using Query = QueryBytes<Plan, InOrder>;
+  using KeyCodes = LaneCodes<Plan, false>;
+  using ValueCodes = LaneCodes<Plan, true>;
   static constexpr auto kConfig = Plan::config();
+  static constexpr LaneRow kKeys = lane_row(kConfig, false);
+  static constexpr LaneRow kValues = lane_row(kConfig, true);
+  // The channels of a quarter's operand words are those of the keys' words.
+  struct QueryOrder {
+    VQ_DEVICE static int channel(int quarter, int, int word, int j) {
+      int channel = 0;
+      for_each_number<0, kKeys.count>([&](auto i) {
+        constexpr LanePart kPart = kKeys.parts[i];
+        if (word >= kPart.first_word) channel = channel_of_word(kPart, kKeyLanes, quarter, word, j);
+      });
+      return channel;
+    }
+  };
+  using Query = QueryBytes<Plan, InOrder, QueryOrder>;
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
-  // Octets of a key, and sub-vectors of a value, per lane.
+  // Octets of a key, and words of a value, per lane.
   static constexpr int kTurns = kConfig.head_dim / 32;
   static constexpr bool kRaw = reads_raw(kConfig);
   static_assert(kHasMmaS8, "attention_int8_mma needs sm_80");
@@ -76,55 +95,77 @@ class AttentionInt8MmaBlock {
     attend();
     typename Softmax::Raw raw;
     if constexpr (kRaw) attend_raw(raw);
-    const float scale =
-        scale_of<kConfig.values.stage_scales, kConfig.values.per_head>(args_.values);
-    const float left = kRaw ? 1.0f : scale;
-    softmax_.merge(raw, scale,
-                   [this, left](int head, int channel, float value, float highest, float total) {
+    float scales[kMostRowParts];
+    load_scales<true>(scales, args_.values);
+    softmax_.merge(raw, scales,
+                   [this](int head, int channel, float value, float highest, float total) {
                      if (head < work_.heads)
-                       work_.write_one(args_, head, channel, value * left, highest, total);
+                       work_.write_one(args_, head, channel, value, highest, total);
                    });
     work_.merge_if_last(args_);
   }
 
  private:
   using Products = i32[kTiles / 2][kQuads][4];
-  static constexpr int kKeyWords = ceil_div(kConfig.head_dim / 16, 4);  // words of codes per lane
   struct Codes {
-    u32 keys[kTiles][kKeyWords];
-    u32 values[2 * kTiles];  // codes of rows 2c and 2c + 1 of each tile
+    typename KeyCodes::Rows keys;
+    typename ValueCodes::Rows values;
   };
-  // MMA operands of two turns.
+  // MMA operands, and the words of values: those of pairs stand in one for each code.
   struct LookedUp {
-    u32 keys[2][kTiles][2];
-    u32 values[2][2 * kTiles];
+    u32 keys[kTurns][kTiles][2];
+    typename Softmax::ValueWords values[kTurns];
   };
 
   VQ_DEVICE static float* peaks() { return shared_part<float>(kAt.query_peaks); }
   VQ_DEVICE static u32* query_words() { return shared_part<u32>(kAt.query_words); }
 
-  // The scale of the single stage of the block's codebook.
-  template <bool kScales, bool kPerHead>
-  VQ_DEVICE float scale_of(const QuantizedArgs& tensor) const {
-    if constexpr (!kScales) return 1.0f;
-    return load_constant(tensor.scales + (kPerHead ? work_.kv_head : 0));
+  template <bool kOfValues>
+  VQ_HD static constexpr LaneRow row() {
+    return kOfValues ? kValues : kKeys;
+  }
+  // The scales of the single stages of a row's parts, in its order.
+  template <bool kOfValues>
+  VQ_DEVICE void load_scales(float (&scales)[kMostRowParts], const QuantizedArgs& tensor) const {
+    for_each_number<0, row<kOfValues>().count>([&](auto i) {
+      constexpr LanePart kPart = row<kOfValues>().parts[i];
+      scales[i] = 1.0f;
+      if constexpr (kPart.scaled) {
+        scales[i] =
+            load_constant(tensor.scales + kPart.first_scale + (kPart.per_head ? work_.kv_head : 0));
+      }
+    });
   }
 
   // Makes the query's operand words, one warp per head.
   VQ_DEVICE void make_query(const QueryRows<Plan>& rows) const {
-    const float scale = scale_of<kConfig.keys.stage_scales, kConfig.keys.per_head>(args_.keys);
+    float scales[kMostRowParts];
+    load_scales<false>(scales, args_.keys);
+    const auto scale = [&scales](int channel) {
+      float own = scales[0];
+      for_each_number<1, kKeys.count>([&](auto i) {
+        constexpr LanePart kPart = kKeys.parts[i];
+        constexpr int kChannels = kPart.codes * kPart.size * kKeyLanes;
+        const int of_part = channel - kPart.first_channel;
+        if (of_part >= 0 && of_part < kChannels) own = scales[i];
+      });
+      return own;
+    };
     float* const query = shared_part<float>(kAt.query);
     using Row = typename QueryRows<Plan>::Row;
     float peak[QueryRows<Plan>::kOfWarp];
     float* const raw_query = shared_part<float>(kAt.raw_query);
     rows.store(1.0f, query, raw_query, [&](int i, int head, const Row& row) {
-      peak[i] = peak_of_row(row, [scale](int) { return scale < 0.0f ? -scale : scale; });
+      peak[i] = peak_of_row(row, [&scale](int channel) {
+        const float own = scale(channel);
+        return own < 0.0f ? -own : own;
+      });
       if (lane() == 0) store_shared(peaks() + head, peak[i]);
     });
     sync_warp();
     rows.for_each([&](int i, int head) {
       Query::prepare(query_words(), head, query + head * kConfig.head_dim, Query::kPeak / peak[i],
-                     [scale](int) { return scale; });
+                     scale);
       if constexpr (kRaw) {
         RawTiles<Plan>::Query::prepare(RawTiles<Plan>::words(), head,
                                        raw_query + head * kConfig.head_dim, 1.0f,
@@ -157,15 +198,14 @@ class AttentionInt8MmaBlock {
     LookedUp entries;
     Products products = {};
     typename Softmax::Scores scores;
-    load_keys(codes, number);
-    load_values(codes, number);
-    look_up_keys(entries, codes, 0);
-    VQ_UNROLL
-    for (int turn = 0; turn < kTurns; ++turn) {
-      if (turn + 1 < kTurns) look_up_keys(entries, codes, turn + 1);
+    KeyCodes::load(codes.keys, rounds_, number);
+    ValueCodes::load(codes.values, rounds_, number);
+    look_up_keys<0>(entries, codes);
+    for_each_number<0, kTurns>([&](auto turn) {
+      if constexpr (turn + 1 < kTurns) look_up_keys<turn + 1>(entries, codes);
       score(products, entries, turn);
-    }
-    look_up_values(entries, codes, 0);
+    });
+    look_up_values<0>(entries, codes);
     Query::take_scores(products, scores);
     softmax_.take_maximum(scores, scale_, first, end);
     softmax_.share_maximum(below);
@@ -175,36 +215,34 @@ class AttentionInt8MmaBlock {
       rounds_.go_on();
       if (more) {
         rounds_.wait();
-        load_keys(codes, number);
+        KeyCodes::load(codes.keys, rounds_, number);
       }
       Query::take_scores(products, scores);
       softmax_.to_exponents(scores, scale_, first, end);
-      if (more) look_up_keys(entries, codes, 0);
+      if (more) look_up_keys<0>(entries, codes);
       rounds_.give_back();
       const auto weights = softmax_.to_weights(scores);
       if (!more) {
         ask_for_raw();
-        VQ_UNROLL
-        for (int turn = 0; turn < kTurns; ++turn) {
-          if (turn + 1 < kTurns) look_up_values(entries, codes, turn + 1);
-          softmax_.add(turn, entries.values[turn % 2], weights);
-        }
+        for_each_number<0, kTurns>([&](auto turn) {
+          if constexpr (turn + 1 < kTurns) look_up_values<turn + 1>(entries, codes);
+          softmax_.template add<turn>(entries.values[turn], weights);
+        });
         return;
       }
       clear(products);
-      VQ_UNROLL
-      for (int turn = 0; turn < kTurns; ++turn) {
-        if (turn + 1 < kTurns) {
-          look_up_keys(entries, codes, turn + 1);
-          look_up_values(entries, codes, turn + 1);
+      for_each_number<0, kTurns>([&](auto turn) {
+        if constexpr (turn + 1 < kTurns) {
+          look_up_keys<turn + 1>(entries, codes);
+          look_up_values<turn + 1>(entries, codes);
         } else {
-          load_values(codes, number);
+          ValueCodes::load(codes.values, rounds_, number);
         }
         score(products, entries, turn);
-        softmax_.add(turn, entries.values[turn % 2], weights);
-        if (turn == 0) rounds_.refill();
-      }
-      look_up_values(entries, codes, 0);
+        softmax_.template add<turn>(entries.values[turn], weights);
+        if constexpr (turn == 0) rounds_.refill();
+      });
+      look_up_values<0>(entries, codes);
       first += Rounds::kTokens;
     }
   }
@@ -243,55 +281,64 @@ class AttentionInt8MmaBlock {
       products[i / 4 / kQuads][i / 4 % kQuads][i % 4] = 0;
   }
 
-  // Loads this warp's codes of the round.
-  VQ_DEVICE void load_keys(Codes& codes, int number) const {
-    using Words = Either<kConfig.head_dim == 64, u32, U32x2>;
-    const int token = number * kBytesStep + Softmax::token_of(lane_group());
+  // An octet of the keys of all tiles: two words.
+  template <int kTurn>
+  VQ_DEVICE void look_up_keys(LookedUp& to, const Codes& codes) const {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const Words words = load_shared_at<Words>(
-          rounds_.keys() + static_cast<u32>((token + tile * 8) * Rounds::kRowBytes +
-                                            place_in_group() * (Rounds::kRowBytes / 4)));
-      VQ_UNROLL
-      for (int i = 0; i < kKeyWords; ++i) codes.keys[tile][i] = word_of(words, i);
+      look_up_word<2 * kTurn>(to.keys[kTurn][tile], codes.keys[tile]);
+      look_up_word<2 * kTurn + 1>(to.keys[kTurn][tile], codes.keys[tile]);
     }
   }
-  VQ_DEVICE void load_values(Codes& codes, int number) const {
-    using Word = Either<kConfig.head_dim == 64, u16, u32>;
-    VQ_UNROLL
-    for (int i = 0; i < 2 * kTiles; ++i) {
-      const int row = 2 * place_in_group() + i % 2;
-      const int token = number * kBytesStep + i / 2 * 8 + Softmax::token_of(row);
-      codes.values[i] = load_shared_at<Word>(
-          rounds_.values() +
-          static_cast<u32>(token * Rounds::kRowBytes + lane_group() * (Rounds::kRowBytes / 8)));
+  // Word kWord of a key; the first of a wide sub-vector brings the second.
+  template <int kWord, int kWords>
+  VQ_DEVICE void look_up_word(u32 (&to)[2], const u32 (&codes)[kWords]) const {
+    constexpr int kPlace = part_of_word(kKeys, kWord);
+    constexpr int kOwn = kWord - kKeys.parts[kPlace].first_word;
+    constexpr int kSize = kKeys.parts[kPlace].size;
+    if constexpr (kSize == 2) {
+      to[kWord % 2] =
+          byte_permute(KeyCodes::template entry<kPlace, 2 * kOwn>(entries_, codes),
+                       KeyCodes::template entry<kPlace, 2 * kOwn + 1>(entries_, codes), 0x5410u);
+    } else if constexpr (kSize == 4) {
+      to[kWord % 2] = KeyCodes::template entry<kPlace, kOwn>(entries_, codes);
+    } else if constexpr (kOwn % 2 == 0) {
+      const U32x2 two = KeyCodes::template entry<kPlace, kOwn / 2>(entries_, codes);
+      to[0] = two.x, to[1] = two.y;
     }
   }
-
-  // An octet of the keys of all tiles, and a sub-vector of the values of all rows.
-  VQ_DEVICE static void look_up_keys(LookedUp& to, const Codes& codes, int turn) {
+  // A word of the values of all rows; the first of a wide sub-vector brings the second.
+  template <int kWord>
+  VQ_DEVICE void look_up_values(LookedUp& to, const Codes& codes) const {
+    constexpr int kPlace = part_of_word(kValues, kWord);
+    constexpr int kOwn = kWord - kValues.parts[kPlace].first_word;
+    constexpr int kSize = kValues.parts[kPlace].size;
     VQ_UNROLL
     for (int i = 0; i < 2 * kTiles; ++i) {
-      const int code = 2 * turn + i % 2;
-      to.keys[turn % 2][i / 2][i % 2] =
-          Entries::look_up(codes.keys[i / 2][code / 4], code % 4, Entries::key_column());
-    }
-  }
-  VQ_DEVICE static void look_up_values(LookedUp& to, const Codes& codes, int turn) {
-    VQ_UNROLL
-    for (int i = 0; i < 2 * kTiles; ++i) {
-      to.values[turn % 2][i] = Entries::look_up(codes.values[i], turn, Entries::value_column());
+      const auto& own = codes.values[ValueCodes::row_of(i)];
+      if constexpr (kSize == 2) {
+        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, 2 * kOwn>(entries_, own, i % 2);
+        to.values[kWord][1][i] =
+            ValueCodes::template entry<kPlace, 2 * kOwn + 1>(entries_, own, i % 2);
+      } else if constexpr (kSize == 4) {
+        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, kOwn>(entries_, own, i % 2);
+      } else if constexpr (kOwn % 2 == 0) {
+        const U32x2 two = ValueCodes::template entry<kPlace, kOwn / 2>(entries_, own, i % 2);
+        to.values[kWord][0][i] = two.x;
+        to.values[kWord + 1][0][i] = two.y;
+      }
     }
   }
 
   VQ_DEVICE void score(Products& products, const LookedUp& entries, int turn) const {
     typename Query::Octet octet;
     query_.read(octet, turn);
-    query_.multiply(products, entries.keys[turn % 2], octet);
+    query_.multiply(products, entries.keys[turn], octet);
   }
 
   const AttentionDecodeArgs& args_;
   Work work_;
+  Entries entries_;
   Rounds rounds_;
   Query query_;
   float scale_[kQuads];

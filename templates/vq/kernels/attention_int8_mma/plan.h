@@ -21,7 +21,6 @@ struct AttentionInt8Mma {
   static constexpr int kCopies = 32;
   static constexpr Placement key_codebook{0, kEntries, kCopies, 0};
   static constexpr Placement value_codebook{0, kEntries, kCopies, 0};
-  static constexpr int kVectorSize = 4;
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -56,23 +55,154 @@ VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionInt8Mma>& c, i64 
 
 // Raw tokens are shared out by themselves, in tiles, after codes.
 VQ_HD constexpr bool raw_apart(const AttentionConfig<AttentionInt8Mma>& c) { return reads_raw(c); }
-// Tokens of such a tile: its keys fill the warp's part of a round, and so do its values.
+// Tokens of such a tile: half of its rows fill the warp's key codes of a round, half its value
+// codes.
 inline constexpr int kRawTile = 8;
-static_assert(kRawTile * 2 * AttentionInt8Mma::kVectorSize == 2 * kBytesStep, "");
 
-// Bytes of a row of codes.
-VQ_HD constexpr int code_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return c.head_dim / AttentionInt8Mma::kVectorSize;
+// Bytes of a row of codes, of keys and of values, and of both in a round.
+VQ_HD constexpr int key_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
+  return c.keys.part.row_words * 4;
 }
-// Codes of keys and of values of a round.
+VQ_HD constexpr int value_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
+  return c.values.part.row_words * 4;
+}
 VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return i64{2} * c.threads * code_row_bytes(c);
+  return i64{c.threads} * (key_row_bytes(c) + value_row_bytes(c));
+}
+
+// How the lanes that share a row read it: each has as many codes of every format, one after the
+// other, wide sub-vectors first. A lane's *words* are four channels each: half an entry of 8, an
+// entry of 4, two entries of 2.
+struct LanePart {
+  int size;           // elements of an entry
+  int codes;          // per lane
+  int first_word;     // of a lane's words
+  int code_word;      // of the registers with its codes, the first,
+  int code_byte;      // and of its bytes
+  bool dealt;         // lanes of the upper half have its odd codes, or pairs of codes
+  int column;         // where its entries stand
+  int first_byte;     // of its codes in a row
+  int first_channel;  // of its channels
+  i64 first_element;  // of its codebooks
+  i64 first_scale;
+  bool per_head, scaled;
+};
+struct LaneRow {
+  int lanes;
+  int count;
+  int code_words;  // registers with codes of a row, per lane
+  bool matrices;   // lanes get their codes by ldmatrix
+  LanePart parts[kMostRowParts];
+};
+inline constexpr int kKeyLanes = 4;
+inline constexpr int kValueLanes = 8;
+
+// The formats of keys, or of values, in parts or not.
+VQ_HD constexpr int operand_formats(const AttentionProblem& c, bool values) {
+  return values ? value_formats(c) : key_formats(c);
+}
+VQ_HD constexpr FormatConfig operand_format(const AttentionProblem& c, bool values, int part) {
+  return values ? value_format(c, part) : key_format(c, part);
+}
+
+// Columns are 128 bytes of shared memory per entry. Entries of 4 and 8 elements have one each,
+// numbered from 0 on, keys before values; with `pairs` those of 2 elements, of which a key's and a
+// value's share one.
+VQ_HD constexpr int columns_of(const AttentionProblem& c, bool values, int parts, bool pairs) {
+  int columns = 0;
+  for (int i = 0; i < parts; ++i) {
+    if ((operand_format(c, values, i).vector_size == 2) == pairs) ++columns;
+  }
+  return columns;
+}
+VQ_HD constexpr int wide_columns(const AttentionProblem& c) {
+  return columns_of(c, false, key_formats(c), false) + columns_of(c, true, value_formats(c), false);
+}
+VQ_HD constexpr int pair_columns(const AttentionProblem& c) {
+  return most(columns_of(c, false, key_formats(c), true),
+              columns_of(c, true, value_formats(c), true));
+}
+
+// Pieces of 16 bytes that are one part each, or two of 8 codes, come by ldmatrix, without whose
+// wide loads lanes would load every part by itself. A piece of two parts gives the lower half of
+// the lanes one and the upper half the other, until they exchange a half.
+VQ_HD constexpr bool in_matrices(const AttentionProblem& c, bool values) {
+  int bytes = 0;
+  for (int i = 0; i < operand_formats(c, values); ++i) {
+    const FormatConfig f = operand_format(c, values, i);
+    const int codes = f.part.channels / f.vector_size;
+    if (codes != 16 && codes != 8) return false;
+    if (codes == 16 && bytes % 16 != 0) return false;
+    bytes += codes;
+  }
+  return bytes == 32;
+}
+
+VQ_HD constexpr LaneRow lane_row(const AttentionProblem& c, bool values) {
+  LaneRow row{};
+  row.lanes = values ? kValueLanes : kKeyLanes;
+  row.matrices = in_matrices(c, values);
+  int word = 0;
+  for (int size = 8; size >= 2; size /= 2) {
+    for (int i = 0; i < operand_formats(c, values); ++i) {
+      const FormatConfig f = operand_format(c, values, i);
+      if (f.vector_size != size) continue;
+      const int codes = f.part.channels / size / row.lanes;
+      int column = columns_of(c, values, i, size == 2);
+      if (values && size != 2) column += columns_of(c, false, key_formats(c), false);
+      LanePart part{};
+      part.size = size;
+      part.codes = codes;
+      part.first_word = word;
+      part.code_word = row.code_words;
+      part.column = column;
+      part.first_byte = f.part.first_word * 4;
+      part.first_channel = f.part.first_channel;
+      part.first_element = f.part.first_element;
+      part.first_scale = f.part.first_scale;
+      part.per_head = f.per_head;
+      part.scaled = f.stage_scales;
+      if (row.matrices) {
+        part.dealt = codes * row.lanes == 8;
+        part.code_word = part.first_byte / 16;
+        part.code_byte = part.first_byte % 16 / row.lanes;
+      }
+      row.parts[row.count++] = part;
+      word += codes * size / 4;
+      row.code_words = row.matrices ? 2 : row.code_words + ceil_div(codes, 4);
+    }
+  }
+  return row;
+}
+// The number of the part that has word `word` of a lane.
+VQ_HD constexpr int part_of_word(const LaneRow& row, int word) {
+  int part = 0;
+  for (int i = 1; i < row.count; ++i) {
+    if (row.parts[i].first_word <= word) part = i;
+  }
+  return part;
+}
+// The row's channel of element j of word `word` of lane `lane` of `lanes`.
+VQ_HD constexpr int channel_of_word(const LanePart& part, int lanes, int lane, int word, int j) {
+  if (part.dealt) lane = lane < lanes / 2 ? 2 * lane : 2 * lane - lanes + 1;
+  return part.first_channel + lane * part.codes * part.size + (word - part.first_word) * 4 + j;
+}
+// Can lanes read rows of this format so? Loads of a lane's codes are aligned.
+VQ_HD constexpr bool shared_by_lanes(const FormatConfig& f, bool values) {
+  const int lanes = values ? kValueLanes : kKeyLanes;
+  const int size = f.vector_size;
+  if (size != 2 && size != 4 && size != 8) return false;
+  if (f.part.channels % (size * lanes) != 0) return false;
+  const int codes = f.part.channels / size / lanes;
+  const bool loadable = codes == 1 || codes == 2 || codes == 4 || codes == 8 || codes == 16;
+  return loadable && codes * size % 4 == 0 && f.part.first_word * 4 % (codes < 4 ? 4 : codes) == 0;
 }
 
 // Shared-memory layout of a block: during attention, and while its warps' parts merge, over entries
 // and rounds.
 struct AttentionInt8MmaShared {
-  i64 entries;      // [entry]: kCopies of a key's as a word each, then of a value's
+  i64 entries;      // wide columns, two by two: [entry][2] of 128 bytes
+  i64 pairs;        // pair columns, one by one: [entry] of 128 bytes
   i64 rounds;       // [pipeline_stages]: rows of codes of keys, then of values
   i64 query;        // [heads_per_block][head_dim] fp32, transformed
   i64 query_words;  // [heads_per_block][2] rows of operand words
@@ -93,7 +223,9 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   AttentionInt8MmaShared at{};
   Carver carve;
   const i64 warps = c.threads / 32;
-  at.entries = carve(i64{AttentionInt8Mma::kEntries} * 2 * AttentionInt8Mma::kCopies * 4);
+  constexpr i64 kColumn = i64{AttentionInt8Mma::kEntries} * AttentionInt8Mma::kCopies * 4;
+  at.entries = carve(ceil_div(wide_columns(c), 2) * 2 * kColumn);
+  at.pairs = carve(pair_columns(c) * kColumn);
   at.rounds = carve(c.pipeline_stages * round_bytes(c));
   at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
   at.query_words =

@@ -175,7 +175,9 @@ class RawTiles {
   static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row
   static constexpr int kHalf = kRawTile / 2;    // contiguous rows
   static constexpr int kHalfBytes = kHalf * kHeadDim * 2;
-  static_assert(kHalfBytes == kBytesStep * code_row_bytes(kConfig), "");
+  static constexpr int kKeyStep = kBytesStep * key_row_bytes(kConfig);
+  static constexpr int kValueStep = kBytesStep * value_row_bytes(kConfig);
+  static_assert(kHalfBytes <= kKeyStep && kHalfBytes <= kValueStep, "");
 
   // Offsets of the rounds that keys and values use.
   static constexpr int kKeys = 0;
@@ -216,8 +218,9 @@ class RawTiles {
   }
   // Bytes from where a round begins to a piece of a row of this warp's.
   VQ_DEVICE static int at(int row, int piece) {
-    return row / kHalf * (kWarps * kHalfBytes) + warp() * kHalfBytes +
-           row % kHalf * (kHeadDim * 2) + (piece ^ row) * 16;
+    const int of_warp = kKeyStep == kValueStep || row / kHalf == 0 ? kKeyStep : kValueStep;
+    const int of_half = row / kHalf * (kWarps * kKeyStep) + warp() * of_warp;
+    return of_half + row % kHalf * (kHeadDim * 2) + (piece ^ row) * 16;
   }
   VQ_DEVICE static void load_piece(u32* to, int round, int row, int piece) {
     load_words<4>(

@@ -1,0 +1,167 @@
+// Codebooks of keys and values with 256 int8 entries of 2, 4 or 8 elements, for int8_mma attention:
+// columns of 128 bytes per entry, so that no lookup has a bank conflict.
+//
+//   4 elements  one copy per lane, a word each
+//   8 elements  one copy for lanes l and l + 16, which a load of two words serves one after the
+//               other
+//   2 elements  one copy per lane, a word each: a key's entry below, a value's above
+//
+//   table of columns 2n, 2n + 1   row e of 256 bytes: entry e of one, entry e of the other
+//   table of pairs                row e of 128 bytes
+//
+// In a row of 256 bytes a code is byte 1 of its entry's offset and the lane's copy is byte 0: one
+// byte permute makes an address from a code at any position in a word.
+#pragma once
+
+#include <vq/args/quantized.h>
+#include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/codebook/decoding.cuh>
+#include <vq/loads.cuh>
+#include <vq/numbers.cuh>
+
+namespace vq {
+
+template <class Plan>
+class EntryColumns {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
+  static constexpr int kEntries = AttentionInt8Mma::kEntries;
+  static constexpr int kColumnBytes = AttentionInt8Mma::kCopies * 4;
+  static constexpr int kRowBytes = 2 * kColumnBytes;
+  static constexpr LaneRow kKeys = lane_row(kConfig, false);
+  static constexpr LaneRow kValues = lane_row(kConfig, true);
+  static constexpr int kWide = wide_columns(kConfig);
+  static constexpr int kAll = kWide + pair_columns(kConfig);
+  static_assert(kRowBytes == 256, "a code is byte 1 of an offset");
+
+  // Loads the codebooks of a KV head with the first kThreads threads; a sync_block must follow. A
+  // thread's entries are all in flight before it stores the first.
+  template <int kThreads>
+  VQ_DEVICE static void load(const QuantizedArgs& keys, const QuantizedArgs& values, int kv_head) {
+    U32x4 stored[kAll][ceil_div(kEntries, kThreads)] = {};
+    for_each_entry<kThreads>([&](auto column, int n, int entry) {
+      U32x4& to = stored[column][n];
+      if constexpr (column >= kWide) {
+        to.x = pair_of<false, part_of_column(kKeys, column - kWide, true)>(keys, kv_head, entry);
+        to.y = pair_of<true, part_of_column(kValues, column - kWide, true)>(values, kv_head, entry);
+      } else {
+        to = wide_entry<column>(column < kKeyColumns ? keys : values, kv_head, entry);
+      }
+    });
+    for_each_entry<kThreads>([&](auto column, int n, int entry) {
+      const U32x2 bytes = Bytes::held(stored[column][n]);
+      if constexpr (column >= kWide) {
+        store_copies(kAt.pairs + ((column - kWide) * kEntries + entry) * kColumnBytes, bytes.x,
+                     bytes.x);
+      } else {
+        constexpr bool kTwo = wide_part(column).size == 8;
+        store_copies(kAt.entries + column / 2 * (kEntries * kRowBytes) + column % 2 * kColumnBytes +
+                         entry * kRowBytes,
+                     bytes.x, kTwo ? bytes.y : bytes.x);
+      }
+    });
+  }
+
+  // This lane's copies, for lookups.
+  VQ_DEVICE EntryColumns()
+      : word_(static_cast<u32>(lane() * 4)), two_(static_cast<u32>(lane() % 16 * 8)) {}
+
+  // The entry of the code that is byte `byte` of the word, which a lane may know at run time alone:
+  // a word, two of 8 elements.
+  template <int kSize, int kColumn>
+  VQ_DEVICE Either<kSize == 8, U32x2, u32> look_up(u32 codes, u32 byte) const {
+    if constexpr (kSize == 2) {
+      const u32 code = byte_permute(codes, 0u, 0x4440u | byte);
+      return load_shared_at<u32>(code * kColumnBytes + (word_ + place_of_pairs(kColumn)));
+    } else {
+      const u32 offset = byte_permute(codes, kSize == 8 ? two_ : word_, 0x5504u | byte << 4);
+      return load_shared_at<Either<kSize == 8, U32x2, u32>>(offset + place_of_column(kColumn));
+    }
+  }
+
+ private:
+  VQ_DEVICE static u32 base() { return shared_place(shared_memory()); }
+  VQ_DEVICE static u32 place_of_column(int column) {
+    return base() + static_cast<u32>(kAt.entries) +
+           static_cast<u32>(column / 2 * (kEntries * kRowBytes) + column % 2 * kColumnBytes);
+  }
+  VQ_DEVICE static u32 place_of_pairs(int column) {
+    return base() + static_cast<u32>(kAt.pairs) +
+           static_cast<u32>(column * (kEntries * kColumnBytes));
+  }
+
+  // Calls each(column, n, entry) for this thread's n-th entry of each column. A column begins with
+  // the thread behind the last one of the column before.
+  template <int kThreads, class Each>
+  VQ_DEVICE static void for_each_entry(Each each) {
+    for_each_number<0, kAll>([&](auto column) {
+      const int own = thread_index() - column * kEntries % kThreads;
+      const int first = own < 0 ? own + kThreads : own;
+      VQ_UNROLL
+      for (int n = 0; n < ceil_div(kEntries, kThreads); ++n) {
+        if (first + n * kThreads < kEntries) each(column, n, first + n * kThreads);
+      }
+    });
+  }
+
+  using Bytes = Decoding<Decoder::table, kConfig.element, true>;
+  static constexpr int kKeyColumns = columns_of(kConfig, false, key_formats(kConfig), false);
+
+  // The part whose entries stand in a column, or none.
+  VQ_HD static constexpr int part_of_column(const LaneRow& row, int column, bool pairs) {
+    int part = -1;
+    for (int i = 0; i < row.count; ++i) {
+      if ((row.parts[i].size == 2) == pairs && row.parts[i].column == column) part = i;
+    }
+    return part;
+  }
+
+  // An entry of 4 or 8 elements in a column, as it is stored, in the first words.
+  template <int kColumn>
+  VQ_DEVICE static U32x4 wide_entry(const QuantizedArgs& tensor, int kv_head, int entry) {
+    constexpr LanePart kPart = wide_part(kColumn);
+    const u16* const from =
+        entry_at<kPart.size>(tensor, kPart.per_head ? kv_head : 0, kPart.first_element, entry);
+    if constexpr (kPart.size == 8) {
+      return begin_constant(reinterpret_cast<const U32x4*>(from));
+    } else {
+      const U32x2 words = begin_constant(reinterpret_cast<const U32x2*>(from));
+      return {words.x, words.y, 0, 0};
+    }
+  }
+  VQ_HD static constexpr LanePart wide_part(int column) {
+    return column < kKeyColumns ? kKeys.parts[part_of_column(kKeys, column, false)]
+                                : kValues.parts[part_of_column(kValues, column, false)];
+  }
+  // An entry of 2 elements of keys, or of values, in a column of pairs; zeros where it has none.
+  template <bool kOfValues, int kPlace>
+  VQ_DEVICE static u32 pair_of(const QuantizedArgs& tensor, int kv_head, int entry) {
+    if constexpr (kPlace < 0) {
+      return 0;
+    } else {
+      constexpr LanePart kPart = kOfValues ? kValues.parts[kPlace] : kKeys.parts[kPlace];
+      return begin_constant(reinterpret_cast<const u32*>(
+          entry_at<2>(tensor, kPart.per_head ? kv_head : 0, kPart.first_element, entry)));
+    }
+  }
+  template <int kSize>
+  VQ_DEVICE static const u16* entry_at(const QuantizedArgs& tensor, i64 unit, i64 first,
+                                       int entry) {
+    return tensor.codebooks + first + (unit * kEntries + entry) * kSize;
+  }
+  // Fills a column's 128 bytes with two words. Lanes begin in other banks.
+  VQ_DEVICE static void store_copies(i64 place, u32 first, u32 second) {
+    const U32x4 copies{first, second, first, second};
+    constexpr int kStores = kColumnBytes / 16;
+    VQ_UNROLL
+    for (int j = 0; j < kStores; ++j) {
+      store_shared(shared_part<U32x4>(place + (j + lane()) % kStores * 16), copies);
+    }
+  }
+
+  u32 word_;
+  u32 two_;
+};
+
+}  // namespace vq
