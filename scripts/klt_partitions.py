@@ -35,7 +35,8 @@ def spectra_of(model, tokens):
 def partitions(spectra, head_dim):
     """The partition of each level."""
     spectra = [_partitions.resampled(each, head_dim) for each in spectra]
-    out = [_partitions.partition(spectra, _partitions.codes_of(level, head_dim), head_dim, step=_partitions.STEP)
+    out = [_partitions.partition(spectra, _partitions.codes_of(level, head_dim), head_dim, step=_partitions.STEP,
+                                 word=_partitions.WORD)
            for level in _partitions.LEVELS]
     if head_dim == 128:
         out[_partitions.LEVELS.index(32)] = _SHARED

@@ -12,13 +12,14 @@ import vqgen.torch
 from vqgen import _kmeans
 from vqgen._attention import prompt_attention
 from vqgen._basis import books_of_parts
-from vqgen._models import attending, require_served
+from vqgen._models import attending, in_float32, require_served
 from vqgen._nearest import encoded
 from vqgen._reconstruction import common_share, warn_of_common
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
 from vqgen.simulation import rotated
 
+_AT_ONCE = 1 << 13  # tokens that are encoded by PyTorch at once
 _TOKENS = 1024  # that are encoded at once,
 _VECTORS = 1 << 20  # or sub-vectors
 _ROWS = {"rows": 1, "words": 1}  # codes row after row
@@ -63,11 +64,11 @@ def states_of(model, batches, device, keys=None):
     where `keys` is a format that spends codes on that."""
     require_served(model.config)
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
-    parts = {}
+    parts, dtype = {}, model.dtype
     for tokens in batches:
         counts = Tokens(*tokens.shape, model.device, layers=layers)
         cache = Cache(layers=[_Recorded(counts, number) for number in range(layers)])
-        with attending(model, "vqgen"):
+        with attending(model, "vqgen"), in_float32(model):
             model(tokens.to(model.device), past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
             if layer.keys is None or layer.keys.shape != layer.values.shape:
@@ -76,7 +77,7 @@ def states_of(model, batches, device, keys=None):
                                        "holds such of one size in each layer; calibrate a model that has them")
             for name, states in (("k", layer.keys), ("v", layer.values)):
                 heads = states.transpose(0, 1).flatten(1, 2)
-                parts.setdefault((number, name), []).append(heads.to(device))
+                parts.setdefault((number, name), []).append(heads.to(device, dtype))
     if not parts:
         raise vqgen.BadInput("calibrate() got no batches; pass token numbers")
     shares = []
@@ -149,12 +150,16 @@ def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=No
     return out
 
 
-def _require_runs(forms, dtype, states) -> None:
+def require_runs(forms, dtype, device, heads: int, head_dim: int, tokens: int) -> None:
     """Refuses formats that vqgen has no attention for, before anything is trained."""
-    heads, tokens, head_dim = states.shape
     shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim, "tokens": tokens}
-    vqgen.torch.prepare(vqgen.torch.config_text({"op": "attention_decode", "dtype": dtype, "shape": shape, **forms}),
-                        states.device)
+    config = vqgen.torch.config_text({"op": "attention_decode", "dtype": dtype, "shape": shape, **forms})
+    vqgen.torch.runtime(device).enumerate(json.loads(config), tokens, tokens)
+
+
+def _require_runs(forms, dtype, states) -> None:
+    heads, tokens, head_dim = states.shape
+    require_runs(forms, dtype, states.device, heads, head_dim, tokens)
 
 
 def _item(number, dtype, forms, states) -> dict:
@@ -237,18 +242,24 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
     _save(out, items, tensors)
 
 
-def write_basis_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
+def basis_dtype(dtype) -> str:
+    """The element type of bundles of formats with center or klt, of a model of dtype."""
+    if dtype not in vqgen.torch.DTYPES:
+        raise vqgen.Infeasible(f"formats with center or klt are calibrated from models of float16 and bfloat16; this one "
+                               f"is {dtype}; pass model.half()")
+    return vqgen.torch.DTYPES[dtype]
+
+
+def write_basis_bundle(out, layers, formats, seed: int, key_gain: bool = True) -> None:
     """Writes a bundle of formats with center or klt, trained by PyTorch where the states are. layers: as of
-    write_bundle(); key_gain: as of vqgen.hf.calibrate()."""
-    forms = _forms(keys, values)
+    write_bundle(); formats: of each layer a dict of `keys` and `values`; key_gain: as of vqgen.hf.calibrate()."""
     items, tensors = [], {}
-    for number, states in enumerate(layers):
-        dtype = vqgen.torch.DTYPES.get(states[0].dtype)
-        if dtype is None:
-            raise vqgen.Infeasible(f"formats with center or klt are calibrated from models of float16 and bfloat16; this one "
-                                   f"is {states[0].dtype}; pass model.half()")
-        if number == 0:
+    for number, (states, given) in enumerate(zip(layers, formats)):
+        forms = _forms(**given)
+        dtype = basis_dtype(states[0].dtype)
+        if number == 0 or forms != before:
             _require_runs(forms, dtype, states[0])
+        before = forms
         for operand, rows in zip(forms, states):
             named = _in_basis(rows, forms[operand], seed, operand == "keys" and key_gain)
             tensors |= _named(number, operand, named)
@@ -256,27 +267,24 @@ def write_basis_bundle(out, layers, keys, values, seed: int, key_gain: bool = Tr
     _save(out, items, tensors)
 
 
-def _in_basis(rows, form, seed, gain):
-    """The tensors of an operand by their names in a bundle, of rows [kv_heads, tokens, head_dim]."""
-    from vqgen._klt import Moments
+def _in_basis(rows, form, seed, gain, basis=None, with_codes=True):
+    """The tensors of an operand by their names in a bundle, of rows [kv_heads, tokens, head_dim]. basis: of these, if it
+    is known. Without `with_codes` they lack the codes of the rows."""
+    from vqgen._klt import based, basis_of, sampled
     out = {}
-    moments = Moments()
-    moments.add(rows)
-    basis = moments.basis()
-    states = rows.float()
+    basis = basis_of(rows) if basis is None else basis
     if form.get("center"):
         out["mean"] = basis.mean.float().to(rows.device)
-        states = states - out["mean"][:, None]
     if form.get("klt"):
         out["rotation"] = basis.rotation.float().to(rows.device)
-        states = states @ out["rotation"]
-    states = states.to(rows.dtype)
+    states = based(rows, out.get("mean"), out.get("rotation"))
     in_parts = "parts" in form
     books, scales, codes, gains = [], [], [], []
     for part in form["parts"] if in_parts else [form]:
         own = states[:, :, part["channels"]] if in_parts else states
-        named = _trained(own, part, seed, gain=gain)
-        codes.append(_codes(own, part, named).view(torch.int32))
+        named = _trained(sampled(own, part, seed), part, seed, gain=gain)
+        if with_codes:
+            codes.append(torch.cat([_codes(each, part, named).view(torch.int32) for each in own.split(_AT_ONCE, 1)], 2))
         if gain:
             gains.append(named.pop("gain"))
         books.append(named.pop("codebooks"))
@@ -288,7 +296,9 @@ def _in_basis(rows, form, seed, gain):
         out["stage_scales"] = torch.cat([each.flatten() for each in scales]) if in_parts else scales[0]
     if gain:
         out["gain"] = torch.cat(gains)
-    return {**out, "codes": torch.cat(codes, -1).view(torch.uint32)}
+    if with_codes:
+        out["codes"] = torch.cat(codes, -1).view(torch.uint32)
+    return out
 
 
 def _require_start(start, forms) -> None:

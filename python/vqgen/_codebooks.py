@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import sys
@@ -10,29 +11,29 @@ import zlib
 
 import vqgen
 import vqgen.hf
-from vqgen import _calibration, _klt
-from vqgen._partitions import shipped
+from vqgen import _calibration, _shares
+from vqgen._losses import AT_ONCE
+from vqgen._models import heads_of
 from vqgen._reconstruction import reconstruction, rope_split
 
-AT_ONCE = 4  # sequences of a forward pass over all tokens
 _MOST_STAGES = 36  # of a format
 
 
 class Codebooks:
     """The codebooks of a model. Bundles are kept in `folder`, and those there are taken; keys in parts, and what no
-    kernel reads, are trained again. training: arguments of vqgen.train_rsimvq(); judges: token numbers
+    kernel reads, are trained again. shares: of the bundles with shared-out codes that were written, by path. training: arguments of vqgen.train_rsimvq(); judges: token numbers
     [sequences, tokens] by which its steps are judged, or None for those that train."""
 
     def __init__(self, model, folder, training: dict, judges=None):
         self.model, self.folder, self.training, self.judges = model, folder, training, judges
-        self.layers, self.states, self.lost = {}, {}, {}
+        self.layers, self.states, self.lost, self.rises, self.shares = {}, {}, {}, {}, {}
 
     def of(self, run, tokens):
         """The layers of a run, as vqgen.hf.layers_of() reads them, trained on token numbers
         [sequences, tokens]."""
         key = _key(run, tokens)
         if key not in self.layers:
-            train = self.klt if run.klt is not None else self.in_parts if run.parts is not None else (
+            train = self.in_parts if run.parts is not None else (
                 self.rotated_first if run.rotated_first else self.bundle)
             self.layers[key] = train(run, tokens)
         return self.layers[key]
@@ -68,23 +69,38 @@ class Codebooks:
             if run.rsimvq and self.training.get("start", "kmeans") == "kmeans":
                 start = self.of(run._replace(rsimvq=False, key_gain=False), tokens)
             self.say(run, tokens)
+            if run.bits is not None:
+                self.shared(run, tokens, path)
+                return vqgen.hf.layers_of(path)
+            keys, values = self.formats(run)
             vqgen.hf.calibrate(
-                self.model, tokens.split(AT_ONCE), path, keys=run.keys[1], values=run.values[1],
+                self.model, tokens.split(AT_ONCE), path, keys=keys, values=values,
                 key_gain=run.key_gain, rsimvq=self.training if run.rsimvq else None, start=start,
                 judged_by=self.judges.split(AT_ONCE) if run.rsimvq and self.judges is not None else None)
         return vqgen.hf.layers_of(path)
+
+    def formats(self, run):
+        """The formats of keys and values: those of a KLT cache as the model's head_dim has them."""
+        if run.klt is None:
+            return run.keys[1], run.values[1]
+        head_dim = heads_of(self.model.config.get_text_config(decoder=True))[2]
+        return [vqgen.hf.klt_format(operand, bits, head_dim) for operand, bits in zip(("keys", "values"), run.klt)]
 
     def rotated_first(self, run, tokens):
         self.say(run, tokens)
         return _calibration.layers_rotated_first(self.states_of(tokens), run.keys[1], run.values[1],
                                                  key_gain=run.key_gain)
 
-    def klt(self, run, tokens):
-        self.say(run, tokens)
+    def shared(self, run, tokens, path):
+        """Writes a bundle with shared-out codes; what they cost is measured once for all such runs."""
+        key = run.key_gain, len(tokens), _checksum(tokens)
         states = self.states_of(tokens)
-        head_dim = states[0][0].shape[2]
-        return _klt.layers_of_states(states, *(
-            shipped(operand, level, head_dim) for operand, level in zip(("keys", "values"), run.klt)))
+        if key not in self.rises:
+            judges = _shares.judging(tokens.split(AT_ONCE), None if self.judges is None else self.judges.split(AT_ONCE))
+            self.rises[key] = _shares.measured(self.model, states, judges, "loss", 1, run.key_gain)
+        shares = _shares.shared(self.rises[key], run.bits, "loss", states[0][0].shape[2])
+        _calibration.write_basis_bundle(path, states, shares.formats(), 1, run.key_gain)
+        self.shares[self.name(run, tokens)] = shares
 
     def in_parts(self, run, tokens):
         """Keys in two parts, split where the codebooks of the same keys in one part tell: those by
@@ -118,6 +134,23 @@ class Codebooks:
     def say(self, run, tokens):
         in_parts = " in parts" * (run.parts is not None)
         print(f"training {self.name(run, tokens)}{in_parts}", file=sys.stderr, flush=True)
+
+
+def size_of(layers) -> dict | None:
+    """The `bits` of an element and the `bytes_per_token` of all layers, by the words of their codes; None for formats
+    that store more, and layouts."""
+    elements = total = 0
+    for item, _ in layers:
+        for operand in ("keys", "values"):
+            form = item[operand]
+            parts = form.get("parts") or [{**form, "channels": range(item["head_dim"])}]
+            if form.get("decoder", "table") != "table" or form.get("layout") not in (None, {"rows": 1, "words": 1}):
+                return None
+            words = sum(math.ceil(len(part["channels"]) // part["vector_size"] * part["num_codebooks"] * part["index_bits"] / 32)
+                        for part in parts)
+            elements += item["kv_heads"] * item["head_dim"]
+            total += item["kv_heads"] * words * 4
+    return {"bits": 8 * total / elements, "bytes_per_token": float(total)}
 
 
 def _key(run, tokens):

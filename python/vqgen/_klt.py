@@ -15,13 +15,14 @@ from vqgen._partitions import BITS, partition, share_out, shipped
 from vqgen._training import SEEDS
 from vqgen.simulation import dequantized
 
-__all__ = ["Basis", "Moments", "gained", "layers_of_states", "operand_form", "partition", "share_out", "shipped", "train"]
+__all__ = ["Basis", "Moments", "form_of", "gained", "operand_form", "partition", "share_out", "shipped", "train"]
 
 GAINS = "none", "head", "channel"
 SCOPES = "head", "channel_group"
 ENTRY_TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}
 _ENTRIES = 1 << BITS
-_SAMPLE = 1 << 17  # sub-vectors that train a codebook
+_OF_AN_ENTRY = 512  # sub-vectors that train it
+_SAMPLE = _OF_AN_ENTRY * _ENTRIES  # that train a codebook
 _GAIN_TOKENS = 1 << 13  # of a head, that its gain is measured on
 _AT_ONCE = 1 << 14  # tokens in float64
 
@@ -101,6 +102,13 @@ class Moments:
         return Basis(mean + self.shift.cpu()[:, 0], variances, vectors * vectors.gather(1, largest).sign())
 
 
+def basis_of(rows: torch.Tensor) -> Basis:
+    """The basis of rows [kv_heads, tokens, head_dim]."""
+    moments = Moments()
+    moments.add(rows)
+    return moments.basis()
+
+
 def operand_form(parts, scope: str = "head") -> dict:
     """The format of one operand of a partition [(channels, vector_size), ...], by the fields of `parts` in
     docs/reference/config.md. scope: "head", or "channel_group" for a codebook per sub-vector position."""
@@ -115,6 +123,15 @@ def operand_form(parts, scope: str = "head") -> dict:
                      "num_codebooks": 1, "scope": scope})
         first += channels
     return {"parts": form}
+
+
+def form_of(runs) -> dict:
+    """The format of one operand of a partition [(channels, vector_size), ...] as bundles have it: rows less their mean,
+    rotated."""
+    form = operand_form(runs)
+    if len(runs) == 1:  # a format without parts
+        form = {"vector_size": runs[0][1], "index_bits": BITS, "scope": "head"}
+    return {"center": True, "klt": True, **form}
 
 
 @torch.no_grad()
@@ -149,10 +166,7 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
         if given not in known:
             raise BadInput(f"{name} is {given!r}; give one of {', '.join(known)}")
     form = operand_form(parts, scope)
-    if basis is None:
-        moments = Moments()
-        moments.add(rows)
-        basis = moments.basis()
+    basis = basis_of(rows) if basis is None else basis
     heads, _, head_dim = rows.shape
     total = sum(channels for channels, _ in parts)
     if total != head_dim or basis.rotation.shape != (heads, head_dim, head_dim):
@@ -169,6 +183,26 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
         ratio = (squares / products).where((products > 0) & (squares > 0), 1.0)  # a channel without variance keeps 1
         tensors["gain"] = ratio.float().contiguous()
     return form, tensors
+
+
+def based(rows: torch.Tensor, mean, rotation) -> torch.Tensor:
+    """Rows [kv_heads, tokens, head_dim] less their mean and rotated, where these are given, in the dtype of rows: by
+    blocks, so that one copy is made and no more."""
+    out = torch.empty_like(rows)
+    for block, into in zip(rows.split(_AT_ONCE, 1), out.split(_AT_ONCE, 1)):
+        block = block.float() if mean is None else block.float() - mean[:, None]
+        into.copy_(block if rotation is None else block @ rotation)
+    return out
+
+
+def sampled(rows: torch.Tensor, form: dict, seed: int) -> torch.Tensor:
+    """The tokens of rows [kv_heads, tokens, channels], a part, that train its codebooks; all where it has `smooth`."""
+    if form.get("smooth"):
+        return rows
+    of_row = 1 if form.get("scope") == "channel_group" else rows.shape[2] // form["vector_size"]
+    most = (_OF_AN_ENTRY << form["index_bits"]) // of_row
+    chosen = _sample(rows.shape[1], max(most, _GAIN_TOKENS), seed, rows.device)
+    return rows if len(chosen) == rows.shape[1] else rows[:, chosen]
 
 
 def _sample(tokens: int, most: int, seed: int, device) -> torch.Tensor:
@@ -224,31 +258,3 @@ def gained(rows: torch.Tensor, form: dict, tensors: dict) -> tuple[torch.Tensor,
         products = products + (rotated.double() * held).sum(1)
     return squares, products
 
-
-def layers_of_states(layers, key_parts, value_parts, *, key_gain: str = "channel", seed: int = 1, iterations: int = 50,
-                     scope: str = "head", entry_type: str = "f16") -> list[tuple[dict, dict]]:
-    """Train a model's layers: what simulation.simulated() takes. layers: of each the keys and values [kv_heads, tokens,
-    head_dim]; key_parts, value_parts: a partition, or one for each layer by its number; the rest as of train()."""
-    out = []
-    for number, states in enumerate(layers):
-        item, tensors = {"kv_heads": states[0].shape[0], "head_dim": states[0].shape[2]}, {}
-        for name, rows, parts, gain in (("keys", states[0], key_parts, key_gain),
-                                        ("values", states[1], value_parts, "none")):
-            parts = parts[number] if isinstance(parts, dict) else parts
-            item[name], trained = train(rows, parts, gain, seed, iterations, scope, entry_type=entry_type)
-            tensors |= {f"{name}.{key}": tensor for key, tensor in trained.items()}
-        out.append((item, tensors))
-    return out
-
-
-def of_klt(layers) -> bool:
-    """True if layers are layers_of_states(), which are simulated: no kernel reads them."""
-    return any("keys.rotation" in tensors for _, tensors in layers)
-
-
-def size_of(layers) -> dict:
-    """The `bits` of an element and the `bytes_per_token` of all layers, by their codes."""
-    elements = sum(2 * item["kv_heads"] * item["head_dim"] for item, _ in layers)
-    codes = sum(item["kv_heads"] * len(part["channels"]) // part["vector_size"]
-                for item, _ in layers for name in ("keys", "values") for part in item[name]["parts"])
-    return {"bits": BITS * codes / elements, "bytes_per_token": codes}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
+import torch
 import transformers
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -29,6 +31,22 @@ def attending(model, name: str):
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+@contextlib.contextmanager
+def in_float32(model):
+    """Inside it, a model on the CPU has its 16-bit weights in float32, in which CPUs compute several times faster."""
+    before = []
+    if model.device.type == "cpu":
+        before = [(each, each.data) for each in itertools.chain(model.parameters(), model.buffers())
+                  if each.dtype in (torch.float16, torch.bfloat16)]
+    try:
+        for each, data in before:
+            each.data = data.float()
+        yield
+    finally:
+        for each, data in before:
+            each.data = data
 
 
 def heads_of(config) -> tuple[int, int, int]:

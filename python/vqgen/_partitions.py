@@ -14,17 +14,18 @@ SIZES = 2, 4, 8, 16  # channels of a sub-vector
 BITS = 8  # of a code
 MOST_RUNS = 4  # the parts of a format
 LEVELS = 12, 16, 20, 24, 32, 40, 48, 64  # codes of a row of 128 channels that partitions are shipped for
+WORD = 4  # codes of a 32-bit word: the codes of a run are stored in whole words
 STEP = 16  # channels of a tensor-core step, of which the runs of shipped partitions are multiples
 _LEAST = 1e-6  # variance of a channel, of their mean: null spaces have a logarithm too
 
 
-def partition(spectra, codes: int, head_dim: int, sizes=SIZES, *, step: int = 1) -> list[tuple[int, int]]:
+def partition(spectra, codes: int, head_dim: int, sizes=SIZES, *, step: int = 1, word: int = 1) -> list[tuple[int, int]]:
     """Cut `head_dim` channels into runs [(channels, vector_size), ...], in falling order of variance.
 
     Reverse water-filling: a sub-vector of d channels is expected to lose d times the geometric mean of its variances
     times 2^(-2 * 8 / d). Dynamic programming finds the least sum over all spectra. There are at most 4 runs and at
     most `codes` sub-vectors, vector sizes do not fall, and a run's channels are a multiple of its vector size and of
-    `step`. More than head_dim / min(sizes) codes are not used.
+    `step`; each run counts as many codes as its words have. More than head_dim / min(sizes) codes are not used.
 
     Args:
         spectra: lists of head_dim variances each, falling; each counts in units of its mean.
@@ -32,6 +33,7 @@ def partition(spectra, codes: int, head_dim: int, sizes=SIZES, *, step: int = 1)
         head_dim: channels.
         sizes: the vector sizes that a run may have, rising.
         step: channels that each run is a multiple of.
+        word: codes of a word, in whole ones of which a run is stored.
 
     Raises:
         BadInput: if no partition has so few codes, or a spectrum is not head_dim numbers that are 0 or more.
@@ -53,12 +55,14 @@ def partition(spectra, codes: int, head_dim: int, sizes=SIZES, *, step: int = 1)
             at, taken = start, used
             while at + size <= head_dim and taken < codes:
                 lost, at, taken = lost + loss[at], at + size, taken + 1
-                state = at, taken, runs + 1
+                state = at, used + -(-(taken - used) // word) * word, runs + 1
+                if state[1] > codes:
+                    break
                 if (at - start) % step == 0 and (state not in best or lost < best[state][0]):
                     best[state] = lost, (*chosen, (at - start, size))
     ends = [found for (at, _, _), found in sorted(best.items()) if at == head_dim]
     if not ends:
-        steps = f" and runs of multiples of {step} channels" * (step > 1)
+        steps = f" and runs of multiples of {step} channels" * (step > 1) + f" in words of {word} codes" * (word > 1)
         raise BadInput(f"partition: codes is {codes}, too few for head_dim {head_dim} with sub-vectors of at most "
                        f"{max(sizes)} channels{steps}; give at least {-(-head_dim // max(sizes))}, "
                        f"and a head_dim that is a multiple of {math.lcm(min(sizes), step)}")
@@ -92,12 +96,18 @@ def resampled(spectrum, head_dim: int) -> list[float]:
 
 
 def codes_of(level: int, head_dim: int) -> int:
-    """The codes of a row of head_dim channels at the bits that `level` codes of 128 channels have, rounded down."""
-    return level * head_dim // 128
+    """The codes of a row of head_dim channels at the bits that `level` codes of 128 channels have, rounded up to
+    whole words."""
+    return -(-level * head_dim // (128 * WORD)) * WORD
+
+
+def stored_codes(runs) -> int:
+    """The codes that a row of the partition `runs` takes the room of: those of each run fill whole words."""
+    return sum(-(-channels // (size * WORD)) * WORD for channels, size in runs)
 
 
 def shipped(operand: str, level: int, head_dim: int) -> list[tuple[int, int]]:
-    """The shipped partition of "keys" or "values" at the bits that `level` codes of 128 channels have.
+    """The shipped partition of "keys" or "values" at the bits that `level` codes of 128 channels have, or a word more.
 
     Raises:
         BadInput: for a level or a head size without one; partition() makes one of measured spectra.
@@ -171,38 +181,38 @@ def share_out(rises: dict, mean_codes: float, costs: dict | None = None) -> dict
 
 
 # The partitions by head size, at the bits of LEVELS. scripts/klt_partitions.py made them of tinycode's spectra, with
-# runs of multiples of STEP channels. At 32 codes of 128 channels both operands share a partition of three runs.
+# runs of multiples of STEP channels in whole words. At 32 codes of 128 channels both operands share a partition of three runs.
 SHIPPED: dict[str, dict[int, str]] = {
     "keys": {
-        64: "32x8 32x16, 16x4 16x8 32x16, 32x4 32x16, 32x4 32x8, "
+        64: "16x4 48x16, 16x4 48x16, 32x4 32x8, 32x4 32x8, "
             "16x2 16x4 32x8, 16x2 48x4, 32x2 32x4, 64x2",
-        80: "32x8 48x16, 16x4 32x8 32x16, 32x4 16x8 32x16, 48x4 16x8 16x16, "
-            "16x2 32x4 32x8, 32x2 32x4 16x16, 48x2 16x4 16x8, 80x2",
-        96: "16x4 80x16, 32x4 64x16, 48x4 48x16, 16x2 16x4 32x8 32x16, "
-            "16x2 48x4 32x8, 32x2 48x4 16x8, 48x2 48x4, 96x2",
-        112: "16x4 96x16, 32x4 16x8 64x16, 48x4 16x8 48x16, 16x2 32x4 16x8 48x16, "
-             "16x2 64x4 32x8, 48x2 32x4 16x8 16x16, 64x2 32x4 16x8, 112x2",
-        128: "16x4 16x8 96x16, 32x4 32x8 64x16, 48x4 48x8 32x16, 16x2 32x4 48x8 32x16, "
+        80: "16x4 64x16, 32x4 48x16, 48x4 32x8, 48x4 32x8, "
+            "16x2 32x4 32x8, 32x2 48x4, 48x2 32x4, 80x2",
+        96: "32x4 64x16, 32x4 64x16, 32x4 64x8, 16x2 16x4 64x8, "
+            "16x2 48x4 32x8, 32x2 64x4, 48x2 48x4, 96x2",
+        112: "16x4 32x8 64x16, 48x4 64x16, 16x2 32x4 64x16, 16x2 32x4 64x8, "
+             "16x2 64x4 32x8, 48x2 32x4 32x8, 64x2 48x4, 112x2",
+        128: "16x4 112x16, 32x4 32x8 64x16, 64x4 64x16, 16x2 48x4 64x16, "
              "32x2 32x4 64x8, 48x2 48x4 32x8, 64x2 64x4, 128x2",
-        192: "16x4 48x8 128x16, 48x4 48x8 96x16, 16x2 48x4 32x8 96x16, 16x2 80x4 32x8 64x16, "
+        192: "32x4 32x8 128x16, 32x4 96x8 64x16, 16x2 48x4 64x8 64x16, 16x2 80x4 32x8 64x16, "
              "32x2 96x4 64x8, 64x2 96x4 32x8, 96x2 96x4, 192x2",
-        256: "16x4 80x8 160x16, 64x4 64x8 128x16, 16x2 64x4 80x8 96x16, 16x2 112x4 64x8 64x16, "
-             "48x2 128x4 48x8 32x16, 96x2 96x4 64x8, 128x2 128x4, 256x2",
+        256: "32x4 32x8 192x16, 64x4 64x8 128x16, 16x2 80x4 32x8 128x16, 16x2 112x4 64x8 64x16, "
+             "48x2 112x4 96x8, 96x2 96x4 64x8, 128x2 128x4, 256x2",
     },
     "values": {
-        64: "32x8 32x16, 16x4 16x8 32x16, 32x4 32x16, 16x2 16x8 32x16, "
+        64: "16x4 48x16, 16x4 48x16, 32x4 32x8, 32x4 32x8, "
             "16x2 16x4 32x8, 32x2 32x8, 32x2 32x4, 64x2",
-        80: "32x8 48x16, 16x4 32x8 32x16, 32x4 16x8 32x16, 16x2 16x4 48x16, "
-            "16x2 32x4 32x8, 32x2 32x4 16x16, 48x2 16x4 16x8, 80x2",
-        96: "16x4 80x16, 32x4 64x16, 48x4 48x16, 16x2 16x4 32x8 32x16, "
-            "32x2 16x4 16x8 32x16, 32x2 48x4 16x8, 48x2 48x4, 96x2",
-        112: "16x4 96x16, 32x4 16x8 64x16, 48x4 16x8 48x16, 16x2 32x4 16x8 48x16, "
-             "32x2 32x4 16x8 32x16, 48x2 32x4 16x8 16x16, 64x2 32x4 16x8, 112x2",
-        128: "16x4 16x8 96x16, 32x4 32x8 64x16, 16x2 16x4 32x8 64x16, 16x2 48x4 64x16, "
+        80: "16x4 64x16, 32x4 48x16, 16x2 16x4 48x16, 16x2 16x4 48x16, "
+            "16x2 32x4 32x8, 32x2 48x4, 48x2 32x4, 80x2",
+        96: "32x4 64x16, 32x4 64x16, 16x2 16x4 64x16, 16x2 32x4 48x16, "
+            "16x2 48x4 32x8, 48x2 16x4 32x8, 48x2 48x4, 96x2",
+        112: "16x4 32x8 64x16, 48x4 64x16, 16x2 32x4 64x16, 16x2 48x4 48x16, "
+             "32x2 32x4 48x16, 48x2 32x4 32x8, 64x2 48x4, 112x2",
+        128: "16x4 112x16, 32x4 32x8 64x16, 16x2 16x4 32x8 64x16, 16x2 48x4 64x16, "
              "32x2 32x4 64x8, 48x2 48x4 32x8, 80x2 16x4 32x8, 128x2",
-        192: "16x4 48x8 128x16, 48x4 48x8 96x16, 16x2 48x4 32x8 96x16, 32x2 48x4 16x8 96x16, "
-             "48x2 64x4 48x8 32x16, 80x2 64x4 16x8 32x16, 112x2 48x4 32x8, 192x2",
-        256: "32x4 32x8 192x16, 64x4 64x8 128x16, 16x2 80x4 32x8 128x16, 32x2 80x4 48x8 96x16, "
-             "64x2 96x4 32x8 64x16, 112x2 64x4 48x8 32x16, 144x2 80x4 32x8, 256x2",
+        192: "32x4 32x8 128x16, 64x4 128x16, 16x2 48x4 64x8 64x16, 16x2 80x4 32x8 64x16, "
+             "48x2 80x4 64x16, 80x2 48x4 64x8, 112x2 48x4 32x8, 192x2",
+        256: "32x4 32x8 192x16, 64x4 64x8 128x16, 16x2 80x4 32x8 128x16, 32x2 96x4 128x16, "
+             "64x2 96x4 32x8 64x16, 112x2 80x4 64x16, 144x2 80x4 32x8, 256x2",
     },
 }

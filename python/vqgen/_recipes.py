@@ -19,9 +19,8 @@ class Run(typing.NamedTuple):
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
     frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
     stages by their channels, but so many go from the high ones to the low ones, and none gets more
-    than a format has. klt: the shipped partitions of keys and of values by which vqgen._klt trains, named by
-    their codes of 128 channels; other head sizes get as many bits. No kernel reads these, so they are simulated.
-    key_gain: as of vqgen.hf.calibrate()."""
+    than a format has. klt: the bits of keys and of values as of vqgen.hf.klt_format(), instead of formats; bits: of
+    an element in the mean, shared out as vqgen.hf.calibrate() does. key_gain: as of vqgen.hf.calibrate()."""
 
     keys: tuple
     values: tuple
@@ -33,12 +32,13 @@ class Run(typing.NamedTuple):
     rsimvq: bool = False
     parts: int | None = None
     klt: tuple | None = None
+    bits: float | None = None
     key_gain: bool = True
 
     def trained(self):
         """All that its codebooks depend on, except for the text."""
         return (self.keys, self.values, self.rotated_first, self.rsimvq, self.parts, self.klt,
-                self.key_gain)
+                self.bits, self.key_gain)
 
 
 VQKV = "VQKV"  # its window: L_init and L_local tokens, of which as many leave it together
@@ -55,11 +55,20 @@ def _wide(size, stages):
                                    "scope": "tensor"}
 
 
-def _klt(keys, values, recent_tokens):
-    return Run((f"KLT {keys} codes",) * 2, (f"KLT {values} codes",) * 2, recent_tokens, klt=(keys, values))
+def _klt(bits, keys=None, values=None):
+    return Run((f"klt-{bits}bit-keys",) * 2, (f"klt-{bits}bit-values",) * 2, klt=(keys or bits, values or bits))
+
+
+def _shared(bits):
+    return Run((f"klt-{bits:g}bit shared out", None), (f"klt-{bits:g}bit shared out", None), bits=bits)
+
+
+def _centred(form):
+    return f"{form} centred", {"preset": form, "center": True}
 
 
 D4B8 = ("vecinfer-d4b8",) * 2
+D4B8I8 = ("vecinfer-d4b8i8",) * 2
 _INT4 = ("int4-channel", {"preset": "int8-channel", "vector_size": 4})
 _D2B8X2 = ("d2b8, 2 stages", {"preset": "vecinfer-d2b8", "num_codebooks": 2})
 # What the papers' tables compare.
@@ -93,10 +102,10 @@ RECIPES = {
     "vqkv-parts": [  # keys of one vector, and in two parts of as many bits together
         Run(_wide(128, 32), _wide(64, 16)),
         *(Run(_wide(128, 32), _wide(64, 16), parts=moved) for moved in (0, -4, 4))],
-    "klt": [  # rotated into the eigenvectors of the covariance, at 2, 1.5 and 1 bits, without raw tokens and with
-        run for recent_tokens in (0, 128)
-        for run in (Run(D4B8, D4B8, recent_tokens), _klt(32, 32, recent_tokens), _klt(24, 24, recent_tokens),
-                    _klt(20, 12, recent_tokens))],
+    "klt": [  # VecInfer without and with g and a centre, and KLT as presets have it and shared out
+        run._replace(recent_tokens=recent_tokens) for recent_tokens in (0, 128)
+        for run in (Run(D4B8I8, D4B8I8, key_gain=False), Run(D4B8I8, D4B8I8), Run(*(_centred(D4B8I8[0]),) * 2),
+                    _klt(1, 1.25, 0.75), _klt(1.5), _klt(2), _klt(3), _klt(4), *map(_shared, (1, 1.5, 2, 3)))],
     "gain": [  # of the keys' entries, with a window and without
         Run(D4B8, D4B8, recent_tokens, key_gain=key_gain) for recent_tokens in (0, 128) for key_gain in (False, True)],
     "raw": [  # tokens that stay raw

@@ -52,9 +52,10 @@ def common_share(keys) -> float:
 
 
 def warn_of_common(shares, format) -> None:
-    """One warning where the common part of some layers' keys dominates, unless zeros hold it. shares: of each
+    """One warning where the common part of some layers' keys dominates, unless zeros or a mean hold it. shares: of each
     layer. format: the format of the keys, None where that is not known."""
-    if format is not None and vqgen.format_fields(format).get("decoder") == "affine":
+    fields = {} if format is None else vqgen.format_fields(format)
+    if fields.get("decoder") == "affine" or fields.get("center"):
         return
     layers = [number for number, share in enumerate(shares) if share > _MOST_COMMON]
     if layers:

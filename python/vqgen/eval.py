@@ -34,9 +34,10 @@ except ImportError as error:
 import vqgen
 import vqgen.hf
 import vqgen.torch
-from vqgen import _klt, _speed, simulation
-from vqgen._codebooks import AT_ONCE, Codebooks
-from vqgen._models import attending
+from vqgen import _losses, _passkey, _speed, simulation
+from vqgen._codebooks import Codebooks, size_of
+from vqgen._losses import loss
+from vqgen._models import attending, in_float32
 from vqgen._recipes import D4B8, RECIPES, Run, runs_of
 
 
@@ -51,52 +52,47 @@ def sequences_of(tokenizer, path, count: int, length: int, skip: int = 0) -> tor
     return torch.tensor(wanted).view(count, length)
 
 
-def _summed_loss(logits, targets):
-    return torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten(),
-                                             reduction="sum").double()
-
-
-@torch.no_grad()
-def loss(model, tokens) -> float:
-    """Mean negative log-likelihood per token, in nats, of sequences [n, length] read whole."""
-    total = 0.0
-    for part in tokens.to(model.device).split(AT_ONCE):
-        total += _summed_loss(model(part[:, :-1], use_cache=False).logits, part[:, 1:])
-    return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
-
-
-@torch.no_grad()
 def loss_through_kernels(model, tokens, cache) -> float:
-    """The same, one token of every sequence at a time over a VQCache; captured where it can be."""
-    tokens = tokens.to(model.device)
-    cache.reset()
-    total = torch.zeros((), dtype=torch.float64, device=model.device)
-    with vqgen.hf.captured(model, cache):
-        for now in range(tokens.shape[1] - 1):
-            logits = model(tokens[:, now:now + 1], past_key_values=cache).logits[:, -1]
-            total += _summed_loss(logits, tokens[:, now + 1])
-    return float(total) / (tokens.shape[0] * (tokens.shape[1] - 1))
+    """The loss, one token of every sequence at a time over a VQCache; captured where it can be."""
+    return _losses.mean_loss(_losses.step_logits(model, tokens, cache), tokens)
 
 
+@torch.no_grad()
 def accuracy(model, tokens, codebooks, *, recent_tokens: int = 0, sinks: int = 0, flush_block: int = 1,
-             rotated_first: bool = False, kernels: bool = True) -> dict:
+             rotated_first: bool = False, kernels: bool = True, reference=None, passkeys=None) -> dict:
     """Losses of sequences [n, length], in nats per token, with the codebooks of a bundle or what
     layers_of() reads of it. recent_tokens, sinks, flush_block: as of vqgen.hf.VQCache. With `rotated_first`
     these are as of simulation.simulated(), and the loss through kernels is None, as it is without
-    `kernels` and of layers by vqgen._klt, which no kernel reads."""
+    `kernels`. reference: _losses.Reference of the sequences, to which `divergence` compares both; passkeys: what
+    _passkey.prompts() returns, of which `passkey` is the share that is answered."""
     layers = codebooks if isinstance(codebooks, list) else vqgen.hf.layers_of(codebooks)
     raw = {"recent_tokens": recent_tokens, "sinks": sinks, "flush_block": flush_block}
-    with simulation.simulated(model, layers, **raw, rotated_first=rotated_first):
-        simulated = loss(model, tokens)
-    row = {**raw, "loss": None, "simulated": simulated}
-    if _klt.of_klt(layers):
-        return {**row, **_klt.size_of(layers)}
-    cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
-                             tokens=tokens.shape[1], **raw)
-    if kernels and not rotated_first:
+    row = {**raw, "loss": None}
+    divergence, passkey = {}, {}
+
+    def judge(name, of, passes):
+        if reference is None:
+            row[of] = _losses.mean_loss(passes(tokens), tokens)
+        else:
+            divergence[name] = reference.compared(passes(tokens))
+            row[of] = divergence[name].pop("loss")
+        if passkeys is not None:
+            passkey[name] = _passkey.found(passes(passkeys[0]), *passkeys)
+
+    with simulation.simulated(model, layers, **raw, rotated_first=rotated_first), in_float32(model):
+        judge("simulated", "simulated", functools.partial(_losses.whole_logits, model))
+    through_kernels = kernels and not rotated_first
+    size = None if through_kernels else size_of(layers)
+    if size is None:
+        cache = vqgen.hf.VQCache(model.config, layers, batch=len(tokens), device=model.device,
+                                 tokens=tokens.shape[1], **raw)
+        size = {"bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
+    if through_kernels:
         with attending(model, "vqgen"):
-            row["loss"] = loss_through_kernels(model, tokens, cache)
-    return {**row, "bits": cache.bits_per_element(), "bytes_per_token": cache.bytes_per_token()}
+            judge("kernels", "loss", lambda each: _losses.step_logits(model, each, cache))
+    for name, found in (("divergence", divergence), ("passkey", passkey)):
+        row |= {name: found} if found else {}
+    return {**row, **size}
 
 
 def _load(arguments):
@@ -147,6 +143,10 @@ def _arguments(arguments):
                         help="behind those that train, which tell the best of the steps of RSimVQ")
     parser.add_argument("--errors", action="store_true",
                         help="also what codes lose of keys and values, on both texts")
+    parser.add_argument("--divergence", action="store_true",
+                        help="also the KL divergence of the next token, and how often the most likely one is another")
+    parser.add_argument("--passkeys", type=int, default=0, metavar="PROMPTS",
+                        help="also the share of prompts whose pass key, five digits in the text, is found again")
     parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone")
     parser.add_argument("--contexts", nargs="+", type=int, default=[], help="times steps at these")
     parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most")
@@ -168,6 +168,7 @@ def _arguments(arguments):
         parser.error("--plot and --recipe show losses; give --text")
     if parsed.text and parsed.random_weights:
         parser.error("--text needs the model's own weights; leave --random-weights out")
+    parsed.divergence |= "klt" in parsed.recipe
     if parsed.contexts and not str(parsed.device).startswith("cuda"):
         parser.error("--contexts times steps on a GPU; leave it out, or give --device cuda")
     return parsed
@@ -212,8 +213,17 @@ def _accuracies(model, arguments, folder):
     tokens = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length,
                           skip=arguments.calibration + arguments.judges if own else 0)
     codebooks = Codebooks(model, folder, dict(arguments.rsimvq), judges)
-    unquantized = loss(model, tokens)
-    print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}")
+    reference = passkeys = None
+    result = {}
+    with in_float32(model):
+        if arguments.divergence:
+            reference = _losses.Reference(model, tokens)
+        unquantized = loss(model, tokens) if reference is None else reference.loss
+        if arguments.passkeys:
+            passkeys = _passkey.prompts(tokenizer, tokens.repeat(-(-arguments.passkeys // len(tokens)), 1)[:arguments.passkeys])
+            result["passkey"] = _passkey.found(_losses.whole_logits(model, passkeys[0]), *passkeys)
+    print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}"
+          + (f", {result['passkey']:.0%} of the pass keys" if passkeys else ""))
     print(f"{'keys':30}{'values':18}{'recent_tokens':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
@@ -230,10 +240,13 @@ def _accuracies(model, arguments, folder):
             row["errors"] = {name: codebooks.errors(run, calibration(text, count), each)
                              for name, each in (("calibration", calibration(text, count)), ("evaluated", tokens))}
         row |= accuracy(model, tokens, layers, recent_tokens=run.recent_tokens, sinks=run.sinks, flush_block=run.flush_block,
-                        rotated_first=run.rotated_first, kernels=not arguments.no_kernels)
+                        rotated_first=run.rotated_first, kernels=not arguments.no_kernels, reference=reference,
+                        passkeys=passkeys)
+        if run.bits is not None and (shares := codebooks.shares.get(codebooks.name(run, calibration(text, count)))):
+            row["shares"] = shares
         rows.append(row)
         keys, through_kernels, perplexity = row["keys"], "-", "-"
-        if run.rotated_first or run.klt:
+        if run.rotated_first:
             keys += " (simulated)"
         if row["loss"] is not None:
             perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"
@@ -241,11 +254,24 @@ def _accuracies(model, arguments, folder):
         print(f"{keys:30}{row['values']:18}{recent_tokens:>10}{run.sinks:6}{row['bits']:7.2f}"
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
+        _print_more(row)
         for name, errors in row.get("errors", {}).items():
             print(f"  relative error, {name + ' text:':18} keys {errors['keys']['relative']:.4f} "
                   f"(centered {errors['keys']['centered']:.4f}), values "
                   f"{errors['values']['relative']:.4f}", flush=True)
-    return {"unquantized": unquantized, "rows": rows}
+    return {"unquantized": unquantized, **result, "rows": rows}
+
+
+def _print_more(row):
+    """What a row has beside losses."""
+    for name, found in row.get("divergence", {}).items():
+        for what, word in (("kl", "KL divergence"), ("other", "another token")):
+            parts = ", ".join(f"{part[what]:.4f} from {part['tokens'][0]}" for part in found["by_position"])
+            print(f"  {word}, {name + ':':11} {found[what]:.4f} ({parts})")
+    for name, share in row.get("passkey", {}).items():
+        print(f"  pass keys, {name + ':':11} {share:.0%}")
+    if "shares" in row:
+        print(row["shares"], flush=True)
 
 
 def _runs(arguments):

@@ -16,6 +16,7 @@ With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, 
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import tempfile
@@ -25,11 +26,12 @@ from transformers import Cache
 
 import vqgen
 import vqgen.torch
-from vqgen import _appends, _tool
+from vqgen import _appends, _shares, _tool
 from vqgen._attention import prompt_attention
-from vqgen._calibration import (can_write, can_write_by_torch, has_basis, states_of, write_basis_bundle, write_bundle,
-                                write_torch_bundle)
+from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_basis, require_runs, states_of,
+                                write_basis_bundle, write_bundle, write_torch_bundle)
 from vqgen._models import require_served
+from vqgen._shares import Shares
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
 
@@ -196,8 +198,9 @@ class VQCache(Cache):
         return self.bytes_per_token() * 8 / (len(self.layers) * 2 * shape[1] * self.head_dim)
 
     def bucket(self, tokens: int) -> int:
-        """The tokens of the kernel by which sequences of up to `tokens` are attended to."""
-        return self.layers[0].cache.bucket(tokens)
+        """The tokens up to which every layer attends by the kernels that it has for sequences of `tokens`."""
+        kinds = {layer.cache.attention_config: layer.cache for layer in self.layers}  # layers may have formats of their own
+        return min(cache.bucket(tokens) for cache in kinds.values())
 
 
 def layers_of(path) -> list[tuple[dict, dict]]:
@@ -221,19 +224,15 @@ def klt_format(operand: str, bits: float, head_dim: int) -> dict:
 
     Example: calibrate(model, batches, out, keys=klt_format("keys", 2, 64), values=klt_format("values", 2, 64))
     """
-    from vqgen._klt import operand_form
+    from vqgen._klt import form_of
     from vqgen._partitions import BITS, shipped
 
-    runs = shipped(operand, round(bits * 128 / BITS), head_dim)
-    form = operand_form(runs)
-    if len(runs) == 1:  # a format without parts
-        form = {"vector_size": runs[0][1], "index_bits": BITS, "scope": "head"}
-    return {"center": True, "klt": True, **form}
+    return form_of(shipped(operand, round(bits * 128 / BITS), head_dim))
 
 
-def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int = 1,
-              key_gain: bool = True, rsimvq: dict | None = None, start: list | None = None,
-              judged_by=None) -> None:
+def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None, bits: float | None = None,
+              by: str = "loss", seed: int = 1, key_gain: bool = True, rsimvq: dict | None = None,
+              start: list | None = None, judged_by=None) -> Shares | None:
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. A model that a VQCache would not
@@ -242,21 +241,37 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
     (docs/guides/quantize.md).
 
+    bits: in place of keys and values, a KLT cache (klt_format()) whose layers, keys and values have formats of their
+    own, with `bits` stored for an element in the mean, at the least sum of what each loses alone. by: what is
+    measured for this: "loss", the rise of the loss of the next token, in a pass for each format of each operand of each
+    layer; or "attention", the error of the attention's output, all in one pass, which does not tell how much a layer's
+    output matters. The codebooks of the measurement are trained on a sample. Returns Shares then, else None.
+
     key_gain: store a gain that lengthens the keys' entries where attention reads them
     (docs/guides/quantize.md); False stores none.
 
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
     k-means of the same formats, which saves its training. judged_by: as batches, of
-    another text, by which steps are judged.
+    another text, by which steps are judged, or the shares of `bits`; these by default by some 16,384 tokens of `batches`.
+
+    Example: print(calibrate(model, batches, "codebooks", bits=2.0)) shows the bits and the rise of each layer.
     """
-    if rsimvq is None and (start is not None or judged_by is not None):
+    if bits is None and (keys is None or values is None):
+        raise vqgen.BadInput("calibrate() got neither keys and values nor bits; give both formats, or bits=2.0")
+    if bits is None and rsimvq is None and (start is not None or judged_by is not None):
         raise vqgen.BadInput("start and judged_by are of rsimvq, which is not given")
+    if bits is not None:
+        given = {"keys": keys, "values": values, "rsimvq": rsimvq, "start": start}
+        if named := [name for name, each in given.items() if each is not None]:
+            raise vqgen.BadInput(f"bits takes no {', '.join(named)}: it chooses the formats; leave either out")
+        return _shared(model, batches, out, bits, by, seed, key_gain, judged_by)
     on_device = model.device.type == "cuda"
     if has_basis(keys, values):
         if rsimvq is not None:
             raise vqgen.BadInput("formats with center or klt are trained by k-means; leave rsimvq out")
-        write_basis_bundle(out, states_of(model, batches, model.device, keys), keys, values, seed, key_gain)
+        write_basis_bundle(out, states_of(model, batches, model.device, keys), itertools.repeat({"keys": keys, "values": values}),
+                           seed, key_gain)
         return
     if rsimvq is not None or (on_device and not can_write(model.dtype, keys, values)
                               and can_write_by_torch(model.dtype, keys, values)):
@@ -267,6 +282,21 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys, values, seed: int
     on_device = on_device and can_write(model.dtype, keys, values)
     layers = states_of(model, batches, model.device if on_device else "cpu", keys)
     (write_bundle if on_device else _quantize)(out, layers, keys, values, seed, key_gain)
+
+
+def _shared(model, batches, out, bits, by, seed, key_gain, judged_by) -> Shares:
+    _, heads, head_dim = require_served(model.config)
+    _shares.require(head_dim, bits, by)
+    dtype = basis_dtype(model.dtype)
+    forms = {operand: klt_format(operand, 2, head_dim) for operand in ("keys", "values")}
+    require_runs(forms, dtype, model.device, heads, head_dim, 1024)  # before minutes of measurement
+    batches = list(batches)
+    judges = _shares.judging(batches, judged_by)
+    layers = list(states_of(model, batches, model.device, forms["keys"]))
+    rises = _shares.measured(model, layers, judges, by, seed, key_gain)
+    shares = _shares.shared(rises, bits, by, head_dim)
+    write_basis_bundle(out, layers, shares.formats(), seed, key_gain)
+    return shares
 
 
 def _quantize(out, layers, keys, values, seed, key_gain=True):

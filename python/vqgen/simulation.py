@@ -168,6 +168,9 @@ def attention(query, keys, values, raw_keys, raw_values, recent_tokens: int, sin
         raise vqgen.BadInput(f"flush_block is {flush_block}; it is at most recent_tokens, which are {recent_tokens}")
     batch, heads, tokens, _ = query.shape
     group = heads // keys.shape[1]
+    if not recent_tokens and not sinks and together == 1:  # nothing is raw
+        return torch.nn.functional.scaled_dot_product_attention(
+            query.float(), keys.float(), values.float(), is_causal=True, scale=scaling, enable_gqa=group > 1)
     keys, values, raw_keys, raw_values = (each.float().repeat_interleave(group, 1)
                                           for each in (keys, values, raw_keys, raw_values))
     past = torch.arange(tokens, device=query.device)

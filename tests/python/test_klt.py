@@ -158,8 +158,9 @@ def expected_loss(spectrum, parts):
     return total
 
 
-@pytest.mark.parametrize("head_dim, sizes, step", [(16, (2, 4, 8, 16), 1), (24, (2, 4, 8), 8), (12, (1, 2, 3, 4, 6), 1)])
-def test_a_partition_is_the_best_of_all(draw, head_dim, sizes, step):
+@pytest.mark.parametrize("head_dim, sizes, step, word", [
+    (16, (2, 4, 8, 16), 1, 1), (24, (2, 4, 8), 8, 1), (12, (1, 2, 3, 4, 6), 1, 1), (32, (2, 4, 8, 16), 8, 4)])
+def test_a_partition_is_the_best_of_all(draw, head_dim, sizes, step, word):
     spectra = [sorted(np.exp(2 * draw.standard_normal(head_dim)), reverse=True) for _ in range(3)]
     runs = [[(n, size) for n in range(size, head_dim + 1, size) if n % step == 0] for size in sizes]
     every = []
@@ -170,10 +171,13 @@ def test_a_partition_is_the_best_of_all(draw, head_dim, sizes, step):
                 if sum(n for n, _ in parts) == head_dim and all(at % size == 0 for at, (_, size) in zip(starts, parts)):
                     every.append(parts)
     scaled = [np.array(each) / np.mean(each) for each in spectra]
-    for codes in range(-(-head_dim // max(sizes)), head_dim // min(sizes) + 2):
-        fit = [parts for parts in every if sum(n // size for n, size in parts) <= codes]
+    def stored(parts):
+        return sum(math.ceil(n // size / word) * word for n, size in parts)
+
+    for codes in range(min(map(stored, every)), head_dim // min(sizes) + 2):
+        fit = [parts for parts in every if stored(parts) <= codes]
         best = min(sum(expected_loss(each, parts) for each in scaled) for parts in fit)
-        found = partition(spectra, codes, head_dim, sizes, step=step)
+        found = partition(spectra, codes, head_dim, sizes, step=step, word=word)
         assert tuple(found) in fit
         assert math.isclose(sum(expected_loss(each, found) for each in scaled), best, rel_tol=1e-9)
 
@@ -188,9 +192,9 @@ def test_shipped_partitions_add_up(operand, head_dim):
         assert sum(channels for channels, _ in parts) == head_dim and len(parts) <= 4
         assert sizes == sorted(set(sizes)) and set(sizes) <= set(_partitions.SIZES)
         assert all(channels % _partitions.STEP == 0 for channels, _ in parts)
-        used.append(sum(channels // size for channels, size in parts))
-        assert used[-1] <= _partitions.codes_of(level, head_dim)
-    assert used == sorted(set(used)) and used[-1] == head_dim // 2
+        used.append(_partitions.stored_codes(parts))
+        assert used[-1] <= _partitions.codes_of(level, head_dim) < level * head_dim / 128 + _partitions.WORD
+    assert used == sorted(used) and used[-1] == head_dim // 2
     assert shipped(operand, 32, 128) == [(32, 2), (32, 4), (64, 8)]
 
 
@@ -220,19 +224,6 @@ def test_codes_are_shared_out_at_the_least_rise(draw):
             assert math.isclose(sum(rises[key][codes] for key, codes in shares.items()), least)
     flat = {(0, operand): dict.fromkeys(LEVELS, 0.5) for operand in ("keys", "values")}
     assert set(share_out(flat, 40).values()) == {12}  # codes that gain nothing are not spent
-
-
-def test_layers_have_partitions_of_their_own(draw):
-    states = [[correlated(draw, 1, 300, 16) for _ in "kv"] for _ in range(2)]
-    wide, narrow = [(16, 8)], [(8, 2), (8, 4)]
-    layers = _klt.layers_of_states(states, {0: narrow, 1: wide}, wide, iterations=2)
-    for number, ((item, tensors), expected) in enumerate(zip(layers, (narrow, wide))):
-        assert [(len(part["channels"]), part["vector_size"]) for part in item["keys"]["parts"]] == expected
-        assert "keys.gain" in tensors and "values.gain" not in tensors
-        for name, rows in zip(("keys", "values"), states[number]):
-            held = simulation.held_of(rows[None], item, tensors, name)[0]
-            assert (held - rows).square().sum() < 0.5 * (rows - rows.mean(1, keepdim=True)).square().sum()
-    assert _klt.of_klt(layers) and _klt.size_of(layers) == {"bits": 8 * 12 / 64, "bytes_per_token": 12}
 
 
 @pytest.mark.parametrize("call, words", [
