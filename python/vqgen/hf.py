@@ -35,7 +35,7 @@ from vqgen._shares import Shares
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
 
-__all__ = ["VQCache", "calibrate", "captured", "layers_of"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of"]
 
 
 class _Layer(TokensLayer):

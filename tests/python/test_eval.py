@@ -313,25 +313,49 @@ def test_recipes_of_transforms_and_of_calibration(small, capsys, monkeypatch):
                                                         "training hadamard + smooth"]
 
 
-def test_the_recipe_klt_says_that_it_is_simulated(small, capsys, monkeypatch):
+def test_the_recipe_klt_compares_what_presets_and_shared_out_codes_lose(small, capsys, monkeypatch):
     runs = vqgen.eval.RECIPES["klt"]
-    assert [(run.keys[0], run.recent_tokens, run.klt) for run in runs] == [
-        (name, recent_tokens, levels) for recent_tokens in (0, 128) for name, levels in (
-            ("vecinfer-d4b8", None), ("KLT 32 codes", (32, 32)), ("KLT 24 codes", (24, 24)), ("KLT 20 codes", (20, 12)))]
-    monkeypatch.setitem(vqgen.eval.RECIPES, "klt", [runs[1]._replace(recent_tokens=8), runs[3]])
-    out = small / "klt.json"
+    assert [run.recent_tokens for run in runs] == [0] * 12 + [128] * 12
+    assert [run.keys[0] for run in runs[:12]] == [
+        "vecinfer-d4b8i8", "vecinfer-d4b8i8", "vecinfer-d4b8i8 centred", *(f"klt-{bits}bit-keys" for bits in (1, 1.5, 2, 3, 4)),
+        *(f"klt-{bits}bit shared out" for bits in (1, 1.5, 2, 3))]
+    assert [run.key_gain for run in runs[:3]] == [False, True, True]
+    tried = [runs[14], runs[5], runs[9], runs[22]]
+    monkeypatch.setitem(vqgen.eval.RECIPES, "klt", [run._replace(recent_tokens=min(run.recent_tokens, 8)) for run in tried])
+    out, books = small / "klt.json", small / "klt-books"
+    command = [str(small), "--text", str(small / "text"), "--recipe", "klt", "--calibration", "8", "--sequences", "1",
+               "--length", "40", "--codebooks", str(books), "--device", DEVICE, "--json", str(out), "--no-kernels", "--errors",
+               "--passkeys", "2"]
+    assert vqgen.eval.main(command) == 0
+    result, said = json.loads(out.read_text())["accuracy"], capsys.readouterr()
+    centred, two, shared, windowed = result["rows"]
+    assert [row["bits"] for row in (centred, two)] == [2, 2] and centred["bytes_per_token"] == 64
+    assert 1 <= shared["bits"] <= 1.5 and shared["shares"]["bits"] == shared["bits"] and windowed["bits"] <= 2
+    assert said.err.count("training") == 4 and len(list(books.iterdir())) == 4
+    assert result["passkey"] <= 1 and "of the pass keys" in said.out and "rise of loss" in said.out
+    for row in result["rows"]:
+        assert row["loss"] is None and list(row["divergence"]) == list(row["passkey"]) == ["simulated"]
+        found = row["divergence"]["simulated"]
+        assert found["kl"] > 0 and 0 <= found["other"] <= 1 and len(found["by_position"]) == 4
+        assert abs(row["simulated"] - result["unquantized"]) < 0.5 * result["unquantized"]
+    assert windowed["divergence"]["simulated"]["by_position"][0]["kl"] < shared["divergence"]["simulated"]["kl"]
+    assert vqgen.eval.main(command) == 0  # from the bundles
+    again = json.loads(out.read_text())["accuracy"]["rows"]
+    assert [row["simulated"] for row in again] == [row["simulated"] for row in result["rows"]]
+    assert "shares" not in again[2] and "training" not in capsys.readouterr().err
+
+
+def test_both_losses_are_compared_by_position(small, capsys):
+    out = small / "divergence.json"
     assert vqgen.eval.main([
-        str(small), "--text", str(small / "text"), "--recipe", "klt", "--calibration", "8", "--sequences", "1",
-        "--length", "40", "--codebooks", str(small / "klt-books"), "--device", DEVICE, "--json", str(out), "--errors"]) == 0
-    result = json.loads(out.read_text())["accuracy"]
-    assert [(row["loss"], row["bits"], row["bytes_per_token"]) for row in result["rows"]] == [(None, 2, 64), (None, 1, 32)]
+        str(small), "--text", str(small / "text"), "--format", "vecinfer-d4b8", "--calibration", "6", "--sequences", "2",
+        "--length", "40", "--codebooks", str(small / "books"), "--device", DEVICE, "--json", str(out), "--divergence"]) == 0
+    row, = json.loads(out.read_text())["accuracy"]["rows"]
+    simulated, kernels = (row["divergence"][name] for name in ("simulated", "kernels"))
+    assert abs(simulated["kl"] - kernels["kl"]) < 0.2 * kernels["kl"] and abs(simulated["other"] - kernels["other"]) < 0.15
+    assert abs(row["loss"] - row["simulated"]) < 0.05 * row["simulated"]
     said = capsys.readouterr().out
-    assert "KLT 32 codes (simulated)" in said and "KLT 20 codes (simulated)" in said
-    two, one = (row["errors"]["evaluated"] for row in result["rows"])
-    for operand in ("keys", "values"):
-        assert 0 < two[operand]["relative"] < one[operand]["relative"] < 1
-    rises = [row["simulated"] - result["unquantized"] for row in result["rows"]]
-    assert abs(rises[0]) < abs(rises[1]) < 0.5 * result["unquantized"]
+    assert "KL divergence, kernels:" in said and "another token, simulated:" in said
 
 
 def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
