@@ -15,7 +15,7 @@ from vqgen._klt import basis_of, form_of
 from vqgen._losses import loss
 from vqgen._masks import causal_mask
 from vqgen._models import attending, in_float32
-from vqgen._partitions import BITS, LEVELS, share_out, shipped, stored_codes
+from vqgen._partitions import BITS, LEVELS, falling, share_out, shipped, stored_codes
 from vqgen.simulation import held_of
 
 MEASURES = "loss", "attention"
@@ -30,8 +30,8 @@ class Shares(dict):
 
     bits: stored for an element, in the mean of all layers, keys and values. by: "loss" or "attention". rise: the sum of
     the rows'. rows: of each layer and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`,
-    and `rises` of every partition that was measured, by bits. A rise is nats per token of the loss, or the share of the
-    attention output's squares that is lost.
+    and `rises` of every partition, by bits, as measured and made to fall with the bits. A rise is nats per token of the
+    loss, or the share of the attention output's squares that is lost.
     """
 
     def __str__(self):
@@ -88,7 +88,7 @@ def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
 
 def shared(rises: dict, bits: float, by: str, head_dim: int) -> Shares:
     """Share codes out by measured() rises, at `bits` stored for an element in the mean."""
-    rows = []
+    rows, rises = [], {key: falling(measured) for key, measured in rises.items()}
     for (number, operand), codes in share_out(rises, bits * head_dim / BITS).items():
         own, parts = rises[number, operand], choices(operand, head_dim)[codes]
         rows.append({"layer": number, "operand": operand, "bits": BITS * codes / head_dim,
