@@ -128,18 +128,6 @@ def _shipped(operand: str) -> dict[int, list[list[tuple[int, int]]]]:
             for head_dim, text in SHIPPED[operand].items()}
 
 
-def falling(rises: dict[int, float]) -> dict[int, float]:
-    """The rises nearest to measured ones {codes: rise}, by their squares, that do not grow with the codes and are 0 or
-    more: what more codes seem to lose is noise of the measurement."""
-    groups = []  # codes, and the mean of their rises
-    for codes in sorted(rises):
-        groups.append(([codes], rises[codes]))
-        while len(groups) > 1 and groups[-2][1] < groups[-1][1]:
-            (own, mean), (more, other) = groups[-2:]
-            groups[-2:] = [(own + more, (len(own) * mean + len(more) * other) / len(own + more))]
-    return {codes: max(mean, 0.0) for own, mean in groups for codes in own}
-
-
 def share_out(rises: dict, mean_codes: float, costs: dict | None = None) -> dict:
     """Share codes out among layers and operands by what each costs the loss.
 

@@ -15,12 +15,13 @@ from vqgen._klt import basis_of, form_of
 from vqgen._losses import loss
 from vqgen._masks import causal_mask
 from vqgen._models import attending, in_float32
-from vqgen._partitions import BITS, LEVELS, falling, share_out, shipped, stored_codes
+from vqgen._partitions import BITS, LEVELS, share_out, shipped, stored_codes
 from vqgen.simulation import held_of
 
 MEASURES = "loss", "attention"
 OPERANDS = "keys", "values"
 _TRAIN = 4096  # tokens that train the codebooks by which rises are measured
+_FITTED = 4  # partitions of fewest codes, whose rises of the loss are measured
 _JUDGE = 16384  # tokens that they are measured on, unless the caller gives others
 
 
@@ -30,8 +31,8 @@ class Shares(dict):
 
     bits: stored for an element, in the mean of all layers, keys and values. by: "loss" or "attention". rise: the sum of
     the rows'. rows: of each layer and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`,
-    and `rises` of every partition, by bits, as measured and made to fall with the bits. A rise is nats per token of the
-    loss, or the share of the attention output's squares that is lost.
+    and `rises` of every partition, by bits. A rise is nats per token of the loss, or the share of the attention output's
+    squares that is lost.
     """
 
     def __str__(self):
@@ -79,16 +80,34 @@ def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
             for codes, cut in choices(operand, rows.shape[2]).items():
                 trained[number, operand, codes] = _trained(some, basis, operand, cut, seed, key_gain, model.device)
     with in_float32(model):
-        rises = (_by_loss if by == "loss" else _by_attention)(model, judges, trained)
-    table = {}
+        errors = _by_operand(_by_attention(model, judges, trained))
+        if by == "attention":
+            return errors
+        fitted = {(*key, codes): trained[*key, codes] for key, own in errors.items() for codes in sorted(own)[:_FITTED]}
+        return _scaled(errors, _by_operand(_by_loss(model, judges, fitted)))
+
+
+def _by_operand(rises: dict) -> dict:
+    out = {}
     for (number, operand, codes), rise in rises.items():
-        table.setdefault((number, operand), {})[codes] = rise
-    return table
+        out.setdefault((number, operand), {})[codes] = rise
+    return out
+
+
+def _scaled(errors: dict, rises: dict) -> dict:
+    """Rises of the loss that are proportional to the errors of an operand's attention output, as those of small errors
+    are, by the least squares over what was measured: noise of the loss chooses no partition."""
+    out = {}
+    for key, own in errors.items():
+        squares = sum(own[codes]**2 for codes in rises[key])
+        scale = sum(rise * own[codes] for codes, rise in rises[key].items()) / squares if squares else 0.0
+        out[key] = {codes: max(scale, 0.0) * error for codes, error in own.items()}
+    return out
 
 
 def shared(rises: dict, bits: float, by: str, head_dim: int) -> Shares:
     """Share codes out by measured() rises, at `bits` stored for an element in the mean."""
-    rows, rises = [], {key: falling(measured) for key, measured in rises.items()}
+    rows = []
     for (number, operand), codes in share_out(rises, bits * head_dim / BITS).items():
         own, parts = rises[number, operand], choices(operand, head_dim)[codes]
         rows.append({"layer": number, "operand": operand, "bits": BITS * codes / head_dim,

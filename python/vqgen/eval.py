@@ -224,7 +224,7 @@ def _accuracies(model, arguments, folder):
             result["passkey"] = _passkey.found(_losses.whole_logits(model, passkeys[0]), *passkeys)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}"
           + (f", {result['passkey']:.0%} of the pass keys" if passkeys else ""))
-    print(f"{'keys':30}{'values':18}{'recent_tokens':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
+    print(f"{'keys':30}{'values':25}{'recent_tokens':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
     for run in _runs(arguments):
@@ -251,7 +251,7 @@ def _accuracies(model, arguments, folder):
         if row["loss"] is not None:
             perplexity, through_kernels = _perplexity(row["loss"]), f"{row['loss']:.4f}"
         recent_tokens = f"{run.recent_tokens}:{run.flush_block}" if run.flush_block > 1 else run.recent_tokens
-        print(f"{keys:30}{row['values']:18}{recent_tokens:>10}{run.sinks:6}{row['bits']:7.2f}"
+        print(f"{keys:30}{row['values']:25}{recent_tokens:>10}{run.sinks:6}{row['bits']:7.2f}"
               f"{through_kernels:>9}{row['simulated']:11.4f}{perplexity:>12}"
               f"{row['bytes_per_token']:12.0f}  {count} of {text.name}", flush=True)
         _print_more(row)

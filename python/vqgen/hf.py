@@ -218,9 +218,9 @@ def layers_of(path) -> list[tuple[dict, dict]]:
 
 def klt_format(operand: str, bits: float, head_dim: int) -> dict:
     """The format of "keys" or "values" in a KLT cache: rows less their mean, rotated into the eigenvectors of their
-    covariance, with codes shared out among the rotated channels by variance. bits: of an element, 0.75, 1, 1.25, 1.5,
-    2, 2.5, 3 or 4. head_dim: 64, 80, 96, 112, 128, 192 or 256. Raises BadInput for others. The presets klt-2bit-keys
-    and the like are those of 128 channels.
+    covariance, with codes shared out among the rotated channels by variance. bits: stored for an element, 0.75, 1, 1.25,
+    1.5, 2, 2.5, 3 or 4; rows are whole words in each part, so small heads may store up to a word more. head_dim: 64, 80,
+    96, 112, 128, 192 or 256. Raises BadInput for others. The presets klt-2bit-keys and the like are those of 128 channels.
 
     Example: calibrate(model, batches, out, keys=klt_format("keys", 2, 64), values=klt_format("values", 2, 64))
     """
@@ -243,9 +243,10 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
 
     bits: in place of keys and values, a KLT cache (klt_format()) whose layers, keys and values have formats of their
     own, with `bits` stored for an element in the mean, at the least sum of what each loses alone. by: what is
-    measured for this: "loss", the rise of the loss of the next token, in a pass for each format of each operand of each
-    layer; or "attention", the error of the attention's output, all in one pass, which does not tell how much a layer's
-    output matters. The codebooks of the measurement are trained on a sample. Returns Shares then, else None.
+    measured for this: "attention", the error of the attention's output, all in one pass, which does not tell how much a
+    layer's output matters; or "loss", that error times what it costs the loss of the next token, by four passes more for
+    each operand of each layer: the default, since only the loss makes layers comparable. The codebooks of the
+    measurement are trained on a sample. Returns Shares then, else None.
 
     key_gain: store a gain that lengthens the keys' entries where attention reads them
     (docs/guides/quantize.md); False stores none.

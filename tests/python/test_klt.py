@@ -207,18 +207,6 @@ def test_a_spectrum_of_another_head_size_keeps_its_shape():
         assert np.allclose((logs + places)[inside] - (logs + places)[inside][0], 0)
 
 
-def test_measured_rises_are_made_to_fall(draw):
-    rises = dict(zip(LEVELS, draw.normal(np.linspace(1.5, 0, 8), 0.5).tolist()))
-    made = _partitions.falling(dict(reversed(rises.items())))
-    numbers = np.array([made[codes] for codes in LEVELS])
-    assert (np.diff(numbers) <= 0).all() and (numbers >= 0).all() and _partitions.falling(made) == made
-    lost = ((numbers - list(rises.values()))**2).sum()
-    for _ in range(200):  # no other falling rises are nearer
-        other = np.maximum(numbers + 0.1 * np.sort(draw.standard_normal(8))[::-1] * draw.random(), 0)
-        assert ((other - list(rises.values()))**2).sum() >= lost - 1e-9
-    assert _partitions.falling({12: 3.0, 16: 1.0, 20: 2.0, 24: -1.0}) == {12: 3.0, 16: 1.5, 20: 1.5, 24: 0.0}
-
-
 def test_codes_are_shared_out_at_the_least_rise(draw):
     for costs in (None, {(0, "keys"): 1, (0, "values"): 2, (1, "keys"): 3, (1, "values"): 1}):
         rises = {(layer, operand): dict(zip(LEVELS, np.sort(draw.random(8))[::-1].tolist()))
