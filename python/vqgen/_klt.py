@@ -127,10 +127,13 @@ def operand_form(parts, scope: str = "head") -> dict:
 
 def form_of(runs) -> dict:
     """The format of one operand of a partition [(channels, vector_size), ...] as bundles have it: rows less their mean,
-    rotated."""
+    rotated, and entries that are int8."""
+    integers = {"entry_type": "int8", "stage_scales": True}
     form = operand_form(runs)
     if len(runs) == 1:  # a format without parts
-        form = {"vector_size": runs[0][1], "index_bits": BITS, "scope": "head"}
+        form = {"vector_size": runs[0][1], "index_bits": BITS, "scope": "head", **integers}
+    else:
+        form["parts"] = [{**part, **integers} for part in form["parts"]]
     return {"center": True, "klt": True, **form}
 
 
