@@ -1,0 +1,1 @@
+"""vqgen's KV cache in vLLM (docs/guides/vllm.md)."""

@@ -1,0 +1,307 @@
+"""A paged cache of codes under an engine: its kernels, which all layers share, and the codebooks of one layer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+import vqgen
+import vqgen.torch
+from vqgen import _basis
+from vqgen.vllm._batch import Batch, power_of_two
+
+PAGES = (16, 32, 64, 128, 256)
+HEAD_DIMS = (64, 96, 128, 256)
+MOST_NEW = 65536   # new_tokens of a kv_append
+MOST_QUERIES = 16  # query_tokens of an attention_decode
+PIECE = 16384      # tokens of a context that are dense at once
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A rank's part of a cache. tokens: that a sequence has room for, whole pages. sequences: of a step, at most.
+    prompt_tokens: rows of a step, at most. piece_tokens: of a context that are dense at once, whole pages."""
+
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    page_tokens: int
+    tokens: int
+    sequences: int
+    prompt_tokens: int
+    query_tokens: int = 1
+    piece_tokens: int = PIECE
+
+
+def append_sizes(prompt_tokens: int) -> list[int]:
+    """The new_tokens of the kernels that append prompts: powers of four from 64 on, and all rows of a step."""
+    sizes = [64 * 4 ** n for n in range(8) if 64 * 4 ** n < prompt_tokens]
+    return [*sizes, prompt_tokens]
+
+
+class Kernels:
+    """All kernels that a cache of `shape` will need, compiled and loaded when this is made.
+
+    keys, values: formats with all their fields, as a bundle has them. Raises Infeasible, by name, for formats that
+    an engine's pages cannot hold and for what no kernel can do on `device`.
+    """
+
+    def __init__(self, shape: Shape, keys: dict, values: dict, dtype: torch.dtype, device: torch.device):
+        require_pages(shape, keys, values)
+        self.shape, self.dtype, self.device = shape, dtype, torch.device(device)
+        self.keys, self.values = keys, values
+        self.sizes = [1 << n for n in range(power_of_two(shape.sequences).bit_length())]
+        self.append_sizes = append_sizes(shape.prompt_tokens)
+        cache = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "page_tokens": shape.page_tokens}
+        self._both = {"dtype": vqgen.torch.DTYPES[dtype], "keys": keys, "values": values}
+        whole, step = {**cache, "tokens": shape.tokens}, shape.query_tokens
+        self._configs = {("attention", size): self._config(
+            "attention_decode", {**whole, "batch": size, "query_heads": shape.query_heads, "query_tokens": step})
+            for size in self.sizes}
+        self._configs |= {("append", size, step): self._config(
+            "kv_append", {**whole, "batch": size, "new_tokens": step}) for size in self.sizes}
+        self._configs |= {("append", 1, size): self._config("kv_append", {**whole, "batch": 1, "new_tokens": size})
+                          for size in self.append_sizes}
+        self._configs["dequantize"] = self._config(
+            "kv_dequantize", {**cache, "batch": 1, "tokens": min(shape.piece_tokens, shape.tokens)})
+        self._configs["merge"] = vqgen.torch.config_text(
+            {"op": "attention_merge", "dtype": self._both["dtype"], "shape": {
+                "rows": shape.prompt_tokens, "heads": shape.query_heads, "head_dim": shape.head_dim, "parts": 2}})
+        runtime = vqgen.torch.runtime(self.device)
+        runtime.prefetch(map(vqgen.torch.parsed, dict.fromkeys(self._configs.values())),
+                         threads=min(16, os.cpu_count() or 1))
+        self._ops = {name: vqgen.torch.prepare(config, self.device) for name, config in self._configs.items()}
+        self.arguments = {each.name: each.shape for each in self._ops["append", 1, step].arguments}
+        self.key_words, self.value_words = (self.arguments[f"{name}.codes"][-1] for name in ("keys", "values"))
+        like = dict(dtype=dtype, device=self.device)
+        self.lse = torch.empty(self.sizes[-1] * step, shape.query_heads, dtype=torch.float32, device=self.device)
+        self.dense = torch.empty(2, shape.kv_heads * min(shape.piece_tokens, shape.tokens) * shape.head_dim, **like)
+
+    def _config(self, op, shape):
+        return vqgen.torch.config_text({"op": op, **self._both, "shape": shape})
+
+    def __call__(self, *name) -> vqgen.Op:
+        return self._ops[name if len(name) > 1 else name[0]]
+
+    def size(self, sequences: int) -> int:
+        """The batch of the kernels for as many sequences that decode."""
+        size = power_of_two(sequences)
+        if size > self.sizes[-1]:
+            raise vqgen.RangeError(f"a step decodes {sequences} sequences, and kernels are prepared for {self.sizes[-1]}; "
+                                   "raise max_num_seqs")
+        return size
+
+    def append_size(self, rows: int) -> int:
+        return next(size for size in self.append_sizes if size >= rows)
+
+    def cache_shape(self, pages: int) -> tuple[int, int, int, int]:
+        """Of a layer's pages, int32: a token's codes of a head are those of its key, then those of its value."""
+        return pages, self.shape.kv_heads, self.shape.page_tokens, self.key_words + self.value_words
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one token in one head of one layer."""
+        return 4 * (self.key_words + self.value_words)
+
+
+def require_pages(shape: Shape, keys: dict, values: dict) -> None:
+    """Refuse, by name, what an engine's pages cannot hold."""
+    for name, form in (("keys", keys), ("values", values)):
+        if form.get("group_tokens"):
+            raise vqgen.Infeasible(f"bundle: {name} are encoded {form['group_tokens']} tokens at a time (group_tokens), "
+                                   "which needs a full-precision window, and vqgen.vllm has none; calibrate vecinfer-d4b8i8")
+        if (form.get("layout") or {}).get("rows", 1) > 1:
+            raise vqgen.Infeasible(f"bundle: {name} are laid out in groups of {form['layout']['rows']} rows, and vqgen.vllm "
+                                   "takes plain rows; calibrate without 'layout'")
+    if shape.head_dim not in HEAD_DIMS:
+        raise vqgen.Infeasible(f"model: head_dim {shape.head_dim} is none of {', '.join(map(str, HEAD_DIMS))}; "
+                               "take another attention backend")
+    if shape.page_tokens not in PAGES:
+        raise vqgen.Infeasible(f"block_size: {shape.page_tokens} is none of {', '.join(map(str, PAGES))}; set one of these")
+    if not 1 <= shape.query_tokens <= MOST_QUERIES:
+        raise vqgen.Infeasible(f"speculative_config: a step verifies {shape.query_tokens} tokens of a sequence, and kernels "
+                               f"take {MOST_QUERIES}; set num_speculative_tokens to at most {MOST_QUERIES - 1}")
+    if shape.prompt_tokens > MOST_NEW:
+        raise vqgen.Infeasible(f"max_num_batched_tokens: {shape.prompt_tokens} is more than {MOST_NEW}, which an append "
+                               f"takes; set at most {MOST_NEW}")
+
+
+def of_heads(form: dict, tensors: dict, name: str, kv_heads: int, head_dim: int, first: int, count: int) -> dict:
+    """The tensors of an operand, "keys" or "values", that the KV heads [first, first + count) of `kv_heads` need."""
+    parts = form.get("parts") or [{**form, "channels": list(range(head_dim))}]
+    units = [_basis.units_of(part, kv_heads) for part in parts]
+    own = lambda each: each if len(each) % kv_heads else (  # one unit for all heads, or as many for each
+        each.unflatten(0, (kv_heads, -1))[first:first + count].flatten(0, 1))
+
+    def by_parts(tensor):  # [units of all parts, ...]
+        return torch.cat([own(each) for each in tensor.split(units)]) if len(parts) > 1 else own(tensor)
+
+    out = {}
+    for key, tensor in tensors.items():
+        operand, _, what = key.partition(".")
+        if operand != name:
+            continue
+        if what in ("smooth", "mean", "rotation"):
+            tensor = tensor[first:first + count]
+        elif what in ("gain", "stage_scales"):
+            tensor = by_parts(tensor)
+        elif form.get("parts"):
+            tensor = torch.cat([own(books).flatten() for _, books in _basis.books_of_parts(parts, tensor, kv_heads)])
+        else:
+            tensor = own(tensor)
+        out[key] = tensor
+    return out
+
+
+class Layer:
+    """The cache of one layer in an engine's pages: codebooks, and what a step does with them.
+
+    tensors: of the bundle's item, by name, of this rank's heads; they are copied to the kernels' device.
+    attend: full-precision attention of new tokens, attend(query, key, value, query_starts, key_starts, most_query,
+    most_key, causal, scale) -> (out [rows, query_heads, head_dim], lse float32 [query_heads, rows]).
+    """
+
+    @torch.inference_mode(False)
+    def __init__(self, kernels: Kernels, tensors: dict, attend, scale: float):
+        self.kernels, self.attend, self.scale = kernels, attend, scale
+        held = {name: tensor.to(kernels.device, copy=True) for name, tensor in tensors.items()}
+        for name, shape in kernels.arguments.items():
+            kind = name.split(".")[-1]
+            if kind in ("codebooks", "scales"):
+                given = held.get(name.replace(".scales", ".stage_scales"))
+                if given is None or tuple(given.shape) != tuple(shape):
+                    raise vqgen.BadInput(f"bundle: {name} are {'missing' if given is None else list(given.shape)}, and the "
+                                         f"kernels of this rank take {list(shape)}; calibrate again")
+        if held["keys.codebooks"].dtype != kernels.dtype:
+            raise vqgen.BadInput(f"bundle: codebooks are {held['keys.codebooks'].dtype}, and the model runs in "
+                                 f"{kernels.dtype}; calibrate in that dtype, or set dtype to the bundle's")
+        for name in ("key", "value"):
+            _basis.require(name, held.get(f"{name}s.mean"), held.get(f"{name}s.rotation"))
+        self.transforms = {"key_smooth": held.get("keys.smooth"), "key_mean": held.get("keys.mean"),
+                           "key_rotation": held.get("keys.rotation"), "value_mean": held.get("values.mean"),
+                           "value_rotation": held.get("values.rotation")}
+        # Codes are the nearest entries without the gain; attention reads entries with it.
+        self._encode = held["keys.codebooks"], held.get("keys.stage_scales")
+        self._read = self._encode if held.get("keys.gain") is None else _basis.with_gain(
+            kernels.keys, *self._encode, held["keys.gain"], kernels.shape.kv_heads)
+        self._values = held["values.codebooks"], held.get("values.stage_scales")
+
+    def forward(self, batch: Batch, query, key, value, pages, output) -> None:
+        """Encode the new tokens of all sequences into `pages`, then attend.
+
+        query, output: [rows, query_heads, head_dim]; key, value: [rows, kv_heads, head_dim]; rows may be strided views
+        and more than the batch has. pages: int32, of Kernels.cache_shape(). Sequences of one batch may share pages
+        that another of them fills: all is written before anything is read.
+        """
+        words = self.kernels.key_words
+        codes = pages[..., :words], pages[..., words:]
+        written = vqgen.Quantized(codes[0], *self._encode), vqgen.Quantized(codes[1], *self._values)
+        read = vqgen.Quantized(codes[0], *self._read), written[1]
+        if batch.decodes:
+            self._append_decodes(batch, key, value, written)
+        if batch.prompts:
+            self._append_prompts(batch, key, value, written)
+        if batch.decodes:
+            self._decode(batch, query, read, output)
+        if batch.prompts:
+            self._attend_prompts(batch, query, key, value, read, output)
+
+    def _append_decodes(self, batch, key, value, caches):
+        step, size = self.kernels.shape.query_tokens, self.kernels.size(batch.decodes)
+        # Copies, since an append takes no strides, and takes [batch, new_tokens] and not flat rows.
+        if step == 1:
+            new = [_first(each, size).unsqueeze(1) for each in (key, value)]
+        else:
+            rows = batch.gather[:size].flatten()
+            new = [each.index_select(0, rows).unflatten(0, (size, step)) for each in (key, value)]
+        self.kernels("append", size, step)(*new, batch.positions[:size], *caches, counts=batch.counts[:size],
+                                           block_table=batch.table[:size], **self.transforms)
+
+    def _append_prompts(self, batch, key, value, caches):
+        first, ends = batch.prompts[0].first, []
+        for prompt in batch.prompts:
+            ends.append(prompt.first - first + self.kernels.append_size(prompt.rows))
+        # One copy for all prompts, long enough that each has the rows of its kernel: those beyond its own do not count.
+        new = [_first(each[first:], max(ends)) for each in (key, value)]
+        for prompt, end in zip(batch.prompts, ends):
+            one, size = slice(prompt.sequence, prompt.sequence + 1), self.kernels.append_size(prompt.rows)
+            self.kernels("append", 1, size)(
+                *(each[None, end - size:end] for each in new), batch.positions[one], *caches,
+                counts=batch.new_tokens[one], block_table=batch.table[one], **self.transforms)
+
+    def _decode(self, batch, query, caches, output):
+        size, rows = self.kernels.size(batch.decodes), batch.decode_rows
+        more = {}
+        if self.kernels.shape.query_tokens > 1:  # rows are flat, as many as there are
+            query, held = query[:rows].contiguous(), rows
+            more["query_start"] = batch.starts[:size + 1]
+        else:
+            query, held = _first(query, size), size
+        # Rows behind those that decode are written too: prompts write theirs later, and padding is nobody's.
+        in_place = held <= len(output) and output.is_contiguous()
+        out = output[:held] if in_place else torch.empty_like(query)
+        self.kernels("attention", size)(query, *caches, batch.lengths[:size], out=out, lse=self.kernels.lse[:held],
+                                        block_table=batch.table[:size], tokens=batch.tokens, softmax_scale=self.scale,
+                                        **self.transforms, **more)
+        if not in_place:
+            output[:rows].copy_(out[:rows])
+
+    def _attend_prompts(self, batch, query, key, value, caches, output):
+        first, rows, longest = batch.prompts[0].first, batch.rows, batch.longest_prompt
+        out, lse = self.attend(query[first:rows], key[first:rows], value[first:rows], batch.prompt_starts,
+                               batch.prompt_starts, longest, longest, True, self.scale)
+        if any(prompt.pieces for prompt in batch.prompts):
+            lse = lse.t().contiguous()
+        for prompt in batch.prompts:
+            own = slice(prompt.first - first, prompt.first - first + prompt.rows)
+            for piece in prompt.pieces:
+                self._merge_piece(prompt, piece, query[prompt.first:prompt.first + prompt.rows], caches, out[own], lse[own])
+        output[first:rows].copy_(out)
+
+    def _merge_piece(self, prompt, piece, query, caches, out, lse):
+        """Attend to a piece of the context, made dense, and merge the result into out and lse."""
+        shape = 1, self.kernels.shape.kv_heads, piece.tokens, self.kernels.shape.head_dim
+        dense = [each[:shape[1] * shape[2] * shape[3]].view(shape) for each in self.kernels.dense]
+        self.kernels("dequantize")(*caches, piece.lengths, out_keys=dense[0], out_values=dense[1],
+                                   block_table=piece.table.contiguous(), tokens=piece.tokens, **self.transforms)
+        part, part_lse = self.attend(query, *(each[0].transpose(0, 1) for each in dense), prompt.starts, piece.starts,
+                                     prompt.rows, piece.tokens, False, self.scale)
+        self.kernels("merge")([out, part], [lse, part_lse.t().contiguous()], out=out, lse=lse)
+
+
+def _first(rows, count):
+    """The first `count` of `rows`, contiguous; undefined from where there are no more."""
+    if len(rows) >= count:
+        return rows[:count].contiguous()
+    out = rows.new_empty(count, *rows.shape[1:])
+    out[:len(rows)].copy_(rows)
+    return out
+
+
+def warm(kernels: Kernels, layer: Layer) -> None:
+    """Launch every kernel once for inactive sequences, so that modules and workspaces are there, and what cannot run
+    on the pages is refused now."""
+    shape, device = kernels.shape, kernels.device
+    pages = torch.zeros(kernels.cache_shape(1), dtype=torch.int32, device=device)
+    new = lambda *heads: torch.zeros(*heads, shape.head_dim, dtype=kernels.dtype, device=device)
+    words = kernels.key_words
+    caches = (vqgen.Quantized(pages[..., :words], *layer._encode), vqgen.Quantized(pages[..., words:], *layer._values))
+    columns = shape.tokens // shape.page_tokens
+    for name in kernels._ops:
+        if name[0] == "append":
+            _, size, step = name
+            rows = new(size, step, shape.kv_heads)
+            whole = torch.full((size,), -1, dtype=torch.int32, device=device)
+            kernels(*name)(rows, rows, whole, *caches, counts=torch.zeros_like(whole), **layer.transforms,
+                           block_table=whole.new_zeros(size, columns))
+        elif name[0] == "attention":
+            rows, whole = new(name[1], shape.query_heads), torch.zeros(name[1], dtype=torch.int32, device=device)
+            more = {"query_start": whole.new_zeros(name[1] + 1)} if shape.query_tokens > 1 else {}
+            kernels(*name)(rows, *caches, whole, block_table=whole.new_zeros(name[1], columns), **layer.transforms, **more)
+    whole = torch.zeros(1, dtype=torch.int32, device=device)
+    kernels("dequantize")(*caches, whole, block_table=whole.new_zeros(1, 1), tokens=1, **layer.transforms)
+    rows, lse = new(1, shape.query_heads), torch.zeros(1, shape.query_heads, device=device)
+    kernels("merge")([rows, rows.clone()], [lse, lse.clone()])
+
