@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import torch
 
@@ -28,3 +29,13 @@ def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
     with safe_open(path, "pt") as file:
         there = set(file.keys())
         return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}
+
+
+def layers_of(path) -> list[tuple[dict, dict]]:
+    """The attention items of a bundle, in the order of their numbers, each with its tensors but the
+    codes, by name."""
+    items = [item for item in read_bundle(path) if item["kind"] == "attention"]
+    items.sort(key=lambda item: [int(number) for number in re.findall(r"\d+", item["name"])])
+    wanted = [f"{operand}.{name}" for operand in ("keys", "values")
+              for name in ("codebooks", "stage_scales", "smooth", "mean", "rotation", "gain")]
+    return [(item, bundle_tensors(path, item["name"], wanted)) for item in items]

@@ -28,6 +28,7 @@ import vqgen
 import vqgen.torch
 from vqgen import _appends, _shares, _tool
 from vqgen._attention import prompt_attention
+from vqgen._bundles import layers_of
 from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_basis, require_runs, states_of,
                                 write_basis_bundle, write_bundle, write_torch_bundle)
 from vqgen._models import require_served
@@ -201,19 +202,6 @@ class VQCache(Cache):
         """The tokens up to which every layer attends by the kernels that it has for sequences of `tokens`."""
         kinds = {layer.cache.attention_config: layer.cache for layer in self.layers}  # layers may have formats of their own
         return min(cache.bucket(tokens) for cache in kinds.values())
-
-
-def layers_of(path) -> list[tuple[dict, dict]]:
-    """The attention items of a bundle, in the order of their numbers, each with its tensors but the
-    codes, by name."""
-    import re
-
-    bundle = vqgen.torch.read_bundle(path)
-    items = [item for item in bundle if item["kind"] == "attention"]
-    items.sort(key=lambda item: [int(number) for number in re.findall(r"\d+", item["name"])])
-    wanted = [f"{operand}.{name}" for operand in ("keys", "values")
-              for name in ("codebooks", "stage_scales", "smooth", "mean", "rotation", "gain")]
-    return [(item, vqgen.torch.bundle_tensors(path, item["name"], wanted)) for item in items]
 
 
 def klt_format(operand: str, bits: float, head_dim: int) -> dict:

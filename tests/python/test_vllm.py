@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")  # of the simulation
 
 import reference
 import vqgen
 import vqgen.torch as vt
+from vqgen.simulation import held_of
 from vqgen.vllm._batch import Batches, split
 from vqgen.vllm._pages import Kernels, Layer, Shape, of_heads, warm
+from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
+                            require_nearest, tensor)
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-HEADS, KV_HEADS, DIM, PAGE, TOKENS, PAGES, SEQUENCES, ROWS = 4, 2, 64, 16, 96, 20, 4, 80
-COLUMNS, SCALE = TOKENS // PAGE, 0.17
-FORM = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head"})
+TOKENS, PAGES, SEQUENCES, ROWS = 96, 20, 4, 80
+COLUMNS = TOKENS // PAGE
 NOBODY = np.iinfo(np.int32).max
 
 
@@ -26,53 +28,6 @@ NOBODY = np.iinfo(np.int32).max
 def own_cache(tmp_path_factory):
     device = "host" if DEVICE.type == "cpu" else torch.cuda.current_device()
     vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
-
-
-def tensor(array, kind=None):
-    return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE, kind)
-
-
-def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale):
-    """Attention of sequences' rows in double precision, with the arguments of Layer's `attend`."""
-    assert most_query == max(np.diff(query_starts.tolist())) and most_key == max(np.diff(key_starts.tolist()))
-    out, lse = torch.empty_like(query), torch.empty(query.shape[1], len(query), device=query.device)
-    for (q0, q1), (k0, k1) in zip(*(zip(each.tolist(), each.tolist()[1:]) for each in (query_starts, key_starts))):
-        keys, values = (each[k0:k1].double().repeat_interleave(HEADS // each.shape[1], 1) for each in (key, value))
-        scores = torch.einsum("qhd,khd->hqk", query[q0:q1].double(), keys) * scale
-        if causal:
-            scores += torch.full_like(scores[0], -torch.inf).triu(1)
-        out[q0:q1] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).to(out.dtype)
-        lse[:, q0:q1] = scores.logsumexp(-1)
-    return out, lse
-
-
-def books_of(draw, heads=KV_HEADS):
-    return {f"{name}.codebooks": torch.from_numpy(draw.standard_normal((heads, 1, 64, 4)).astype(np.float16))
-            for name in ("keys", "values")}
-
-
-def dense(pages, books, table, tokens):
-    """Keys and values of the first tokens of a sequence, [tokens, kv_heads, dim] each, float64."""
-    held = pages.cpu().numpy().view(np.uint32)[table[:-(-tokens // PAGE)]]
-    held = held.swapaxes(1, 2).reshape(-1, KV_HEADS, held.shape[-1])[:tokens]
-    return [np.stack([reference.decoded(held[:, head, words], books[f"{name}.codebooks"][head:head + 1].numpy(), DIM, 6)
-                      for head in range(KV_HEADS)], 1)
-            for name, words in (("keys", slice(0, 3)), ("values", slice(3, 6)))]
-
-
-def require_nearest(fresh, held, codebooks):
-    """Asserts that rows [n, kv_heads, dim] are held as entries that are nearest, but for rounding."""
-    for head in range(KV_HEADS):
-        vectors, given = (each[:, head].reshape(-1, 1, 4) for each in (fresh.astype(np.float64), held))
-        least = ((vectors - codebooks[head, 0].numpy()) ** 2).sum(-1).min(1)
-        assert (((vectors - given) ** 2).sum(-1)[:, 0] <= least * (1 + 1e-3) + 1e-4).all()
-
-
-def expected(query, keys, values):
-    """query [heads, dim] over keys and values [tokens, kv_heads, dim]; [heads, dim]."""
-    out, _ = reference.attention(query[None] * (SCALE * DIM**0.5), keys[None].swapaxes(1, 2), values[None].swapaxes(1, 2),
-                                 [len(keys)])
-    return out[0]
 
 
 @dataclasses.dataclass
@@ -164,7 +119,7 @@ class Engine:
                 self.events["hit in its step"] += any(
                     each.pages[:1] == request.pages[:1] and each.done == 0 for each, _ in self.planned)
             self.running.append(request)
-            count = min(request.prompt - request.done, left, int(self.draw.integers(5, 40)))
+            count = min(request.prompt - request.done, left, int(self.draw.integers(PAGE, 40)))
             if self.grow(request, request.done + count):
                 self.planned.append((request, count))
                 left -= count
@@ -226,7 +181,7 @@ def requests(draw, count):
     halves = lambda *shape: draw.standard_normal(shape).astype(np.float16)
     prefixes = [halves(2, PAGE, KV_HEADS, DIM) for _ in range(3)]
     for number in range(count):
-        prefix = int(draw.integers(-1, len(prefixes)))
+        prefix = int(draw.integers(-1, len(prefixes))) if number > 1 else 0  # the first two come together
         own = halves(2, int(draw.integers(8, 60)), KV_HEADS, DIM)
         fresh = np.concatenate([prefixes[prefix], own], 1) if prefix >= 0 else own
         prompt = fresh.shape[1] - int(draw.integers(1, 7))
@@ -236,7 +191,8 @@ def requests(draw, count):
 @pytest.mark.parametrize("drafts", [0, 2])
 def test_a_trace_is_attention_over_what_the_pages_hold(draw, drafts):
     engine = Engine(draw, drafts)
-    coming = collections.deque(requests(draw, 40))
+    coming = collections.deque(requests(draw, 30))
+    engine.waiting.extend(coming.popleft() for _ in range(2))
     for _ in range(400):
         for _ in range(min(len(coming), int(draw.integers(0, 3)))):
             engine.waiting.append(coming.popleft())
@@ -246,5 +202,100 @@ def test_a_trace_is_attention_over_what_the_pages_hold(draw, drafts):
         if not (coming or engine.waiting or engine.running):
             break
     events = engine.events
-    assert events["done"] == 40 and sorted(engine.free) == list(range(PAGES)), events
+    assert events["done"] == 30 and sorted(engine.free) == list(range(PAGES)), events
     assert min(events[each] for each in ("prompt", "chunk", "mixed", "preempted", "hit", "hit in its step")) >= 1, events
+
+
+def random_batch(draw, batches, decodes, most_tokens=TOKENS, capture=False):
+    """A batch of as many decoding sequences of random lengths, on pages of their own."""
+    starts, lengths = np.arange(decodes + 1, dtype=np.int32), draw.integers(1, TOKENS, decodes).astype(np.int32)
+    table = draw.permutation(PAGES)[:decodes * COLUMNS].reshape(decodes, -1)[:, :COLUMNS].astype(np.int32)
+    return batches.build(starts.tolist(), None, tensor(starts), tensor(lengths), tensor(table), most_tokens, capture=capture)
+
+
+def test_a_graphs_batch_stays_in_place_and_serves_any_length(draw):
+    batches = Batches(sequences=3, columns=COLUMNS, page_tokens=PAGE, query_tokens=1, piece_tokens=PAGE, device=DEVICE)
+    captured = random_batch(draw, batches, 3, most_tokens=20, capture=True)
+    assert captured.tokens == TOKENS and len(captured.lengths) == 4
+    places = [each.data_ptr() for each in (captured.lengths, captured.counts, captured.positions, captured.table)]
+    fewer = random_batch(draw, batches, 1, most_tokens=20)
+    assert fewer.tokens == 20
+    assert places == [each.data_ptr() for each in (fewer.lengths, fewer.counts, fewer.positions, fewer.table)]
+    assert fewer.lengths[0] > 0 and not fewer.lengths[1:].any() and not fewer.counts[1:].any()
+
+
+def test_sequences_without_rows_are_padding(draw):
+    batches = Batches(sequences=4, columns=COLUMNS, page_tokens=PAGE, query_tokens=1, piece_tokens=PAGE, device=DEVICE)
+    table = torch.zeros(4, COLUMNS, dtype=torch.int32, device=DEVICE)
+    starts, lengths = np.array([0, 1, 2, 2, 2], np.int32), np.array([5, 7, 0, 0], np.int32)
+    batch = batches.build(starts.tolist(), lengths.tolist(), tensor(starts), tensor(lengths), table, 7)
+    assert (batch.decodes, batch.decode_rows, batch.prompts) == (4, 2, [])
+    assert batch.counts.tolist() == [1, 1, 0, 0] and batch.lengths.tolist() == [5, 7, 0, 0]
+    starts[:], lengths[:] = [0, 1, 6, 6, 6], [5, 9, 0, 0]
+    batch = batches.build(starts.tolist(), lengths.tolist(), tensor(starts), tensor(lengths), table, 9)
+    assert batch.decodes == 1 and [(each.sequence, each.rows, each.before) for each in batch.prompts] == [(1, 5, 4)]
+
+
+def test_decodes_are_those_in_front():
+    for starts, query_tokens, decodes in (([0, 1, 2, 7], 1, 2), ([0, 5], 1, 0), ([0, 1, 2], 1, 2), ([0, 3, 4, 9, 10], 3, 2),
+                                          ([0, 1, 1], 1, 2), ([0], 1, 0)):
+        assert split(starts, query_tokens) == decodes
+
+
+FORMS = {"tensor": {"vector_size": 4, "index_bits": 6}, "head": {"vector_size": 4, "index_bits": 6, "scope": "head"},
+         "groups": {"vector_size": 4, "index_bits": 4, "scope": "channel_group", "group_channels": 8},
+         "parts": {"parts": [{"vector_size": 8, "index_bits": 6, "scope": "head", "channels": list(range(0, 32))},
+                             {"vector_size": 4, "index_bits": 6, "channels": list(range(32, 64))}]}}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_rank_has_the_codebooks_of_its_heads(draw, name):
+    form, heads = FORMS[name], 4
+    parts = form.get("parts") or [{**form, "channels": list(range(DIM))}]
+    sizes = [({"head": heads, "channel_group": heads * 8}.get(part.get("scope"), 1), 1, 1 << part["index_bits"],
+              part["vector_size"]) for part in parts]
+    books = [torch.from_numpy(draw.standard_normal(size).astype(np.float16)) for size in sizes]
+    tensors = {"keys.codebooks": torch.cat([each.flatten() for each in books]) if len(parts) > 1 else books[0],
+               "keys.gain": torch.arange(sum(size[0] for size in sizes)), "keys.smooth": torch.arange(heads * DIM).view(heads, DIM),
+               "values.codebooks": torch.zeros(1)}
+    ranks = [of_heads(form, tensors, "keys", heads, DIM, first, 2) for first in (0, 2)]
+    assert all(set(each) == {"keys.codebooks", "keys.gain", "keys.smooth"} for each in ranks)
+    assert torch.equal(torch.cat([each["keys.smooth"] for each in ranks]), tensors["keys.smooth"])
+    begin, gains = [0, 0], torch.arange(sum(size[0] for size in sizes)).split([size[0] for size in sizes])
+    for whole, gain in zip(books, gains):
+        own = len(whole) // 2 if len(whole) > 1 else 1
+        for rank, held in enumerate(ranks):
+            wanted = slice(rank * own, (rank + 1) * own) if len(whole) > 1 else slice(0, 1)
+            flat, count = held["keys.codebooks"].flatten(), whole[wanted].numel()
+            assert torch.equal(flat[begin[rank]:begin[rank] + count], whole[wanted].flatten())
+            begin[rank] += count
+        assert torch.isin(gain, torch.cat([each["keys.gain"] for each in ranks])).all()
+    assert begin == [held["keys.codebooks"].numel() for held in ranks]
+
+
+def test_keys_are_transformed_and_lengthened_as_simulated(draw):
+    form = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "smooth": True, "hadamard": True})
+    shape = Shape(HEADS, KV_HEADS, DIM, PAGE, 48, 1, 40, piece_tokens=PAGE)
+    kernels = Kernels(shape, form, FORM, torch.float16, DEVICE)
+    tensors = {**books_of(draw), "keys.codebooks": books_of(draw, 1)["keys.codebooks"], "keys.gain": torch.tensor([1.25]),
+               "keys.smooth": torch.from_numpy(draw.uniform(0.5, 2, (KV_HEADS, DIM)).astype(np.float32))}
+    layer = Layer(kernels, tensors, attend, SCALE)
+    batches = Batches(sequences=1, columns=3, page_tokens=PAGE, query_tokens=1, piece_tokens=PAGE, device=DEVICE)
+    pages, table = torch.zeros(kernels.cache_shape(3), dtype=torch.int32, device=DEVICE), tensor(np.array([[2, 0, 1]], np.int32))
+    fresh = draw.standard_normal((2, 40, KV_HEADS, DIM)).astype(np.float16)
+    query = draw.standard_normal((40, HEADS, DIM)).astype(np.float16)
+    item = {"keys": form, "values": FORM}
+    held = [held_of(torch.from_numpy(rows).transpose(0, 1)[None], item, tensors, name)[0].transpose(0, 1).numpy()
+            for rows, name in zip(fresh, ("keys", "values"))]
+    done = 0
+    for count in (17, 22, 1):  # a prompt, a chunk behind two pieces of context, a decode
+        span, starts = slice(done, done + count), np.array([0, count], np.int32)
+        output = torch.empty(count, HEADS, DIM, dtype=torch.float16, device=DEVICE)
+        batch = batches.build([0, count], [done + count], tensor(starts), tensor(np.array([done + count], np.int32)), table, 40)
+        assert [len(each.pieces) for each in batch.prompts] == ([] if count == 1 else [-(-done // PAGE)])
+        layer.forward(batch, tensor(query[span]), *(tensor(each[span]) for each in fresh), pages, output)
+        keys, values = (each if count == 1 else np.concatenate([each[:done], new[span]]) for each, new in zip(held, fresh))
+        for row in range(count):
+            wanted = expected(query[done + row], keys[:done + row + 1], values[:done + row + 1])
+            assert reference.worst(output[row].cpu().numpy(), wanted) < 2e-2
+        done += count

@@ -174,9 +174,6 @@ class Layer:
                 if given is None or tuple(given.shape) != tuple(shape):
                     raise vqgen.BadInput(f"bundle: {name} are {'missing' if given is None else list(given.shape)}, and the "
                                          f"kernels of this rank take {list(shape)}; calibrate again")
-        if held["keys.codebooks"].dtype != kernels.dtype:
-            raise vqgen.BadInput(f"bundle: codebooks are {held['keys.codebooks'].dtype}, and the model runs in "
-                                 f"{kernels.dtype}; calibrate in that dtype, or set dtype to the bundle's")
         for name in ("key", "value"):
             _basis.require(name, held.get(f"{name}s.mean"), held.get(f"{name}s.rotation"))
         self.transforms = {"key_smooth": held.get("keys.smooth"), "key_mean": held.get("keys.mean"),

@@ -1,0 +1,61 @@
+"""Calibrates a model folder for vLLM: trains codebooks of its keys and values, and writes MODEL/vqgen.bundle.
+
+    python3 -m vqgen.vllm MODEL --text FILE
+    python3 -m vqgen.vllm MODEL --bundle FILE     # binds what vqgen.hf.calibrate() wrote
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+
+import vqgen
+from vqgen.vllm import bind
+
+
+def _arguments(arguments):
+    parser = argparse.ArgumentParser(prog="vqgen.vllm", description="Calibrate a model folder for vLLM.")
+    parser.add_argument("model", help="folder of a Hugging Face model; MODEL/vqgen.bundle is written")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", help="text like the text that you will serve")
+    source.add_argument("--bundle", help="a bundle of this model, which is bound to it")
+    parser.add_argument("--keys", default="vecinfer-d4b8i8", help="format of the keys [vecinfer-d4b8i8]")
+    parser.add_argument("--values", default="vecinfer-d4b8i8", help="format of the values [vecinfer-d4b8i8]")
+    parser.add_argument("--sequences", type=int, default=32, help="sequences that train [32]")
+    parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence [2048]")
+    parser.add_argument("--dtype", default="auto", help="float16 or bfloat16, in which vLLM will run [the model's]")
+    return parser.parse_args(arguments)
+
+
+def _calibrate(arguments, out):
+    import torch
+    import transformers
+
+    import vqgen.hf
+    from vqgen.eval import sequences_of
+    tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
+    ids = sequences_of(tokenizer, arguments.text, arguments.sequences, arguments.length)
+    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval()
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    vqgen.hf.calibrate(model, ids.to(model.device).split(4), out, keys=arguments.keys, values=arguments.values)
+
+
+def main(arguments=None) -> int:
+    arguments = _arguments(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = arguments.bundle
+            if bundle is None:
+                bundle = os.path.join(folder, "codebooks")
+                _calibrate(arguments, bundle)
+            print(bind(bundle, arguments.model))
+    except (vqgen.Error, ImportError, OSError, ValueError) as error:
+        print(f"vqgen.vllm: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""What an engine's configuration means for its cache: what is refused, by name, when the model loads, and the codebooks
+and kernels of a rank. It reads the fields of vLLM's configuration, and imports nothing of vLLM."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pathlib
+
+import torch
+
+import vqgen
+import vqgen.torch
+from vqgen._bundles import layers_of
+from vqgen.vllm import _identity
+from vqgen.vllm._batch import Batches
+from vqgen.vllm._pages import HEAD_DIMS, PAGES, PIECE, Kernels, Layer, Shape, of_heads, warm
+
+VERSIONS = ("0.26", "0.33")
+OTHER = "take another attention backend"
+_SETTINGS = {"bundle": str}  # of additional_config["vqgen"]
+# What a layer or an engine may ask for, by the names of vLLM's selector, and the remedy.
+_ASKED = {
+    "use_mla": ("multi-head latent attention (MLA), which caches latents, not heads", OTHER),
+    "has_sink": ("learned attention sinks", OTHER),
+    "use_sparse": ("attention to some tokens", OTHER),
+    "use_mm_prefix": ("tokens that see later ones", OTHER),
+    "use_per_head_quant_scales": ("scales of the cache from the checkpoint", OTHER),
+    "has_sliding_window": ("a sliding window", OTHER),
+    "use_non_causal": ("tokens that see later ones", OTHER),
+    "use_batch_invariant": ("equal bits in any batch", "unset VLLM_BATCH_INVARIANT"),
+    "use_kv_connector": ("transfer of the cache", "leave kv_transfer_config out"),
+    "use_pcp": ("context parallel prompts", "set prefill_context_parallel_size to 1"),
+    "use_dcp": ("a context parallel cache", "set decode_context_parallel_size to 1"),
+    "use_adaptive_verification": ("drafts that the device trims", "leave enable_adaptive_verification out"),
+    "use_rswa": ("a sliding window beside the prompt", OTHER),
+}
+# Drafts of these come without a model, whose layers would need codebooks.
+_DRAFTERS = ("ngram", "ngram_gpu", "suffix")
+
+
+def require_version(version: str | None = None) -> str:
+    """The major and minor version of the installed vLLM, "0.26" or "0.33"; others are refused."""
+    try:
+        found = importlib.metadata.version("vllm") if version is None else version
+    except importlib.metadata.PackageNotFoundError:
+        raise vqgen.Infeasible(f"vqgen.vllm: vLLM is not installed; install {' or '.join(VERSIONS)}") from None
+    short = ".".join(found.split(".")[:2])
+    if short not in VERSIONS:
+        raise vqgen.Infeasible(f"vqgen.vllm: vLLM {found} is not served; install vLLM {' or '.join(VERSIONS)}, or the vqgen "
+                               "that is made for it")
+    return short
+
+
+def refusals(*, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, block_size: int | None,
+             device_capability, attn_type: str = "decoder", own_dtypes: tuple = (), **asked) -> list[str]:
+    """Why a layer is not served, one line for each reason. The arguments are those of vLLM's
+    AttentionBackend.validate_configuration(); what it will ask for in addition is refused too. own_dtypes: names of
+    cache dtypes beside "auto"."""
+    lines = []
+    if head_size not in HEAD_DIMS and not asked.get("use_mla"):
+        lines.append(f"head_dim {head_size} is none of {', '.join(map(str, HEAD_DIMS))}; {OTHER}")
+    if dtype not in vqgen.torch.DTYPES:
+        lines.append(f"dtype {dtype} is neither float16 nor bfloat16; set dtype to one of them")
+    if kv_cache_dtype not in (None, "auto", *own_dtypes):
+        lines.append(f"kv_cache_dtype {kv_cache_dtype} is none of vqgen's: the bundle says the format; leave it out")
+    if block_size is not None and all(block_size % each for each in PAGES):
+        lines.append(f"block_size {block_size} is no multiple of {PAGES[0]}; set {', '.join(map(str, PAGES))}")
+    if device_capability is not None and (device_capability.major, device_capability.minor) < (8, 0):
+        lines.append(f"the GPU has compute capability {device_capability.major}.{device_capability.minor}, and full-precision "
+                     f"attention of prompts needs 8.0; {OTHER}")
+    if getattr(attn_type, "value", attn_type) != "decoder":
+        lines.append(f"attention of type {getattr(attn_type, 'value', attn_type)} is not served; {OTHER}")
+    for name, value in asked.items():
+        if value:
+            what, remedy = _ASKED.get(name, ("what is unknown to this vqgen", OTHER))
+            lines.append(f"{name}: {what} is not served; {remedy}")
+    return lines
+
+
+def require_layer(*, alibi_slopes=None, sliding_window=None, logits_soft_cap=None, attn_type="decoder",
+                  kv_sharing_target_layer_name=None, **more) -> None:
+    """Refuse, by name, what a layer asks of its attention. The arguments are those of vLLM's AttentionImpl."""
+    asked = {"alibi_slopes": (alibi_slopes, "a bias by position (ALiBi)"),
+             "sliding_window": (sliding_window, "a sliding window"),
+             "logits_soft_cap": (logits_soft_cap or None, "a soft cap of scores"),
+             "kv_sharing_target_layer_name": (kv_sharing_target_layer_name, "the keys and values of another layer"),
+             "attn_type": (None if getattr(attn_type, "value", attn_type) == "decoder" else attn_type,
+                           "attention other than a decoder's"),
+             "sinks": (more.pop("sinks", None), "learned attention sinks"),
+             **{name: (value, "what is unknown to this vqgen") for name, value in more.items()}}
+    for name, (value, what) in asked.items():
+        if value is not None and value is not False:
+            raise vqgen.Infeasible(f"vqgen.vllm: a layer asks by {name} for {what}, which is not served; {OTHER}")
+
+
+class Engine:
+    """The cache of an engine's rank: its bundle, and once prepare() was called its kernels.
+
+    config: vLLM's configuration. rank, ranks: of tensor parallelism. Raises BadInput or Infeasible, in one line, for
+    what is not served.
+    """
+
+    def __init__(self, config, rank: int = 0, ranks: int = 1):
+        self.config = config
+        model = config.model_config
+        settings = (config.additional_config or {}).get("vqgen", {}) if isinstance(config.additional_config, dict) else {}
+        if not isinstance(settings, dict) or settings.keys() - _SETTINGS.keys():
+            raise vqgen.BadInput(f"additional_config: vqgen is {settings!r}; it takes {', '.join(_SETTINGS)}")
+        folder = pathlib.Path(model.model)
+        if not folder.is_dir():
+            raise vqgen.BadInput(f"model: {model.model} is no folder, and vqgen.vllm compares the bundle with its files; "
+                                 "download it (hf download), and give the folder")
+        self.bundle = pathlib.Path(settings.get("bundle") or folder / _identity.BUNDLE)
+        if not self.bundle.is_file():
+            raise vqgen.BadInput(f"{self.bundle}: there is no such bundle; calibrate the model: python3 -m vqgen.vllm "
+                                 f"{folder} --text FILE, or name a bundle by additional_config")
+        self._require_engine(config)
+        _identity.require_same(self.bundle, folder)
+        self.items = layers_of(self.bundle)
+        self.kv_heads, self.head_dim, self.dtype = model.get_total_num_kv_heads(), model.get_head_size(), model.dtype
+        self._require_items(model.get_total_num_hidden_layers())
+        first = rank * self.kv_heads // ranks  # where ranks are more than heads, several have the same
+        self.heads = first, max(1, self.kv_heads // ranks)
+        self.query_heads = model.get_num_attention_heads(config.parallel_config)
+        self.keys, self.values = self.items[0][0]["keys"], self.items[0][0]["values"]
+        self.kernels = self._warm = None
+
+    def _require_engine(self, config):
+        drafts = config.speculative_config
+        self.query_tokens = 1
+        if drafts is not None and drafts.num_speculative_tokens is not None:
+            if drafts.method not in _DRAFTERS:
+                raise vqgen.Infeasible(f"speculative_config: method {drafts.method} drafts by layers that the bundle has no "
+                                       f"codebooks for; take {' or '.join(_DRAFTERS)}, or none")
+            self.query_tokens += (2 if getattr(drafts, "parallel_drafting", False) else 1) * drafts.num_speculative_tokens
+        if getattr(config.parallel_config, "decode_context_parallel_size", 1) > 1:
+            raise vqgen.Infeasible("decode_context_parallel_size: a context parallel cache is not served; set 1")
+        if getattr(config.cache_config, "kv_cache_dtype_skip_layers", None):
+            raise vqgen.Infeasible("kv_cache_dtype_skip_layers: layers without codes are not served; leave it out")
+
+    def _require_items(self, layers):
+        remedy = "calibrate this model again"
+        if len(self.items) != layers:
+            raise vqgen.BadInput(f"{self.bundle}: it has {len(self.items)} layers, and the model {layers}; {remedy}")
+        for item, _ in self.items:
+            if (item["kv_heads"], item["head_dim"]) != (self.kv_heads, self.head_dim):
+                raise vqgen.BadInput(f"{self.bundle}: {item['name']} is of {item['kv_heads']} heads of {item['head_dim']}, and "
+                                     f"the model has {self.kv_heads} of {self.head_dim}; {remedy}")
+            if item["dtype"] != vqgen.torch.DTYPES.get(self.dtype):
+                raise vqgen.BadInput(f"{self.bundle}: {item['name']} is of {item['dtype']}, and the model runs in {self.dtype}; "
+                                     "calibrate in that dtype, or set dtype to the bundle's")
+            if any(item[name] != self.items[0][0][name] for name in ("keys", "values")):
+                raise vqgen.Infeasible(f"{self.bundle}: {item['name']} has other formats than {self.items[0][0]['name']}, and "
+                                       "an engine's pages are of one size; calibrate all layers in one format")
+
+    def prepare(self, block_size: int, device: torch.device | str) -> Kernels:
+        """Compile and load all kernels; nothing if they are there. block_size: of vLLM's cache."""
+        page = block_size if block_size in PAGES else next((each for each in reversed(PAGES) if block_size % each == 0), block_size)
+        if self.kernels is not None and self.kernels.shape.page_tokens == page:
+            return self.kernels
+        scheduler, room = self.config.scheduler_config, self.config.model_config.max_model_len
+        tokens = -(-room // page) * page
+        shape = Shape(self.query_heads, self.heads[1], self.head_dim, page, tokens, scheduler.max_num_seqs,
+                      scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens))
+        self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device)
+        self._warm = False
+        return self.kernels
+
+    def layer(self, number: int, attend, scale: float) -> Layer:
+        """The cache of a layer; prepare() has been called."""
+        if not 0 <= number < len(self.items):
+            raise vqgen.BadInput(f"{self.bundle}: layer {number} is not in it; it has {len(self.items)}: calibrate this model")
+        item, tensors = self.items[number]
+        held = {}
+        for name in ("keys", "values"):
+            held |= of_heads(item[name], tensors, name, self.kv_heads, self.head_dim, *self.heads)
+        layer = Layer(self.kernels, held, attend, scale)
+        if not self._warm:
+            warm(self.kernels, layer)
+            self._warm = True
+        return layer
+
+    def batches(self) -> Batches:
+        shape = self.kernels.shape
+        return Batches(sequences=shape.sequences, columns=shape.tokens // shape.page_tokens, page_tokens=shape.page_tokens,
+                       query_tokens=shape.query_tokens, piece_tokens=shape.piece_tokens, device=self.kernels.device)
