@@ -49,6 +49,9 @@ SKIPPED = [
     ("docs/guides/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/guides/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/guides/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),
+    ("docs/guides/vllm.md", "python3 -m venv", WHEEL),
+    ("docs/guides/vllm.md", "out/vllm/bin/", GPU + " and vLLM; tests/python/test_vllm_engine.py runs the third with a bundle"),
+    ("docs/guides/vllm.md", "curl", GPU + " and vLLM"),
     ("docs/performance.md", "python3 bench/rivals --vqgen", GPU + " and packages of others; the test rivals runs it made up"),
 ]
 

@@ -1,0 +1,168 @@
+"""The backend of vqgen.vllm against the sources of the versions of vLLM that it is for: names, signatures and fields.
+VQGEN_VLLM_SOURCES names a folder with an unpacked wheel of each in a folder of its version, 0.26.0/vllm and so on."""
+
+import ast
+import functools
+import os
+import pathlib
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import vqgen.vllm
+from vqgen.vllm import _engine
+
+OURS = pathlib.Path(vqgen.vllm.__file__).parent
+GIVEN = os.environ.get("VQGEN_VLLM_SOURCES")
+FOLDERS = sorted(pathlib.Path(GIVEN).glob("0.*")) if GIVEN else []
+pytestmark = pytest.mark.skipif(not GIVEN, reason="VQGEN_VLLM_SOURCES names no folder with unpacked wheels of vLLM")
+# What one version alone is asked for.
+ONLY = {"KVCacheLayout": "0.33", "register_kv_cache_dtype": "0.33", "KVQuantMode": "0.33", "TQFullAttentionSpec": "0.26",
+        "get_kv_cache_shape": "0.26", "get_kv_cache_stride_order": "0.26", "customize_spec": "0.33",
+        "supported_kv_cache_layouts": "0.33"}
+BASES = {"Backend": ["AttentionBackend"], "Builder": ["AttentionMetadataBuilder"], "Impl": ["AttentionImpl", "AttentionImplBase"]}
+
+
+class Sources:
+    def __init__(self, folder):
+        self.root, self.version = folder, _engine.require_version(folder.name)
+
+    @functools.cache
+    def tree(self, module):
+        path = self.root / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        return ast.parse(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    @functools.cache
+    def names(self, module):
+        """What a module defines or imports at its top, in branches too."""
+        found = set()
+        for node in ast.walk(self.tree(module) or ast.Module([], [])):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                found.add(node.name)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                found |= {to.id for to in getattr(node, "targets", None) or [node.target] if isinstance(to, ast.Name)}
+            elif isinstance(node, ast.ImportFrom) and any(each.name == "*" for each in node.names):
+                found |= self.names(f"{module}.{node.module}" if node.level else node.module)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                found |= {each.asname or each.name for each in node.names}
+        return found
+
+    def definition(self, module, name):
+        return next(node for node in self.tree(module).body if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+                    and node.name == name)
+
+    def fields(self, module, name):
+        """Methods and fields of a class and of its bases in the same module."""
+        node = self.definition(module, name)
+        own = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+        own |= {each.target.id: each for each in node.body if isinstance(each, ast.AnnAssign)}
+        for base in node.bases:
+            base = getattr(getattr(base, "value", base), "id", None)
+            if base in {each.name for each in self.tree(module).body if isinstance(each, ast.ClassDef)}:
+                own = self.fields(module, base) | own
+        return own
+
+
+@pytest.fixture(params=FOLDERS or [None], ids=lambda folder: folder.name if folder else "none")
+def sources(request):
+    return Sources(request.param)
+
+
+def parameters(node):
+    """(names by position or keyword, whether there are more keywords)"""
+    return [each.arg for each in node.args.posonlyargs + node.args.args + node.args.kwonlyargs], node.args.kwarg is not None
+
+
+def of_file(name):
+    return ast.parse((OURS / name).read_text(encoding="utf-8"))
+
+
+def test_both_versions_are_there():
+    assert {_engine.require_version(folder.name) for folder in FOLDERS} == set(_engine.VERSIONS)
+
+
+def test_what_is_imported_is_there(sources):
+    count = 0
+    for file in OURS.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+                for each in node.names:
+                    if ONLY.get(each.name, sources.version) == sources.version:
+                        assert each.name in sources.names(node.module), f"{file.name}: {node.module} has no {each.name}"
+                        count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_methods_are_those_of_the_base(sources, name):
+    ours = {node.name: node for node in next(
+        node for node in of_file("_backend.py").body if getattr(node, "name", "") == name).body if isinstance(node, ast.FunctionDef)}
+    theirs = {}
+    for base in reversed(BASES[name]):
+        theirs |= sources.fields("vllm.v1.attention.backend", base)
+    for method, node in theirs.items():
+        if any("abstractmethod" in ast.unparse(each) for each in getattr(node, "decorator_list", ())):
+            assert method in ours, f"{name} lacks {method}"
+    for method, node in ours.items():
+        if ONLY.get(method, sources.version) != sources.version:
+            continue
+        assert method in theirs, f"{name}.{method} is not of {BASES[name][0]}"
+        (wanted, _), (given, more) = parameters(theirs[method]), parameters(node)
+        wanted = [each for each in wanted if each not in ("self", "cls")]
+        given = [each for each in given if each not in ("self", "cls")]
+        assert given[:len(wanted)] == wanted or more and not given, f"{name}.{method}{wanted}, and ours takes {given}"
+
+
+def test_fields_of_batches_are_there(sources):
+    build = next(node for node in ast.walk(of_file("_backend.py")) if getattr(node, "name", "") == "build")
+    read = {node.attr for node in ast.walk(build) if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "common"}
+    assert len(read) >= 7 and read <= sources.fields("vllm.v1.attention.backend", "CommonAttentionMetadata").keys()
+
+
+def test_the_selector_asks_for_nothing_unknown(sources):
+    asked = set(sources.fields("vllm.v1.attention.selector", "AttentionSelectorConfig")) - {"__repr__"}
+    taken, _ = parameters(next(node for node in of_file("_engine.py").body if getattr(node, "name", "") == "refusals"))
+    assert asked <= set(taken) | _engine._ASKED.keys()
+    asked = set(parameters(sources.fields("vllm.v1.attention.backend", "AttentionBackend")["validate_configuration"])[0]) - {"cls"}
+    assert asked <= set(taken) | _engine._ASKED.keys() and "device_capability" in asked
+
+
+def test_calls_take_what_they_are_given(sources):
+    calls = {name: node for node in ast.walk(of_file("_backend.py")) if isinstance(node, ast.Call)
+             for name in [getattr(node.func, "id", getattr(node.func, "attr", ""))]}
+    keywords = lambda name: {each.arg for each in calls[name].keywords}
+    flash = parameters(sources.definition("vllm.vllm_flash_attn.flash_attn_interface", "flash_attn_varlen_func"))[0]
+    assert keywords("flash_attn_varlen_func") <= set(flash)
+    utilities = "vllm.v1.attention.backends.fa_utils"
+    assert keywords("get_flash_attn_version") <= set(parameters(sources.definition(utilities, "get_flash_attn_version"))[0])
+    threshold = sources.fields("vllm.v1.attention.backend", "AttentionMetadataBuilder")["_init_reorder_batch_threshold"]
+    assert keywords("_init_reorder_batch_threshold") <= set(parameters(threshold)[0])
+    specs = "vllm.v1.kv_cache_interface"
+    if sources.version == "0.26":
+        assert keywords("TQFullAttentionSpec") <= sources.fields(specs, "TQFullAttentionSpec").keys() | {"block_size"}
+    else:
+        assert keywords("replace") <= sources.fields(specs, "AttentionSpec").keys()
+        first = sources.definition("vllm.v1.attention.backends.registry", "register_backend").args.args[0]
+        assert "str" in ast.unparse(first.annotation)  # a name of one's own
+        assert "LBHNC" in (sources.root / "vllm/v1/kv_cache_layout.py").read_text()
+        assert "CUSTOM" in (sources.root / "vllm/v1/kv_cache_interface.py").read_text()
+
+
+def test_fields_of_the_configuration_are_there(sources):
+    for module, name, fields in (
+            ("model", "ModelConfig", {"model", "dtype", "max_model_len", "get_head_size", "get_total_num_kv_heads",
+                                      "get_total_num_hidden_layers", "get_num_attention_heads"}),
+            ("cache", "CacheConfig", {"block_size", "kv_cache_dtype_skip_layers"}),
+            ("scheduler", "SchedulerConfig", {"max_num_seqs", "max_num_batched_tokens"}),
+            ("parallel", "ParallelConfig", {"decode_context_parallel_size"}),
+            ("speculative", "SpeculativeConfig", {"method", "num_speculative_tokens", "parallel_drafting"}),
+            ("compilation", "CompilationConfig", {"static_forward_context"}),
+            ("device", "DeviceConfig", {"device_type"}),
+            ("vllm", "VllmConfig", {"additional_config", "speculative_config", "model_config", "cache_config", "device_config",
+                                    "scheduler_config", "parallel_config", "compilation_config"})):
+        assert fields <= sources.fields(f"vllm.config.{module}", name).keys(), name
+    layer = ast.unparse(sources.definition("vllm.model_executor.layers.attention.attention", "Attention"))
+    assert "self.impl.process_weights_after_loading(act_dtype)" in layer and "static_forward_context[prefix] = self" in layer
+    assert "attn_backend" in layer and "get_kv_cache_spec(self, vllm_config" in layer
