@@ -273,20 +273,32 @@ def test_a_rank_has_the_codebooks_of_its_heads(draw, name):
     assert begin == [held["keys.codebooks"].numel() for held in ranks]
 
 
-def test_keys_are_transformed_and_lengthened_as_simulated(draw):
-    form = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "smooth": True, "hadamard": True})
+def basis(draw):
+    """A mean and an orthogonal rotation of each head, by the names of a bundle's operand."""
+    rotation = np.linalg.qr(draw.standard_normal((KV_HEADS, DIM, DIM)))[0].astype(np.float32)
+    return {"mean": torch.from_numpy(draw.standard_normal((KV_HEADS, DIM)).astype(np.float32)), "rotation": torch.from_numpy(rotation)}
+
+
+@pytest.mark.parametrize("name", ["vecinfer", "klt"])
+def test_rows_are_transformed_and_keys_lengthened_as_simulated(draw, name):
+    klt = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head", "center": True, "klt": True})
+    smooth = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True})
+    form, values = (smooth, FORM) if name == "vecinfer" else (klt, klt)
+    tensors = {**books_of(draw), "keys.gain": torch.tensor([1.25, 0.9])}
+    if name == "vecinfer":
+        tensors["keys.smooth"] = torch.from_numpy(draw.uniform(0.5, 2, (KV_HEADS, DIM)).astype(np.float32))
+    else:
+        tensors |= {f"{operand}.{what}": each for operand in ("keys", "values") for what, each in basis(draw).items()}
     shape = Shape(HEADS, KV_HEADS, DIM, PAGE, 48, 1, 40, piece_tokens=PAGE)
-    kernels = Kernels(shape, form, FORM, torch.float16, DEVICE)
-    tensors = {**books_of(draw), "keys.codebooks": books_of(draw, 1)["keys.codebooks"], "keys.gain": torch.tensor([1.25]),
-               "keys.smooth": torch.from_numpy(draw.uniform(0.5, 2, (KV_HEADS, DIM)).astype(np.float32))}
+    kernels = Kernels(shape, form, values, torch.float16, DEVICE)
     layer = Layer(kernels, tensors, attend, SCALE)
     batches = Batches(sequences=1, columns=3, page_tokens=PAGE, query_tokens=1, piece_tokens=PAGE, device=DEVICE)
     pages, table = torch.zeros(kernels.cache_shape(3), dtype=torch.int32, device=DEVICE), tensor(np.array([[2, 0, 1]], np.int32))
     fresh = draw.standard_normal((2, 40, KV_HEADS, DIM)).astype(np.float16)
     query = draw.standard_normal((40, HEADS, DIM)).astype(np.float16)
-    item = {"keys": form, "values": FORM}
-    held = [held_of(torch.from_numpy(rows).transpose(0, 1)[None], item, tensors, name)[0].transpose(0, 1).numpy()
-            for rows, name in zip(fresh, ("keys", "values"))]
+    item = {"keys": form, "values": values}
+    held = [held_of(torch.from_numpy(rows).transpose(0, 1)[None], item, tensors, operand)[0].transpose(0, 1).numpy()
+            for rows, operand in zip(fresh, ("keys", "values"))]
     done = 0
     for count in (17, 22, 1):  # a prompt, a chunk behind two pieces of context, a decode
         span, starts = slice(done, done + count), np.array([0, count], np.int32)

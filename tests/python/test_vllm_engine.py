@@ -249,7 +249,16 @@ def step(builder, caches, impls, counts, lengths, table, query, key, value, capt
     return outs
 
 
-def test_the_backend_loads_a_model_and_steps(backend, model, draw):
+def test_a_rank_has_its_heads(model):
+    config = configuration(model)
+    heads = lambda ranks: [_engine.Engine(config, rank, ranks).heads for rank in range(ranks)]
+    assert heads(1) == [(0, 2)] and heads(2) == [(0, 1), (1, 1)]
+    assert heads(4) == [(0, 1), (0, 1), (1, 1), (1, 1)]  # more ranks than heads: several have the same
+
+
+def test_the_backend_loads_a_model_and_steps(backend, model, draw, tmp_path):
+    before = vt.runtime(DEVICE)
+    vt.use_runtime(vqgen.Runtime(before.device, cache_dir=tmp_path / "kernels", max_buckets=1))
     refused("before a model has loaded", lambda: backend.Backend.get_kv_cache_shape(3, PAGE, KV_HEADS, DIM))
     config = backend.current.config = configuration(model)
     impls = [backend.Backend.get_impl_cls()(HEADS, DIM, SCALE, KV_HEADS) for _ in range(LAYERS)]
@@ -257,6 +266,7 @@ def test_the_backend_loads_a_model_and_steps(backend, model, draw):
         config.compilation_config.static_forward_context[f"model.layers.{number}.self_attn.attn"] = Fields(impl=impl)
     for impl in impls:
         impl.process_weights_after_loading(torch.float16)
+    vt.runtime(DEVICE).freeze()  # nothing is compiled from here on
     shape = backend.Backend.get_kv_cache_shape(9, PAGE, KV_HEADS, DIM)
     assert shape == (9, KV_HEADS, PAGE, 6)
     layer = backend.attention_class()
@@ -293,3 +303,4 @@ def test_the_backend_loads_a_model_and_steps(backend, model, draw):
                     wanted = expected(queries[b, token], held[0][:token + 1], held[1][:token + 1])
                     assert reference.worst(out[row], wanted) < 4e-3
                     row += 1
+    vt.use_runtime(before)
