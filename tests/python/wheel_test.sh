@@ -34,6 +34,10 @@ venv/bin/vqgen version
 package="$(venv/bin/python -c 'import os, vqgen; print(os.path.dirname(vqgen.__file__))')"
 test -f "$package/include/vqgen/vqgen.h"
 test -x "$package/libexec/vqgen/vqgen-nvrtc"
+venv/bin/python -c '
+from importlib.metadata import entry_points
+each, = entry_points(group="vllm.general_plugins")
+assert each.load().__module__ == "vqgen.vllm"'
 venv/bin/vqgen doctor >report || true  # which fails where NVRTC is missing
 if grep -q '^NVRTC *ok' report; then
   venv/bin/vqgen compile tinycode-projection.json --gpu h200

@@ -57,6 +57,15 @@ class Batch:
     table: torch.Tensor         # [sequences, columns]
     prompt_starts: torch.Tensor | None = None  # of the prompts' rows, from their first row on
 
+    _decoding: dict | None = None
+
+    def decoding(self, size: int) -> dict[str, torch.Tensor]:
+        """The arrays of a kernel's batch of `size` sequences, of which the first ones decode; the same for all layers."""
+        if self._decoding is None:
+            self._decoding = {"positions": self.positions[:size], "counts": self.counts[:size], "lengths": self.lengths[:size],
+                              "table": self.table[:size], "starts": self.starts[:size + 1], "gather": self.gather[:size].flatten()}
+        return self._decoding
+
     @property
     def rows(self) -> int:
         """Rows of all sequences."""

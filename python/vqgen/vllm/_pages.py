@@ -184,6 +184,7 @@ class Layer:
         self._read = self._encode if held.get("keys.gain") is None else _basis.with_gain(
             kernels.keys, *self._encode, held["keys.gain"], kernels.shape.kv_heads)
         self._values = held["values.codebooks"], held.get("values.stage_scales")
+        self._pages = self._held = None
 
     def forward(self, batch: Batch, query, key, value, pages, output) -> None:
         """Encode the new tokens of all sequences into `pages`, then attend.
@@ -192,10 +193,7 @@ class Layer:
         and more than the batch has. pages: int32, of Kernels.cache_shape(). Sequences of one batch may share pages
         that another of them fills: all is written before anything is read.
         """
-        words = self.kernels.key_words
-        codes = pages[..., :words], pages[..., words:]
-        written = vqgen.Quantized(codes[0], *self._encode), vqgen.Quantized(codes[1], *self._values)
-        read = vqgen.Quantized(codes[0], *self._read), written[1]
+        written, read = self._caches(pages)
         if batch.decodes:
             self._append_decodes(batch, key, value, written)
         if batch.prompts:
@@ -205,16 +203,25 @@ class Layer:
         if batch.prompts:
             self._attend_prompts(batch, query, key, value, read, output)
 
+    def _caches(self, pages):
+        """((keys, values) to write, (keys, values) to read), made once for an engine's tensor."""
+        if self._pages is not pages:
+            words = self.kernels.key_words
+            keys, values = pages[..., :words], vqgen.Quantized(pages[..., words:], *self._values)
+            self._held = (vqgen.Quantized(keys, *self._encode), values), (vqgen.Quantized(keys, *self._read), values)
+            self._pages = pages
+        return self._held
+
     def _append_decodes(self, batch, key, value, caches):
         step, size = self.kernels.shape.query_tokens, self.kernels.size(batch.decodes)
+        own = batch.decoding(size)
         # Copies, since an append takes no strides, and takes [batch, new_tokens] and not flat rows.
         if step == 1:
             new = [_first(each, size).unsqueeze(1) for each in (key, value)]
         else:
-            rows = batch.gather[:size].flatten()
-            new = [each.index_select(0, rows).unflatten(0, (size, step)) for each in (key, value)]
-        self.kernels("append", size, step)(*new, batch.positions[:size], *caches, counts=batch.counts[:size],
-                                           block_table=batch.table[:size], **self.transforms)
+            new = [each.index_select(0, own["gather"]).unflatten(0, (size, step)) for each in (key, value)]
+        self.kernels("append", size, step)(*new, own["positions"], *caches, counts=own["counts"], block_table=own["table"],
+                                           **self.transforms)
 
     def _append_prompts(self, batch, key, value, caches):
         first, ends = batch.prompts[0].first, []
@@ -230,17 +237,17 @@ class Layer:
 
     def _decode(self, batch, query, caches, output):
         size, rows = self.kernels.size(batch.decodes), batch.decode_rows
-        more = {}
+        own, more = batch.decoding(size), {}
         if self.kernels.shape.query_tokens > 1:  # rows are flat, as many as there are
             query, held = query[:rows].contiguous(), rows
-            more["query_start"] = batch.starts[:size + 1]
+            more["query_start"] = own["starts"]
         else:
             query, held = _first(query, size), size
         # Rows behind those that decode are written too: prompts write theirs later, and padding is nobody's.
         in_place = held <= len(output) and output.is_contiguous()
         out = output[:held] if in_place else torch.empty_like(query)
-        self.kernels("attention", size)(query, *caches, batch.lengths[:size], out=out, lse=self.kernels.lse[:held],
-                                        block_table=batch.table[:size], tokens=batch.tokens, softmax_scale=self.scale,
+        self.kernels("attention", size)(query, *caches, own["lengths"], out=out, lse=self.kernels.lse[:held],
+                                        block_table=own["table"], tokens=batch.tokens, softmax_scale=self.scale,
                                         **self.transforms, **more)
         if not in_place:
             output[:rows].copy_(out[:rows])
@@ -283,8 +290,7 @@ def warm(kernels: Kernels, layer: Layer) -> None:
     shape, device = kernels.shape, kernels.device
     pages = torch.zeros(kernels.cache_shape(1), dtype=torch.int32, device=device)
     new = lambda *heads: torch.zeros(*heads, shape.head_dim, dtype=kernels.dtype, device=device)
-    words = kernels.key_words
-    caches = (vqgen.Quantized(pages[..., :words], *layer._encode), vqgen.Quantized(pages[..., words:], *layer._values))
+    caches, _ = layer._caches(pages)
     columns = shape.tokens // shape.page_tokens
     for name in kernels._ops:
         if name[0] == "append":
