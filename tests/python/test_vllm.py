@@ -312,4 +312,4 @@ def test_rows_are_transformed_and_keys_lengthened_as_simulated(draw, name):
             errors.append(reference.worst(output[row].cpu().numpy(), wanted))
         done += count
     # Where two entries are nearly as near, rounding of the transforms decides, and a key or value differs.
-    assert np.median(errors) < 1e-2 and max(errors) < 6e-2, errors
+    assert np.median(errors) < 4e-3 and max(errors) < 6e-2, errors
