@@ -17,7 +17,7 @@ import vqgen.torch as vt
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
                             tensor)
 from vqgen.vllm import __main__ as command
-from vqgen.vllm import _engine, _identity, bind
+from vqgen.vllm import _engine, _identity, _pages, bind
 
 LAYERS, TOKENS = 2, 64
 Fields = types.SimpleNamespace
@@ -140,19 +140,22 @@ def test_an_engine_that_is_not_served_is_refused(model, words, more):
     refused(words, lambda: _engine.Engine(configuration(model, **more)))
 
 
-def test_what_kernels_cannot_do_is_refused_before_they_are_compiled(model, tmp_path, draw):
-    def prepare(block_size=PAGE, **more):
-        _engine.Engine(configuration(model, **more)).prepare(block_size, DEVICE)
-    refused("block_size: 24 is none of 16, 32, 64, 128, 256", lambda: prepare(24))
-    refused("a step verifies 17 tokens", lambda: prepare(speculative_config=Fields(method="ngram", num_speculative_tokens=16)))
-    refused("max_num_batched_tokens: 70000 is more than 65536", lambda: prepare(scheduler_config__max_num_batched_tokens=70000))
+def test_what_pages_cannot_hold_is_refused_before_weights_are_loaded(model, tmp_path, draw):
+    def load(**more):
+        _engine.Engine(configuration(model, **more))
+    refused("block_size: 24 is none of 16, 32, 64, 128, 256", lambda: load(cache_config__block_size=24))
+    refused("head_dim 32 is none of 64", lambda: _pages.require_pages(
+        _pages.Shape(HEADS, KV_HEADS, 32, PAGE, TOKENS, 1, 40), FORM, FORM), vqgen.Infeasible)
+    assert _engine.Engine(configuration(model, cache_config__block_size=384)).shape(384).page_tokens == 128
+    refused("a step verifies 17 tokens", lambda: load(speculative_config=Fields(method="ngram", num_speculative_tokens=16)))
+    refused("max_num_batched_tokens: 70000 is more than 65536", lambda: load(scheduler_config__max_num_batched_tokens=70000))
     for form, words in (({**FORM, "layout": {"rows": 4, "words": 1}}, "groups of 4 rows"),
                         (vqgen.format_fields("int4-kivi-keys"), "encoded 32 tokens at a time")):
         bind(write_bundle(tmp_path / "books", draw, form=form), model)
-        refused(words, prepare, vqgen.Infeasible)
+        refused(words, load, vqgen.Infeasible)
     other = vqgen.format_fields({"vector_size": 8, "index_bits": 6})
     bind(write_bundle(tmp_path / "books", draw, forms={1: other}), model)
-    refused("layer1 has other formats than layer0", prepare, vqgen.Infeasible)
+    refused("layer1 has other formats than layer0", load, vqgen.Infeasible)
 
 
 def test_the_selectors_questions_are_answered_by_name():

@@ -14,7 +14,7 @@ import vqgen.torch
 from vqgen._bundles import layers_of
 from vqgen.vllm import _identity
 from vqgen.vllm._batch import Batches
-from vqgen.vllm._pages import HEAD_DIMS, PAGES, PIECE, Kernels, Layer, Shape, of_heads, warm
+from vqgen.vllm._pages import HEAD_DIMS, PAGES, PIECE, Kernels, Layer, Shape, of_heads, require_pages, warm
 
 VERSIONS = ("0.26", "0.33")
 OTHER = "take another attention backend"
@@ -124,6 +124,7 @@ class Engine:
         self.heads = first, max(1, self.kv_heads // ranks)
         self.query_heads = model.get_num_attention_heads(config.parallel_config)
         self.keys, self.values = self.items[0][0]["keys"], self.items[0][0]["values"]
+        require_pages(self.shape(config.cache_config.block_size), self.keys, self.values)
         self.kernels = self._warm = None
 
     def _require_engine(self, config):
@@ -156,16 +157,19 @@ class Engine:
 
     def prepare(self, block_size: int, device: torch.device | str) -> Kernels:
         """Compile and load all kernels; nothing if they are there. block_size: of vLLM's cache."""
+        shape = self.shape(block_size)
+        if self.kernels is None or self.kernels.shape != shape:
+            self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device)
+            self._warm = False
+        return self.kernels
+
+    def shape(self, block_size: int) -> Shape:
+        """The rank's part of the cache; a block that is not built is several pages, as vLLM splits it."""
         page = block_size if block_size in PAGES else next((each for each in reversed(PAGES) if block_size % each == 0), block_size)
-        if self.kernels is not None and self.kernels.shape.page_tokens == page:
-            return self.kernels
         scheduler, room = self.config.scheduler_config, self.config.model_config.max_model_len
         tokens = -(-room // page) * page
-        shape = Shape(self.query_heads, self.heads[1], self.head_dim, page, tokens, scheduler.max_num_seqs,
-                      scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens))
-        self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device)
-        self._warm = False
-        return self.kernels
+        return Shape(self.query_heads, self.heads[1], self.head_dim, page, tokens, scheduler.max_num_seqs,
+                     scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens))
 
     def layer(self, number: int, attend, scale: float) -> Layer:
         """The cache of a layer; prepare() has been called."""
