@@ -184,7 +184,9 @@ TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
         const Artifact artifact = backend->compile(generate(op, plan, gpu, Machine::cuda, {}));
         const KernelResources& kernel = artifact.kernels.front();
         EXPECT_LE(kernel.registers * plan.threads, 65536);
-        EXPECT_LE(kernel.spill_bytes, gpu.warpgroup_products ? 0 : 32);  // 28 on sm_89
+        // 28 on sm_89. Two quads of heads in pages keep half of the query's words in local memory.
+        const int most = !gpu.warpgroup_products ? 32 : group > 4 && page_tokens > 0 ? 128 : 0;
+        EXPECT_LE(kernel.spill_bytes, most);
       }
     }
   }

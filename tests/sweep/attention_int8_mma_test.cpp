@@ -269,7 +269,7 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
                         [&](Kernel& faulty) { return faulty.run(data).out == contiguous.out; });
   };
   expect_found(
-      16, {{"first + Own::own_row() + i * Own::kApart : first", "first + Own::own_row() : first"},
+      16, {{"first + own + place * apart : first", "first + own : first"},
            {"number < last ? number : last", "number < last ? number : 0"},
            {"first, i, pages[i % KeyCopies::kPages]", "first, i, pages[0]"},
            {"static_cast<u32>(Own::own_row() % kPage), row_bytes", "0u, row_bytes"}});

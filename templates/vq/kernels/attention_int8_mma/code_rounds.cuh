@@ -174,15 +174,14 @@ class CodeRounds {
   // that again. What has no tokens has no page.
   VQ_DEVICE void load_pages(Pages& pages, int first) const {
     if (!kPaged || first >= end_) return;
-    load_pages<KeyCopies>(pages, first);
-    if constexpr (!kAlike) load_pages<ValueCopies>(pages + kValuePages, first);
-  }
-  template <class Own>
-  VQ_DEVICE void load_pages(u32* pages, int first) const {
     const int last = (end_ - 1) / kPage;
     VQ_UNROLL
-    for (int i = 0; i < Own::kPages; ++i) {
-      const int token = kPage < kBytesStep ? first + Own::own_row() + i * Own::kApart : first;
+    for (int i = 0; i < static_cast<int>(sizeof(Pages) / 4); ++i) {
+      const bool of_keys = i < KeyCopies::kPages;
+      const int own = of_keys ? KeyCopies::own_row() : ValueCopies::own_row();
+      const int apart = of_keys ? KeyCopies::kApart : ValueCopies::kApart;
+      const int place = of_keys ? i : i - KeyCopies::kPages;
+      const int token = kPage < kBytesStep ? first + own + place * apart : first;
       const auto number = static_cast<int>(static_cast<u32>(token) / kPage);
       pages[i] = static_cast<u32>(load_global(table_ + (number < last ? number : last)));
     }

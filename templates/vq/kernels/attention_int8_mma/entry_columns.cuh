@@ -39,9 +39,9 @@ class EntryColumns {
   // thread's entries are all in flight before it stores the first.
   template <int kThreads>
   VQ_DEVICE static void load(const QuantizedArgs& keys, const QuantizedArgs& values, int kv_head) {
-    U32x4 stored[kAll][ceil_div(kEntries, kThreads)] = {};
+    Stored stored[kAll][ceil_div(kEntries, kThreads)] = {};
     for_each_entry<kThreads>([&](auto column, int n, int entry) {
-      U32x4& to = stored[column][n];
+      Stored& to = stored[column][n];
       if constexpr (column >= kWide) {
         to.x = pair_of<false, part_of_column(kKeys, column - kWide, true)>(keys, kv_head, entry);
         to.y = pair_of<true, part_of_column(kValues, column - kWide, true)>(values, kv_head, entry);
@@ -50,7 +50,7 @@ class EntryColumns {
       }
     });
     for_each_entry<kThreads>([&](auto column, int n, int entry) {
-      const U32x2 bytes = Bytes::held(stored[column][n]);
+      const U32x2 bytes = bytes_of(stored[column][n]);
       if constexpr (column >= kWide) {
         store_copies(kAt.pairs + ((column - kWide) * kEntries + entry) * kColumnBytes, bytes.x,
                      bytes.x);
@@ -63,25 +63,24 @@ class EntryColumns {
     });
   }
 
-  // This lane's copies, for lookups.
-  VQ_DEVICE EntryColumns()
-      : word_(static_cast<u32>(lane() * 4)), two_(static_cast<u32>(lane() % 16 * 8)) {}
-
   // The entry of the code that is byte `byte` of the word, which a lane may know at run time alone:
   // a word, two of 8 elements.
   template <int kSize, int kColumn>
-  VQ_DEVICE Either<kSize == 8, U32x2, u32> look_up(u32 codes, u32 byte) const {
+  VQ_DEVICE static Either<kSize == 8, U32x2, u32> look_up(u32 codes, u32 byte) {
     if constexpr (kSize == 2) {
       const u32 code = byte_permute(codes, 0u, 0x4440u | byte);
-      return load_shared_at<u32>(code * kColumnBytes + (word_ + place_of_pairs(kColumn)));
+      return load_shared_at<u32>(code * kColumnBytes + (word() + place_of_pairs(kColumn)));
     } else {
-      const u32 offset = byte_permute(codes, kSize == 8 ? two_ : word_, 0x5504u | byte << 4);
+      const u32 offset = byte_permute(codes, kSize == 8 ? two() : word(), 0x5504u | byte << 4);
       return load_shared_at<Either<kSize == 8, U32x2, u32>>(offset + place_of_column(kColumn));
     }
   }
 
  private:
   VQ_DEVICE static u32 base() { return shared_place(shared_memory()); }
+  // This lane's copy in a column of words, and of two words.
+  VQ_DEVICE static u32 word() { return static_cast<u32>(lane() * 4); }
+  VQ_DEVICE static u32 two() { return static_cast<u32>(lane() % 16 * 8); }
   VQ_DEVICE static u32 place_of_column(int column) {
     return base() + static_cast<u32>(kAt.entries) +
            static_cast<u32>(column / 2 * (kEntries * kRowBytes) + column % 2 * kColumnBytes);
@@ -106,6 +105,16 @@ class EntryColumns {
   }
 
   using Bytes = Decoding<Decoder::table, kConfig.element, true>;
+  // A stored entry: 8 elements only where a part has them.
+  VQ_HD static constexpr bool has_octets() {
+    bool any = false;
+    for (int i = 0; i < kMostRowParts; ++i)
+      any = any || kKeys.parts[i].size == 8 || kValues.parts[i].size == 8;
+    return any;
+  }
+  using Stored = Either<has_octets(), U32x4, U32x2>;
+  VQ_DEVICE static U32x2 bytes_of(U32x4 stored) { return Bytes::held(stored); }
+  VQ_DEVICE static U32x2 bytes_of(U32x2 stored) { return {Bytes::held(stored), 0}; }
   static constexpr int kKeyColumns = columns_of(kConfig, false, key_formats(kConfig), false);
 
   // The part whose entries stand in a column, or none.
@@ -119,7 +128,7 @@ class EntryColumns {
 
   // An entry of 4 or 8 elements in a column, as it is stored, in the first words.
   template <int kColumn>
-  VQ_DEVICE static U32x4 wide_entry(const QuantizedArgs& tensor, int kv_head, int entry) {
+  VQ_DEVICE static Stored wide_entry(const QuantizedArgs& tensor, int kv_head, int entry) {
     constexpr LanePart kPart = wide_part(kColumn);
     const u16* const from =
         entry_at<kPart.size>(tensor, kPart.per_head ? kv_head : 0, kPart.first_element, entry);
@@ -127,7 +136,9 @@ class EntryColumns {
       return begin_constant(reinterpret_cast<const U32x4*>(from));
     } else {
       const U32x2 words = begin_constant(reinterpret_cast<const U32x2*>(from));
-      return {words.x, words.y, 0, 0};
+      Stored stored = {};
+      stored.x = words.x, stored.y = words.y;
+      return stored;
     }
   }
   VQ_HD static constexpr LanePart wide_part(int column) {
@@ -159,9 +170,6 @@ class EntryColumns {
       store_shared(shared_part<U32x4>(place + (j + lane()) % kStores * 16), copies);
     }
   }
-
-  u32 word_;
-  u32 two_;
 };
 
 }  // namespace vq

@@ -283,7 +283,7 @@ class AttentionInt8MmaBlock {
 
   // An octet of the keys of all tiles: two words.
   template <int kTurn>
-  VQ_DEVICE void look_up_keys(LookedUp& to, const Codes& codes) const {
+  VQ_DEVICE static void look_up_keys(LookedUp& to, const Codes& codes) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       look_up_word<2 * kTurn>(to.keys[kTurn][tile], codes.keys[tile]);
@@ -292,24 +292,23 @@ class AttentionInt8MmaBlock {
   }
   // Word kWord of a key; the first of a wide sub-vector brings the second.
   template <int kWord, int kWords>
-  VQ_DEVICE void look_up_word(u32 (&to)[2], const u32 (&codes)[kWords]) const {
+  VQ_DEVICE static void look_up_word(u32 (&to)[2], const u32 (&codes)[kWords]) {
     constexpr int kPlace = part_of_word(kKeys, kWord);
     constexpr int kOwn = kWord - kKeys.parts[kPlace].first_word;
     constexpr int kSize = kKeys.parts[kPlace].size;
     if constexpr (kSize == 2) {
-      to[kWord % 2] =
-          byte_permute(KeyCodes::template entry<kPlace, 2 * kOwn>(entries_, codes),
-                       KeyCodes::template entry<kPlace, 2 * kOwn + 1>(entries_, codes), 0x5410u);
+      to[kWord % 2] = byte_permute(KeyCodes::template entry<kPlace, 2 * kOwn>(codes),
+                                   KeyCodes::template entry<kPlace, 2 * kOwn + 1>(codes), 0x5410u);
     } else if constexpr (kSize == 4) {
-      to[kWord % 2] = KeyCodes::template entry<kPlace, kOwn>(entries_, codes);
+      to[kWord % 2] = KeyCodes::template entry<kPlace, kOwn>(codes);
     } else if constexpr (kOwn % 2 == 0) {
-      const U32x2 two = KeyCodes::template entry<kPlace, kOwn / 2>(entries_, codes);
+      const U32x2 two = KeyCodes::template entry<kPlace, kOwn / 2>(codes);
       to[0] = two.x, to[1] = two.y;
     }
   }
   // A word of the values of all rows; the first of a wide sub-vector brings the second.
   template <int kWord>
-  VQ_DEVICE void look_up_values(LookedUp& to, const Codes& codes) const {
+  VQ_DEVICE static void look_up_values(LookedUp& to, const Codes& codes) {
     constexpr int kPlace = part_of_word(kValues, kWord);
     constexpr int kOwn = kWord - kValues.parts[kPlace].first_word;
     constexpr int kSize = kValues.parts[kPlace].size;
@@ -317,13 +316,12 @@ class AttentionInt8MmaBlock {
     for (int i = 0; i < 2 * kTiles; ++i) {
       const auto& own = codes.values[ValueCodes::row_of(i)];
       if constexpr (kSize == 2) {
-        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, 2 * kOwn>(entries_, own, i % 2);
-        to.values[kWord][1][i] =
-            ValueCodes::template entry<kPlace, 2 * kOwn + 1>(entries_, own, i % 2);
+        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, 2 * kOwn>(own, i % 2);
+        to.values[kWord][1][i] = ValueCodes::template entry<kPlace, 2 * kOwn + 1>(own, i % 2);
       } else if constexpr (kSize == 4) {
-        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, kOwn>(entries_, own, i % 2);
+        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, kOwn>(own, i % 2);
       } else if constexpr (kOwn % 2 == 0) {
-        const U32x2 two = ValueCodes::template entry<kPlace, kOwn / 2>(entries_, own, i % 2);
+        const U32x2 two = ValueCodes::template entry<kPlace, kOwn / 2>(own, i % 2);
         to.values[kWord][0][i] = two.x;
         to.values[kWord + 1][0][i] = two.y;
       }
@@ -338,7 +336,6 @@ class AttentionInt8MmaBlock {
 
   const AttentionDecodeArgs& args_;
   Work work_;
-  Entries entries_;
   Rounds rounds_;
   Query query_;
   float scale_[kQuads];

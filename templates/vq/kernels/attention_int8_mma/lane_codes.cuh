@@ -43,13 +43,12 @@ class LaneCodes {
   // The entry of code kNumber of a lane's in part kPlace; of rows by matrices that of the first or
   // the `odd` one of two.
   template <int kPlace, int kNumber>
-  VQ_DEVICE static auto entry(const EntryColumns<Plan>& entries,
-                              const u32 (&codes)[kRow.code_words], int odd = 0) {
+  VQ_DEVICE static auto entry(const u32 (&codes)[kRow.code_words], int odd = 0) {
     constexpr LanePart kPart = kRow.parts[kPlace];
     const int byte = kRow.matrices      ? kPart.code_byte + kNumber + 2 * odd
                      : kPart.codes == 1 ? of_row() % 2
                                         : kNumber % 4;
-    return entries.template look_up<kPart.size, kPart.column>(
+    return EntryColumns<Plan>::template look_up<kPart.size, kPart.column>(
         codes[kPart.code_word + (kRow.matrices ? 0 : kNumber / 4)], static_cast<u32>(byte));
   }
 
