@@ -42,7 +42,7 @@ TEST(Barriers, OfABasisAreAllNeeded) {
   auto plan = rules_plan<AttentionSimt>(op, find_gpu("h200"));
   plan.splits = 1;
   plan.threads = 128;
-  expect_every_barrier_needed(op, plan, 10);
+  expect_every_barrier_needed(op, plan, 9);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionMma{}, 5);
