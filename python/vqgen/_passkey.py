@@ -1,4 +1,4 @@
-"""Does a model find again what stands far back? A line of the text gives five digits, and the text's end asks for them."""
+"""Does a model find again what is far back? A line of the text gives five digits, and the text's end asks for them."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def _by_attention(model, judges, trained) -> dict:
 
 @contextlib.contextmanager
 def _exact(model, change):
-    """Inside it, the model's attention is exact, over change(layer, attend, keys, values) in place of its keys and
+    """Inside it, the model's attention is exact, over change(layer, attend, keys, values) instead of its keys and
     values; attend(keys, values) is that layer's."""
     def function(module, query, key, value, mask, scaling=None, **named):
         padding = require_causal(module, mask, named)

@@ -229,7 +229,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
     model of float32 or on the CPU, are trained by the tool. The bundle is the same
     (docs/guides/quantize.md).
 
-    bits: in place of keys and values, a KLT cache (klt_format()) whose layers, keys and values have formats of their
+    bits: instead of keys and values, a KLT cache (klt_format()) whose layers, keys and values have formats of their
     own, with `bits` stored for an element in the mean, at the least sum of what each loses alone. by: what is
     measured for this: "attention", the error of the attention's output, all in one pass, which does not tell how much a
     layer's output matters; or "loss", that error times what it costs the loss of the next token, by four passes more for
