@@ -152,13 +152,11 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     return of_dataflow(LinearSimt{}, problem, gpu);
   }
   const AttentionInt8Mma bytes = choose_plan(AttentionInt8Mma{}, *attention, gpu);
+  const bool runs_bytes = check(bytes, *attention, gpu).ok;
+  if (runs_bytes && prefers_bytes(bytes, *attention, gpu)) return bytes;
   const Plan fragments = of_dataflow(AttentionMma{}, problem, gpu);
-  const bool runs_fragments = check(fragments, problem, gpu).ok;
-  if (check(bytes, *attention, gpu).ok &&
-      (!runs_fragments || prefers_bytes(bytes, *attention, gpu))) {
-    return bytes;
-  }
-  if (runs_fragments) return fragments;
+  if (check(fragments, problem, gpu).ok) return fragments;
+  if (runs_bytes) return bytes;
   if (bins_pay(*attention)) {
     const Plan bins = of_dataflow(AttentionHistogram{}, problem, gpu);
     if (check(bins, problem, gpu).ok) return bins;

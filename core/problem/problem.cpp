@@ -335,38 +335,45 @@ std::string op_name(const Problem& problem) {
   return std::visit([](const auto& op) { return std::string(op.kOp); }, problem);
 }
 
-std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
-  std::int64_t of_parts = 0;
-  for (const VqFormat& part : format.parts) {
-    of_parts += kv_units(part, kv_heads, static_cast<int>(part.channels.size()));
-  }
-  if (format.in_parts()) return of_parts;
-  switch (format.scope) {
+namespace {
+
+// Codebook sets of a part, or of a format without parts.
+std::int64_t units_of_part(const VqFormat& part, int kv_heads, int channels) {
+  switch (part.scope) {
     case Scope::head:
       return kv_heads;
     case Scope::channel_group:
-      return std::int64_t{kv_heads} * (head_dim / format.channels_per_group());
+      return std::int64_t{kv_heads} * (channels / part.channels_per_group());
     default:
       return 1;
   }
 }
 
+// The sum over all parts of units times count(part).
+template <class Count>
+std::int64_t sum_of_units(const VqFormat& format, int kv_heads, int head_dim, Count count) {
+  std::int64_t sum = 0;
+  for_each_part(format, head_dim, [&](const VqFormat& part, int channels) {
+    sum += units_of_part(part, kv_heads, channels) * count(part);
+  });
+  return sum;
+}
+
+}  // namespace
+
+std::int64_t kv_units(const VqFormat& format, int kv_heads, int head_dim) {
+  return sum_of_units(format, kv_heads, head_dim, [](const VqFormat&) { return 1; });
+}
+
 std::int64_t kv_codebook_elements(const VqFormat& format, int kv_heads, int head_dim) {
-  std::int64_t of_parts = 0;
-  for (const VqFormat& part : format.parts) {
-    of_parts += kv_codebook_elements(part, kv_heads, static_cast<int>(part.channels.size()));
-  }
-  if (format.in_parts()) return of_parts;
-  return kv_units(format, kv_heads, head_dim) * format.num_codebooks * format.entries() *
-         format.vector_size;
+  return sum_of_units(format, kv_heads, head_dim, [](const VqFormat& part) {
+    return std::int64_t{part.num_codebooks} * part.entries() * part.vector_size;
+  });
 }
 
 std::int64_t kv_stages(const VqFormat& format, int kv_heads, int head_dim) {
-  std::int64_t of_parts = 0;
-  for (const VqFormat& part : format.parts) {
-    of_parts += kv_stages(part, kv_heads, static_cast<int>(part.channels.size()));
-  }
-  return format.in_parts() ? of_parts : kv_units(format, kv_heads, head_dim) * format.num_codebooks;
+  return sum_of_units(format, kv_heads, head_dim,
+                      [](const VqFormat& part) { return part.num_codebooks; });
 }
 
 std::int64_t weight_units(const VqFormat& format, std::int64_t out_features,

@@ -48,9 +48,9 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
 }
 
 // Lanes share rows evenly, and 16-byte copies make rows up.
-void judge_rows(Judge& judge, const vq::AttentionProblem& c, bool values, const char* operand) {
-  const vq::RowPart& row = values ? c.values.part : c.keys.part;
-  const int bytes = row.row_words * 4;
+void judge_rows(Judge& judge, const vq::AttentionConfig<AttentionInt8Mma>& c, bool values,
+                const char* operand) {
+  const int bytes = values ? vq::value_row_bytes(c) : vq::key_row_bytes(c);
   judge.require(
       bytes == 16 || bytes == 32 || bytes == 64,
       "{}: rows of {} bytes are none of 16, 32 or 64, which dataflow int8_mma copies; use "

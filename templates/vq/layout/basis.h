@@ -33,12 +33,14 @@ struct Basis {
 // Rows that a block changes at once: of kv_append and kv_dequantize tokens, of attention heads.
 inline constexpr int kBasisTokens = 16;
 inline constexpr int kBasisHeads = 4;
-// A warp for 8 channels.
-VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / 8 * 32; }
+// A warp changes kBasisRows of them at a time and makes kBasisChannels of each: a sum per lane.
+inline constexpr int kBasisRows = 4;
+inline constexpr int kBasisChannels = 32 / kBasisRows;
+VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / kBasisChannels * 32; }
 
-// Shared memory of a block that brings rows into the basis: each warp's sums of four rows.
+// Shared memory of a block that brings rows into the basis: each warp's sums.
 VQ_HD constexpr i64 basis_shared(int head_dim) {
-  return i64{basis_threads(head_dim) / 32} * 4 * head_dim * 4;
+  return i64{basis_threads(head_dim) / 32} * kBasisRows * head_dim * 4;
 }
 // Blocks that share the sequences of a KV head: about one per SM of a large GPU, so that a block
 // reads the rotation once for several.

@@ -21,10 +21,10 @@ class BasisBlock {
   static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = basis_threads(kHeadDim) / 32;
-  static constexpr int kChannels = kHeadDim / kWarps;     // that a warp makes
+  static constexpr int kChannels = kBasisChannels;        // that a warp makes
   static constexpr int kOfLane = ceil_div(kHeadDim, 32);  // channels of a row that a lane reads
-  static constexpr int kTogether = 4;                     // rows
-  static_assert(kChannels * kTogether == 32 && kRows % kTogether == 0, "a sum per lane");
+  static constexpr int kTogether = kBasisRows;
+  static_assert(kHeadDim % kChannels == 0 && kRows % kTogether == 0, "whole warps");
 
   // The keys' basis, or the values', at one KV head. Its constants are in flight from here on,
   // which may be before after_last_launch().

@@ -26,7 +26,7 @@ struct OctetsInOrder {
 };
 
 // Row says channel() as OctetsInOrder does.
-template <class Plan, class Order, class Row = OctetsInOrder<Order>>
+template <class Plan, class Row>
 class QueryBytes : public QueryOperand<Plan, 2, 2> {
   using Base = QueryOperand<Plan, 2, 2>;
 

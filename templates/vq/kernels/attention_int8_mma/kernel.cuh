@@ -8,7 +8,7 @@
 //   values   lane (g, c) looks up its eighth of the codes of rows 2c and 2c + 1, which become
 //            operand a by permutes (byte_softmax.cuh)
 //
-// Of keys or values in parts a lane has as many codes of each (plan.h, LaneRow).
+// A lane has as many codes of every part of keys or values (plan.h, LaneRow).
 //
 //   raw      full-precision tokens come after a warp's codes (raw_tiles.cuh)
 //
@@ -51,7 +51,7 @@ class AttentionInt8MmaBlock {
       return channel;
     }
   };
-  using Query = QueryBytes<Plan, InOrder, QueryOrder>;
+  using Query = QueryBytes<Plan, QueryOrder>;
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTiles = Softmax::kTiles;

@@ -56,7 +56,8 @@ class FragmentScores {
   using Order = Either<kScalar, typename Rows::Scalars, InOrder>;
   using Group = Either<kGrouped, GroupQuery<Plan, Keys>, NoGroup>;
   using Query = Either<
-      kIntegers, Either<kRests, QueryRest<Plan, Order>, QueryBytes<Plan, Order>>,
+      kIntegers,
+      Either<kRests, QueryRest<Plan, OctetsInOrder<Order>>, QueryBytes<Plan, OctetsInOrder<Order>>>,
       QueryFragments<Plan, kParts, Rows::kElement, Either<kGrouped, Order, InOrder>, !kGrouped>>;
   using Operand = Either<kGrouped, Group, Query>;
   using RawQuery = QueryFragments<Plan, 1, kConfig.element, InOrder, !kGrouped>;

@@ -13,9 +13,9 @@ VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
   return (by_unit && units_per_head(keys, head_dim) > 1) || (keys.smooth && !keys.hadamard);
 }
 
-template <class Plan, class Order>
-class QueryRest : public QueryBytes<Plan, Order> {
-  using Base = QueryBytes<Plan, Order>;
+template <class Plan, class Row>
+class QueryRest : public QueryBytes<Plan, Row> {
+  using Base = QueryBytes<Plan, Row>;
 
  public:
   using Base::kOctetWords;
@@ -41,7 +41,7 @@ class QueryRest : public QueryBytes<Plan, Order> {
       Bytes bytes, rest;
       VQ_UNROLL
       for (int j = 0; j < 4; ++j) {
-        const int channel = i / 2 * 8 + Order::channel(i % 2 * 4 + j);
+        const int channel = Row::channel(i / kQuarter, kQuarter, i % kQuarter, j);
         const float value = load_shared(row + channel) * factor * weight(channel);
         const i32 whole = nearest_within(value, kPeak);
         const float left = (value - static_cast<float>(whole)) * kOfRest;
