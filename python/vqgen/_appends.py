@@ -7,13 +7,14 @@ import torch
 MOST = 65536  # new_tokens of a config (docs/reference/config.md)
 
 
-def _padded(tokens: int) -> int:
-    return 1 << (tokens - 1).bit_length()
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is at least `count`."""
+    return 1 << max(count - 1, 0).bit_length()
 
 
 def sizes(tokens: int) -> set[int]:
     """The new_tokens of the kernels that parts() of `tokens` are for."""
-    return {_padded(min(tokens - first, MOST)) for first in range(0, tokens, MOST)}
+    return {power_of_two(min(tokens - first, MOST)) for first in range(0, tokens, MOST)}
 
 
 def parts(new_keys, new_values, positions, counts):
@@ -22,7 +23,7 @@ def parts(new_keys, new_values, positions, counts):
     tokens = new_keys.shape[1]
     for first in range(0, tokens, MOST):
         keys, values = (each[:, first:first + MOST] for each in (new_keys, new_values))
-        real, held, at, count = keys.shape[1], _padded(keys.shape[1]), positions, counts
+        real, held, at, count = keys.shape[1], power_of_two(keys.shape[1]), positions, counts
         if first:
             at = torch.where(positions < 0, positions, positions + first)
         if counts is not None and tokens > MOST:

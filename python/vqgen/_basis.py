@@ -9,6 +9,11 @@ import torch
 import vqgen
 
 
+def parts_of(form: dict, head_dim: int) -> list:
+    """The parts of a format, or the format itself as one with all channels."""
+    return form.get("parts") or [{**form, "channels": list(range(head_dim))}]
+
+
 def groups_of(part: dict) -> int:
     """The channel groups that a part's channels have."""
     return len(part["channels"]) // (part.get("group_channels") or part["vector_size"])

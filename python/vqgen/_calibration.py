@@ -279,25 +279,19 @@ def _in_basis(rows, form, seed, gain, basis=None, with_codes=True):
         out["rotation"] = basis.rotation.float().to(rows.device)
     states = based(rows, out.get("mean"), out.get("rotation"))
     in_parts = "parts" in form
-    books, scales, codes, gains = [], [], [], []
+    trained = []
     for part in form["parts"] if in_parts else [form]:
         own = states[:, :, part["channels"]] if in_parts else states
         named = _trained(sampled(own, part, seed), part, seed, gain=gain)
         if with_codes:
-            codes.append(torch.cat([_codes(each, part, named).view(torch.int32) for each in own.split(_AT_ONCE, 1)], 2))
-        if gain:
-            gains.append(named.pop("gain"))
-        books.append(named.pop("codebooks"))
-        if "stage_scales" in named:
-            scales.append(named.pop("stage_scales"))
-        out |= named
-    out["codebooks"] = torch.cat([each.flatten() for each in books]) if in_parts else books[0]
-    if scales:
-        out["stage_scales"] = torch.cat([each.flatten() for each in scales]) if in_parts else scales[0]
-    if gain:
-        out["gain"] = torch.cat(gains)
+            named["codes"] = torch.cat([_codes(each, part, named).view(torch.int32) for each in own.split(_AT_ONCE, 1)], 2)
+        trained.append(named)
+    for name in trained[0]:
+        each = [named[name] for named in trained]
+        out[name] = (each[0] if not in_parts else torch.cat(each, -1) if name == "codes" else
+                     torch.cat([own.flatten() for own in each]))
     if with_codes:
-        out["codes"] = torch.cat(codes, -1).view(torch.uint32)
+        out["codes"] = out["codes"].view(torch.uint32)
     return out
 
 

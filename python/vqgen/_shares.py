@@ -3,20 +3,15 @@ costs the model to quantize one operand of one layer alone."""
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
-from vqgen._attention import require_causal
 from vqgen._calibration import _in_basis
 from vqgen._klt import basis_of, form_of
 from vqgen._losses import loss
-from vqgen._masks import causal_mask
-from vqgen._models import attending, in_float32
+from vqgen._models import in_float32
 from vqgen._partitions import BITS, LEVELS, share_out, shipped, stored_codes
-from vqgen.simulation import held_of
+from vqgen.simulation import held_of, replaced
 
 MEASURES = "loss", "attention"
 OPERANDS = "keys", "values"
@@ -179,22 +174,14 @@ def _by_attention(model, judges, trained) -> dict:
     return {key: float(each / wholes[key[0]].clamp_min(1e-300)) for key, each in lost.items()}
 
 
-@contextlib.contextmanager
 def _exact(model, change):
-    """Inside it, the model's attention is exact, over change(layer, attend, keys, values) instead of its keys and
-    values; attend(keys, values) is that layer's."""
-    def function(module, query, key, value, mask, scaling=None, **named):
-        padding = require_causal(module, mask, named)
-        if padding is not None and not padding.all():
-            raise vqgen.Infeasible("attention_mask: padding is not simulated; give sequences of equal length")
-
+    """A context in which the model's attention is exact, over change(layer, attend, keys, values) instead of its keys
+    and values; attend(keys, values) is that layer's."""
+    def over_changed(number, query, key, value, scaling):
         def attend(keys, values):
             return torch.nn.functional.scaled_dot_product_attention(
                 query, keys, values, is_causal=True, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])
 
-        return attend(*change(module.layer_idx, attend, key, value)).transpose(1, 2).contiguous(), None
+        return attend(*change(number, attend, key, value))
 
-    AttentionInterface.register("vqgen_exact", function)
-    AttentionMaskInterface.register("vqgen_exact", causal_mask)
-    with attending(model, "vqgen_exact"):
-        yield
+    return replaced(model, "vqgen_exact", over_changed)

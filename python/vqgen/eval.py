@@ -36,6 +36,7 @@ import vqgen.hf
 import vqgen.torch
 from vqgen import _losses, _passkey, _speed, simulation
 from vqgen._codebooks import Codebooks, size_of
+from vqgen._errors import exit_code
 from vqgen._losses import loss
 from vqgen._models import attending, in_float32
 from vqgen._recipes import D4B8, RECIPES, Run, runs_of
@@ -296,29 +297,28 @@ def _perplexity(nats):
     return f"{torch.tensor(nats).exp().item():.4f}"
 
 
+def _run(arguments):
+    result = {}
+    model = _load(arguments)
+    if arguments.text:
+        with contextlib.ExitStack() as stack:
+            folder = arguments.codebooks or stack.enter_context(tempfile.TemporaryDirectory())
+            os.makedirs(folder, exist_ok=True)
+            result["accuracy"] = _accuracies(model, arguments, folder)
+    if arguments.contexts:
+        if arguments.compile:
+            _speed.compile_pointwise(model)
+        result["speed"] = _speed.speeds(model, arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.plot:
+        from vqgen import plots
+        plots.save(plots.accuracy(result), arguments.plot)
+
+
 def main(arguments=None) -> int:
     arguments = _arguments(arguments)
-    result = {}
-    try:
-        model = _load(arguments)
-        if arguments.text:
-            with contextlib.ExitStack() as stack:
-                folder = arguments.codebooks or stack.enter_context(tempfile.TemporaryDirectory())
-                os.makedirs(folder, exist_ok=True)
-                result["accuracy"] = _accuracies(model, arguments, folder)
-        if arguments.contexts:
-            if arguments.compile:
-                _speed.compile_pointwise(model)
-            result["speed"] = _speed.speeds(model, arguments)
-        if arguments.json:
-            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-        if arguments.plot:
-            from vqgen import plots
-            plots.save(plots.accuracy(result), arguments.plot)
-    except (vqgen.Error, ImportError, OSError, ValueError) as error:
-        print(f"vqgen.eval: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("vqgen.eval", lambda: _run(arguments))
 
 
 if __name__ == "__main__":

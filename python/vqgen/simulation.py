@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
 from vqgen._attention import require_causal
-from vqgen._basis import books_of_parts, groups_of, scales_of_parts, units_of
+from vqgen._basis import books_of_parts, groups_of, parts_of, scales_of_parts, units_of
 from vqgen._masks import causal_mask
 from vqgen._models import attending
 from vqgen._nearest import encoded
@@ -100,7 +100,7 @@ def held_of(rows, item: dict, tensors: dict, name: str, rotated_first: bool = Fa
 
 def _of_channels(gain, form: dict, heads: int, head_dim: int):
     """The gain of each head and channel, [heads, head_dim], of the gains of codebook sets."""
-    parts = form.get("parts") or [{**form, "channels": list(range(head_dim))}]
+    parts = parts_of(form, head_dim)
     out, first = gain.new_empty(heads, head_dim), 0
     for part in parts:
         channels = part["channels"]
@@ -198,20 +198,30 @@ def simulated(model, layers, *, recent_tokens: int = 0, sinks: int = 0, flush_bl
     layers = [(item, {name: tensor.to(device) for name, tensor in tensors.items()})
               for item, tensors in layers]
 
+    def over_codes(number, query, key, value, scaling):
+        item, tensors = layers[number]
+        held = [held_of(rows, item, tensors, name, rotated_first and name == "keys")
+                for name, rows in (("keys", key), ("values", value))]
+        together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
+        return attention(query, *held, key, value, recent_tokens, sinks,
+                         query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1), flush_block)
+
+    with replaced(model, "vqgen_simulated", over_codes):
+        yield
+
+
+@contextlib.contextmanager
+def replaced(model, name: str, attend):
+    """Inside it, the attention of the model's passes over whole sequences is attend(layer, query, key, value, scaling),
+    registered by `name`; all [batch, heads, tokens, head_dim], and scaling a number or None."""
     def function(module, query, key, value, mask, scaling=None, **named):
         padding = require_causal(module, mask, named)
         if padding is not None and not padding.all():
             raise vqgen.Infeasible("attention_mask: padding is not simulated; give sequences of equal length")
-        item, tensors = layers[module.layer_idx]
-        held = [held_of(rows, item, tensors, name, rotated_first and name == "keys")
-                for name, rows in (("keys", key), ("values", value))]
-        together = max(item[name].get("group_tokens", 0) for name in ("keys", "values"))
-        out = attention(query, *held, key, value, recent_tokens, sinks,
-                        query.shape[-1]**-0.5 if scaling is None else scaling, max(together, 1),
-                        flush_block)
+        out = attend(module.layer_idx, query, key, value, scaling)
         return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register("vqgen_simulated", function)
-    AttentionMaskInterface.register("vqgen_simulated", causal_mask)
-    with attending(model, "vqgen_simulated"):
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, causal_mask)
+    with attending(model, name):
         yield

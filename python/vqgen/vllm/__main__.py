@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 
-import vqgen
+from vqgen._errors import exit_code
 from vqgen.vllm import bind
 
 
@@ -42,19 +42,18 @@ def _calibrate(arguments, out):
     vqgen.hf.calibrate(model, ids.to(model.device).split(4), out, keys=arguments.keys, values=arguments.values)
 
 
+def _run(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = arguments.bundle
+        if bundle is None:
+            bundle = os.path.join(folder, "codebooks")
+            _calibrate(arguments, bundle)
+        print(bind(bundle, arguments.model))
+
+
 def main(arguments=None) -> int:
     arguments = _arguments(arguments)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            bundle = arguments.bundle
-            if bundle is None:
-                bundle = os.path.join(folder, "codebooks")
-                _calibrate(arguments, bundle)
-            print(bind(bundle, arguments.model))
-    except (vqgen.Error, ImportError, OSError, ValueError) as error:
-        print(f"vqgen.vllm: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code("vqgen.vllm", lambda: _run(arguments))
 
 
 if __name__ == "__main__":

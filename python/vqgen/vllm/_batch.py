@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is at least `count`."""
-    return 1 << max(count - 1, 0).bit_length()
+from vqgen._appends import power_of_two
 
 
 @dataclass

@@ -10,7 +10,8 @@ import torch
 import vqgen
 import vqgen.torch
 from vqgen import _basis
-from vqgen.vllm._batch import Batch, power_of_two
+from vqgen._appends import power_of_two
+from vqgen.vllm._batch import Batch
 
 PAGES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 96, 128, 256)
@@ -97,12 +98,12 @@ class Kernels:
         return next(size for size in self.append_sizes if size >= rows)
 
     def cache_shape(self, pages: int) -> tuple[int, int, int, int]:
-        """Of a layer's pages, int32: a token's codes of a head are those of its key, then those of its value."""
+        """The shape of a layer's pages, int32: each token has, in each head, the codes of its key and then of its value."""
         return pages, self.shape.kv_heads, self.shape.page_tokens, self.key_words + self.value_words
 
     @property
     def token_bytes(self) -> int:
-        """Of one token in one head of one layer."""
+        """The bytes that one token takes in one head of one layer."""
         return 4 * (self.key_words + self.value_words)
 
 
@@ -130,13 +131,10 @@ def require_pages(shape: Shape, keys: dict, values: dict) -> None:
 
 def of_heads(form: dict, tensors: dict, name: str, kv_heads: int, head_dim: int, first: int, count: int) -> dict:
     """The tensors of an operand, "keys" or "values", that the KV heads [first, first + count) of `kv_heads` need."""
-    parts = form.get("parts") or [{**form, "channels": list(range(head_dim))}]
+    parts = _basis.parts_of(form, head_dim)
     units = [_basis.units_of(part, kv_heads) for part in parts]
     own = lambda each: each if len(each) % kv_heads else (  # one unit for all heads, or as many for each
         each.unflatten(0, (kv_heads, -1))[first:first + count].flatten(0, 1))
-
-    def by_parts(tensor):  # [units of all parts, ...]
-        return torch.cat([own(each) for each in tensor.split(units)]) if len(parts) > 1 else own(tensor)
 
     out = {}
     for key, tensor in tensors.items():
@@ -145,9 +143,11 @@ def of_heads(form: dict, tensors: dict, name: str, kv_heads: int, head_dim: int,
             continue
         if what in ("smooth", "mean", "rotation"):
             tensor = tensor[first:first + count]
-        elif what in ("gain", "stage_scales"):
-            tensor = by_parts(tensor)
-        elif form.get("parts"):
+        elif what == "gain":
+            tensor = torch.cat([own(each) for each in tensor.split(units)])
+        elif what == "stage_scales" and form.get("parts"):
+            tensor = torch.cat([own(each).flatten() for each in _basis.scales_of_parts(parts, tensor, kv_heads)])
+        elif what == "codebooks" and form.get("parts"):
             tensor = torch.cat([own(books).flatten() for _, books in _basis.books_of_parts(parts, tensor, kv_heads)])
         else:
             tensor = own(tensor)
