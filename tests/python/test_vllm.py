@@ -3,6 +3,7 @@ attention in double precision over what the pages hold."""
 
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -279,6 +280,29 @@ def basis(draw):
     return {"mean": torch.from_numpy(draw.standard_normal((KV_HEADS, DIM)).astype(np.float32)), "rotation": torch.from_numpy(rotation)}
 
 
+def change_of(tensors, operand):
+    """(mean [heads, dim], change [heads, dim, dim]): (rows - mean) @ change is what the codebooks of an operand are for."""
+    mean = tensors.get(f"{operand}.mean", torch.zeros(KV_HEADS, DIM)).double().numpy()
+    if f"{operand}.rotation" in tensors:
+        return mean, tensors[f"{operand}.rotation"].double().numpy()
+    if f"{operand}.smooth" not in tensors:
+        return mean, np.stack([np.eye(DIM)] * KV_HEADS)
+    hadamard = functools.reduce(np.kron, [np.array([[1, 1], [1, -1]])] * (DIM.bit_length() - 1)) / DIM**0.5
+    return mean, hadamard / tensors[f"{operand}.smooth"].double().numpy()[:, :, None]
+
+
+def kept_in(pages, tensors, table, fresh):
+    """Keys and values as pages hold them for `fresh` rows [2, tokens, heads, dim], whose entries are nearest."""
+    rows = []
+    for operand, own, entries in zip(("keys", "values"), fresh, dense(pages, tensors, table, fresh.shape[1])):
+        mean, change = change_of(tensors, operand)
+        changed = np.einsum("thd,hde->the", own.astype(np.float64) - mean, change)
+        require_nearest(changed, entries, tensors[f"{operand}.codebooks"], rounding=1e-2)  # fp16 rows
+        gain = tensors.get(f"{operand}.gain", torch.ones(KV_HEADS)).double().numpy()
+        rows.append(np.einsum("the,hed->thd", entries * gain[:, None], np.linalg.inv(change)) + mean)
+    return rows
+
+
 @pytest.mark.parametrize("name", ["vecinfer", "klt"])
 def test_rows_are_transformed_and_keys_lengthened_as_simulated(draw, name):
     klt = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head", "center": True, "klt": True})
@@ -306,10 +330,13 @@ def test_rows_are_transformed_and_keys_lengthened_as_simulated(draw, name):
         batch = batches.build([0, count], [done + count], tensor(starts), tensor(np.array([done + count], np.int32)), table, 40)
         assert [len(each.pieces) for each in batch.prompts] == ([] if count == 1 else [-(-done // PAGE)])
         layer.forward(batch, tensor(query[span]), *(tensor(each[span]) for each in fresh), pages, output)
-        keys, values = (each if count == 1 else np.concatenate([each[:done], new[span]]) for each, new in zip(held, fresh))
+        kept = kept_in(pages, tensors, [2, 0, 1], fresh[:, :done + count])
+        keys, values = (each if count == 1 else np.concatenate([each[:done], new[span]]) for each, new in zip(kept, fresh))
         for row in range(count):
             wanted = expected(query[done + row], keys[:done + row + 1], values[:done + row + 1])
             errors.append(reference.worst(output[row].cpu().numpy(), wanted))
         done += count
+    assert max(errors) < 4e-3, errors
     # Where two entries are nearly as near, rounding of the transforms decides, and a key or value differs.
-    assert np.median(errors) < 4e-3 and max(errors) < 6e-2, errors
+    alike = [np.isclose(each, own, atol=1e-3).all(-1) for each, own in zip(held, kept)]
+    assert np.mean(alike) > 0.9, alike

@@ -43,12 +43,12 @@ def dense(pages, books, table, tokens):
             for name, words in (("keys", slice(0, 3)), ("values", slice(3, 6)))]
 
 
-def require_nearest(fresh, held, codebooks):
-    """Asserts that rows [n, kv_heads, dim] are held as entries that are nearest, but for rounding."""
+def require_nearest(fresh, held, codebooks, rounding=1e-4):
+    """Asserts that rows [n, kv_heads, dim] are held as entries that are nearest, but for `rounding` of squared distances."""
     for head in range(KV_HEADS):
         vectors, given = (each[:, head].reshape(-1, 1, 4) for each in (fresh.astype(np.float64), held))
         least = ((vectors - codebooks[head, 0].numpy()) ** 2).sum(-1).min(1)
-        assert (((vectors - given) ** 2).sum(-1)[:, 0] <= least * (1 + 1e-3) + 1e-4).all()
+        assert (((vectors - given) ** 2).sum(-1)[:, 0] <= least * (1 + 1e-3) + rounding).all()
 
 
 def expected(query, keys, values):
