@@ -24,10 +24,9 @@ class Shares(dict):
     """How many codes each operand of each layer got, and what that is expected to cost. A dict that json.dumps() takes;
     str() is a table.
 
-    bits: stored for an element, in the mean of all layers, keys and values. by: "loss" or "attention". rise: the sum of
-    the rows'. rows: of each layer and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`,
-    and `rises` of every partition, by bits. A rise is nats per token of the loss, or the share of the attention output's
-    squares that is lost.
+    bits: stored per element, the mean of all rows. by: "loss" or "attention". rise: the sum of the rows'. rows: of each layer
+    and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`, and `rises` of every
+    partition, by bits. A rise is nats per token of the loss, or the share of the attention output's squares that is lost.
     """
 
     def __str__(self):

@@ -224,27 +224,23 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
     """Trains codebooks of the model's own keys and values, for all layers, and writes a bundle.
 
     batches: tensors of token numbers [sequences, tokens], without padding. A model that a VQCache would not
-    serve is refused before anything is trained. keys, values: formats, as of a config. Of a model on a GPU, keys and values stay there, and so does training: of other
-    sizes than 2, 4, 8 and 16 through PyTorch. Lattices, layouts and int8 entries of such sizes, and a
-    model of float32 or on the CPU, are trained by the tool. The bundle is the same
-    (docs/guides/quantize.md).
+    serve is refused before anything is trained. keys, values: formats, as of a config. Of a model on a GPU,
+    keys and values stay there, and so does training: through PyTorch for sizes other than 2, 4, 8 and 16. The
+    tool trains lattices, layouts and int8 entries of such sizes, and models of float32 or on the CPU. The
+    bundle is the same (docs/guides/quantize.md).
 
-    bits: instead of keys and values, a KLT cache (klt_format()) whose layers, keys and values have formats of their
-    own, with `bits` stored for an element in the mean, at the least sum of what each loses alone. by: what is
-    measured for this: "attention", the error of the attention's output, all in one pass, which does not tell how much a
-    layer's output matters; or "loss", that error times what it costs the loss of the next token, by four passes more for
-    each operand of each layer: the default, since only the loss makes layers comparable. The codebooks of the
-    measurement are trained on a sample. Returns Shares then, else None.
+    bits: instead of keys and values: layers, keys and values get KLT formats of their own (klt_format()), with
+    `bits` stored per element in the mean, at the least sum of what each loses alone; codebooks of the measurement are
+    trained on a sample. Returns Shares then, else None. by: "attention" measures the error of the attention's
+    output in one pass, which does not make layers comparable; "loss" multiplies it by what it costs the loss of
+    the next token, by four passes more for each operand of each layer.
 
-    key_gain: store a gain that lengthens the keys' entries where attention reads them
-    (docs/guides/quantize.md); False stores none.
+    key_gain: False stores no gain of the keys' entries (docs/guides/quantize.md).
 
     rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
     k-means of the same formats, which saves its training. judged_by: as batches, of
     another text, by which steps are judged, or the shares of `bits`; these by default by some 16,384 tokens of `batches`.
-
-    Example: print(calibrate(model, batches, "codebooks", bits=2.0)) shows the bits and the rise of each layer.
     """
     if bits is None and (keys is None or values is None):
         raise vqgen.BadInput("calibrate() got neither keys and values nor bits; give both formats, or bits=2.0")
