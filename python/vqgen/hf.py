@@ -233,7 +233,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
     `bits` stored per element in the mean, at the least sum of what each loses alone; codebooks of the measurement are
     trained on a sample. Returns Shares then, else None. by: "attention" measures the error of the attention's
     output in one pass, which does not make layers comparable; "loss" multiplies it by what it costs the loss of
-    the next token, by four passes more for each operand of each layer.
+    the next token, by four passes more for each operand of each layer: the default, since layers are comparable then.
 
     key_gain: False stores no gain of the keys' entries (docs/guides/quantize.md).
 
@@ -241,6 +241,8 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
     float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
     k-means of the same formats, which saves its training. judged_by: as batches, of
     another text, by which steps are judged, or the shares of `bits`; these by default by some 16,384 tokens of `batches`.
+
+    Example: print(calibrate(model, batches, "codebooks", bits=2.0)) shows the bits and the rise of each layer.
     """
     if bits is None and (keys is None or values is None):
         raise vqgen.BadInput("calibrate() got neither keys and values nor bits; give both formats, or bits=2.0")
