@@ -12,6 +12,7 @@ import zlib
 import vqgen
 import vqgen.hf
 from vqgen import _calibration, _shares
+from vqgen._basis import parts_of
 from vqgen._losses import AT_ONCE
 from vqgen._models import heads_of
 from vqgen._reconstruction import reconstruction, rope_split
@@ -143,7 +144,7 @@ def size_of(layers) -> dict | None:
     for item, _ in layers:
         for operand in ("keys", "values"):
             form = item[operand]
-            parts = form.get("parts") or [{**form, "channels": range(item["head_dim"])}]
+            parts = parts_of(form, item["head_dim"])
             if form.get("decoder", "table") != "table" or form.get("layout") not in (None, {"rows": 1, "words": 1}):
                 return None
             words = sum(math.ceil(len(part["channels"]) // part["vector_size"] * part["num_codebooks"] * part["index_bits"] / 32)

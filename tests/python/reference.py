@@ -3,6 +3,14 @@
 import numpy as np
 
 
+def hadamard(size):
+    """Return the orthogonal Hadamard matrix of a power of two, its own inverse."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / size**0.5
+
+
 def unpack(words, count, bits):
     """Return codes of `bits` bits from packed 32-bit words, least significant first; [..., count]."""
     spread = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")

@@ -68,7 +68,7 @@ def test_simulated_rows_are_those_that_the_codes_stand_for(draw, form, units):
                     stored[:, head, :, first:first + columns] += entries[
                         numbers[:, head, :, part, stage]].reshape(3, tokens, columns)
         if fields.get("hadamard"):
-            stored = stored @ hadamard(dim)
+            stored = stored @ reference.hadamard(dim)
         if factor is not None:
             stored = stored * factor.double().cpu().numpy()[:, None]
         # Near ties may resolve either way, and then a sub-vector differs.
@@ -109,24 +109,17 @@ def test_keys_may_be_rotated_before_they_are_smoothed(small):
     assert len(layers) == len(states) == 2
     for (item, tensors), (keys, values) in zip(layers, states):
         assert not item["values"]["smooth"] and "values.smooth" not in tensors
-        turned = keys.double().cpu().numpy() @ hadamard(64)
+        turned = keys.double().cpu().numpy() @ reference.hadamard(64)
         factors = tensors["keys.smooth"].double().cpu().numpy()
         np.testing.assert_allclose(factors, np.sqrt(np.abs(turned).max(1)), rtol=1e-4)
         books = tensors["keys.codebooks"].double().cpu().numpy()[0, 0]
         smoothed = (turned / factors[:, None]).reshape(-1, 1, 4)
         numbers = ((smoothed - books)**2).sum(-1).argmin(1)
-        expected = books[numbers].reshape(turned.shape) * factors[:, None] @ hadamard(64)
+        expected = books[numbers].reshape(turned.shape) * factors[:, None] @ reference.hadamard(64)
         held = simulation.dequantized(keys[None], item["keys"], tensors["keys.codebooks"], None,
                                       tensors["keys.smooth"], rotated_first=True)[0]
         wrong = np.abs(held.cpu().numpy() - expected) > 1e-3 * np.abs(expected).max()
         assert wrong.mean() < 0.03, wrong.mean()  # near ties may go either way
-
-
-def hadamard(size):
-    matrix = np.ones((1, 1))
-    while len(matrix) < size:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix / size**0.5
 
 
 @pytest.mark.parametrize("form, units, size", [

@@ -3,7 +3,6 @@ attention in double precision over what the pages hold."""
 
 import collections
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -287,8 +286,7 @@ def change_of(tensors, operand):
         return mean, tensors[f"{operand}.rotation"].double().numpy()
     if f"{operand}.smooth" not in tensors:
         return mean, np.stack([np.eye(DIM)] * KV_HEADS)
-    hadamard = functools.reduce(np.kron, [np.array([[1, 1], [1, -1]])] * (DIM.bit_length() - 1)) / DIM**0.5
-    return mean, hadamard / tensors[f"{operand}.smooth"].double().numpy()[:, :, None]
+    return mean, reference.hadamard(DIM) / tensors[f"{operand}.smooth"].double().numpy()[:, :, None]
 
 
 def kept_in(pages, tensors, table, fresh):
