@@ -178,7 +178,9 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
   if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
   const Plan fixed = with_overrides(plan, config);
   if (!is_by_length(fixed) || is_by_length(plan)) return fixed;
-  const AttentionMma by_length{.schedule = Schedule::balanced};
+  Plan by_length = AttentionMma{.schedule = Schedule::balanced};
+  if (std::holds_alternative<AttentionInt8Mma>(fixed))
+    by_length = AttentionInt8Mma{.schedule = Schedule::balanced};
   return with_overrides(of_dataflow(by_length, config.problem, gpu), config);
 }
 
@@ -290,7 +292,9 @@ bool is_of_rules(const Plan& plan) {
 
 bool is_by_length(const Plan& plan) {
   const auto* fragments = std::get_if<AttentionMma>(&plan);
-  return fragments != nullptr && fragments->schedule == Schedule::balanced;
+  const auto* bytes = std::get_if<AttentionInt8Mma>(&plan);
+  return (fragments != nullptr && fragments->schedule == Schedule::balanced) ||
+         (bytes != nullptr && bytes->schedule == Schedule::balanced);
 }
 
 std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
@@ -304,7 +308,7 @@ std::optional<Plan> cheapest_plan(const Problem& problem, const GpuSpec& gpu,
 Plan propose(const Problem& problem, const GpuSpec& gpu, const ChooseOptions& options) {
   require(check(problem), problem);
   const Plan by_rule = by_rules(problem, gpu);
-  if (is_by_length(by_rule)) {
+  if (is_by_length(by_rule) && !is_of_rules(by_rule)) {
     Config config;
     config.problem = problem;
     if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
@@ -324,7 +328,7 @@ Plan propose(const Config& config, const GpuSpec& gpu, const ChooseOptions& opti
   require(check(config.problem), config.problem);
   // Before the search, to report wrong fields.
   const Plan by_rule = by_rules(config, gpu);
-  if (is_by_length(by_rule)) {
+  if (is_by_length(by_rule) && !is_of_rules(by_rule)) {
     if (const auto best = cheapest_by_length(by_rule, config, gpu, options)) return *best;
   }
   if (options.chooser == Chooser::model && !is_of_rules(by_rule)) {

@@ -44,6 +44,15 @@ inline int even_heads(const AttentionDecode& op, std::int64_t most = 8) {
   return static_cast<int>(ceil_div(group, ceil_div(group, most)));
 }
 
+// Heads per block: of as many query tokens as `most_of_several` allows, evenly; of one token as
+// even_heads().
+inline int heads_of_tokens(const AttentionDecode& op, int most, int most_of_several) {
+  const std::int64_t tokens = std::clamp(most_of_several / op.group(), 1, op.shape.query_tokens);
+  if (tokens == 1) return even_heads(op, most);
+  const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
+  return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
+}
+
 // Two waves of the GPU.
 inline std::int64_t two_waves(const GpuSpec& gpu) { return std::int64_t{2} * gpu.sms; }
 

@@ -1,6 +1,7 @@
 // Plans of int8_mma attention: keys and values with int8 entries, all MMAs in integers.
 #include "core/gpu/gpu_arch.h"
 #include "heuristics/kernels/attention.h"
+#include "heuristics/occupancy.h"
 
 namespace vqgen {
 namespace {
@@ -102,6 +103,25 @@ AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const
   return plan;
 }
 
+// A block of `threads` threads for all sequences, as many as the GPU holds at once.
+AttentionInt8Mma for_mixed_lengths(AttentionInt8Mma plan, const AttentionDecode& op,
+                                   const GpuSpec& gpu, int threads) {
+  constexpr int kMost = 1024;
+  plan.schedule = Schedule::balanced;
+  if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
+    plan.combine = Combine::last_block;
+  }
+  plan = of_size(plan, op, gpu, threads);
+  plan.splits = 2;
+  const int registers = 65536 / most_threads(plan) / 8 * 8;
+  const int resident =
+      occupancy(gpu, plan.threads, registers, call_shape(plan, op).shared_bytes()).blocks;
+  const std::int64_t blocks = std::int64_t{std::max(resident, 1)} * gpu.sms;
+  plan.splits =
+      static_cast<int>(std::clamp<std::int64_t>(blocks / head_blocks(op, plan), 2, kMost));
+  return plan;
+}
+
 constexpr std::int64_t kFewTokens = 4096;  // per sequence that one block of a quad takes
 
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionInt8Mma& plan) {
@@ -165,26 +185,28 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
       "rows of {} bytes leave no room for recent tokens and sinks of {} channels in "
       "dataflow int8_mma; use dataflow mma, or simt",
       least_row, head_dim);
-  judge.require(op.shape.query_tokens == 1,
-                "query_tokens {} are more than the one of dataflow int8_mma; use dataflow mma",
-                op.shape.query_tokens);
-  if (!judge.ok()) return;
   judge.require(plan.threads <= most_threads(plan),
                 "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
                 "at most {} threads",
                 plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
-  const std::int64_t tokens = vq::warp_tokens(config, op.shape.tokens);
+  const std::int64_t tokens = vq::warp_tokens(config, op.shape.batch, op.shape.tokens);
   judge.require(tokens <= vq::kBytesMostTokens,
                 "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
                 "16 bits; use more splits or threads",
                 tokens, vq::kBytesMostTokens);
-  judge_attention(judge, plan, op, gpu);
+  judge_attention(judge, plan, op, gpu, true);
 }
 
 // All heads of a KV head that registers allow share each lookup. If blocks are short even so, one
 // quad per block needs fewer splits, or none, and is faster.
 AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu) {
-  const AttentionInt8Mma together = of_heads(plan, op, gpu, even_heads(op));
+  constexpr int kMostHeads = 8;
+  const int heads = heads_of_tokens(op, kMostHeads, kMostHeads);
+  if (plan.schedule == Schedule::balanced) {
+    plan.heads_per_block = heads;
+    return for_mixed_lengths(plan, op, gpu, kThreadsOfQuad);
+  }
+  const AttentionInt8Mma together = of_heads(plan, op, gpu, heads);
   if (together.heads_per_block <= 4) return together;
   const AttentionInt8Mma quads = of_heads(plan, op, gpu, even_heads(op, 4));
   const bool side_by_side = head_blocks(op, quads) <= gpu.sms;
@@ -200,8 +222,9 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
   plan = choose_plan(plan, op, to.gpu);
   if (!check(plan, op, to.gpu).ok) return;
   using P = AttentionInt8Mma;
-  std::vector<int> heads{even_heads(op)};
-  if (heads.front() > 4) heads.push_back(even_heads(op, 4));
+  std::vector<int> heads{plan.heads_per_block};
+  if (heads.front() != even_heads(op)) heads.push_back(even_heads(op));
+  if (even_heads(op) > 4) heads.push_back(even_heads(op, 4));
   for_each_of(plan,
               {{&P::heads_per_block, heads},
                {&P::threads, {128, 192, 256, 384, 512}},
@@ -237,7 +260,7 @@ void count_parts(BlockWork& to, const vq::AttentionConfig<AttentionInt8Mma>& con
 void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDecode& op,
                 const PlanUse& use, ConflictTable& conflicts) {
   const double warps = plan.threads / 32.0;
-  const double tokens = std::ceil(static_cast<double>(op.shape.tokens) / plan.splits);
+  const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
   const double steps = std::ceil(tokens / plan.threads);
   const double raw_turns = std::ceil(std::ceil(op.raw_slots() / double{vq::kRawTile}) /
                                      (warps * plan.splits));  // tiles per warp

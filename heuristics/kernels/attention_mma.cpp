@@ -119,11 +119,7 @@ int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
 // once for all of them; else of one.
 int heads_of_block(const AttentionDecode& op) {
   const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
-  const int wanted = op.shape.query_tokens > 1 ? 2 * most : most;
-  const std::int64_t tokens = std::clamp(wanted / op.group(), 1, op.shape.query_tokens);
-  if (tokens == 1) return even_heads(op, most);
-  const std::int64_t blocks = ceil_div(std::int64_t{op.shape.query_tokens}, tokens);
-  return static_cast<int>(ceil_div(std::int64_t{op.shape.query_tokens}, blocks)) * op.group();
+  return heads_of_tokens(op, most, op.shape.query_tokens > 1 ? 2 * most : most);
 }
 
 // True if sequences may be long and of different lengths.

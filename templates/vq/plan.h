@@ -26,6 +26,8 @@ struct Doc {
   static constexpr const char* kTileTokens = "tokens scored between barriers";
   static constexpr const char* kTilesInFlight = "tiles of codes in flight in shared memory";
   static constexpr const char* kTokenSplits = "blocks that share one sequence's tokens";
+  static constexpr const char* kScheduledSplits =
+      "blocks that share one sequence's tokens; with schedule balanced, those of all sequences";
   static constexpr const char* kMergesSplits =
       "what merges the splits: a second kernel, or the last block to end, by counters in the "
       "workspace";

@@ -117,6 +117,16 @@ TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   expect_every_barrier_needed(op, plan, 12);
 }
 
+// The first piece of a block ends before the second begins.
+TEST(Barriers, OfAttentionByBytesOfSeveralSequencesAreAllNeeded) {
+  AttentionDecode op = attention_of_integers();
+  op.shape.batch = 3;
+  AttentionInt8Mma plan{.threads = 64, .splits = 2, .heads_per_block = 4, .pipeline_stages = 2};
+  plan.schedule = Schedule::balanced;
+  plan.combine = Combine::last_block;
+  expect_every_barrier_needed(op, plan, 10);
+}
+
 TEST(Barriers, OfAttentionByBytesInPagesAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.shape.page_tokens = 16;

@@ -33,6 +33,8 @@ enum Axis {
   kSinks,
   kKeyForm,
   kValueForm,
+  kQueries,
+  kSchedule,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -45,8 +47,15 @@ constexpr std::array kHeadsOf{8, 4, 1};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3,
-                              2, 3, 3, 2, 3, 3, 4, 5, 5, 3, 5, 5};
+const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,
+                              3, 3, 2, 3, 3, 4, 5, 5, 3, 5, 5, 5, 2};
+// Most query tokens, and whether they bring their keys and values.
+struct Queries {
+  int most;
+  bool fresh;
+};
+constexpr std::array kQueryCases{Queries{1, false}, Queries{2, false}, Queries{2, true},
+                                 Queries{5, false}, Queries{5, true}};
 
 // Sub-vectors of an operand: of one size, or in runs of channels.
 struct Run {
@@ -89,13 +98,16 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.recent_tokens = pick(kWindows, kWindow).slots;
   op.shape.flush_block = pick(kWindows, kWindow).batch;
   op.shape.sinks = pick(kSinkCounts, kSinks);
+  const Queries queries = pick(kQueryCases, kQueries);
+  op.shape.query_tokens = queries.most;
   const auto format = [&](Axis form, Axis scope) {
     const auto& forms = op.shape.head_dim == 128 ? kForms128 : kForms64;
     const std::vector<Run>* runs = &forms[static_cast<std::size_t>(v[form])];
     // Rounds of rows of 16 bytes have no room for raw rows of 128 channels.
     const bool narrow =
         op.shape.head_dim == 128 && runs->front().channels / runs->front().size == 16;
-    if (narrow && runs->size() == 1 && op.raw_slots() > 0) runs = &forms.front();
+    const bool raw = op.raw_slots() > 0 || op.shape.query_tokens > 1;
+    if (narrow && runs->size() == 1 && raw) runs = &forms.front();
     return in_runs(*runs, pick(kScopes, scope), pick(kWordsOfRun, kLayout));
   };
   op.keys = format(kKeyForm, kKeyScope);
@@ -113,13 +125,19 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   validate(result.problem, "sweep");
   AttentionInt8Mma plan{.threads = pick(kThreadsOf, kThreads)};
   plan.splits = v[kSplits] + 1;
-  plan.heads_per_block = std::min(pick(kHeadsOf, kHeads), op.group());
+  const int heads = pick(kHeadsOf, kHeads);
+  plan.heads_per_block =
+      std::min(heads, op.group()) * std::clamp(heads / op.group(), 1, op.shape.query_tokens);
   plan.pipeline_stages = pick(kRoundsOf, kRounds);
+  if (v[kSchedule] == 1 && plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant) {
+    plan.schedule = Schedule::balanced;
+  }
   if (v[kCombine] == 1 && plan.splits > 1) plan.combine = Combine::last_block;
   result.plan = plan;
   result.override_dropped = !check(result.plan, result.problem, gpu).ok;
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   static_cast<LengthPattern>(v[kLengths])};
+  result.input.fresh = queries.fresh;
   result.input.page_order = pick(kPageOrders, kOrder);
   result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);

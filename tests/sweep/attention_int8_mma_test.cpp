@@ -268,11 +268,10 @@ TEST_P(AttentionByBytes, WrongPagesAreFound) {
     expect_faults_found(op, own, faults,
                         [&](Kernel& faulty) { return faulty.run(data).out == contiguous.out; });
   };
-  expect_found(
-      16, {{"first + own + place * apart : first", "first + own : first"},
-           {"number < last ? number : last", "number < last ? number : 0"},
-           {"first, i, pages[i % KeyCopies::kPages]", "first, i, pages[0]"},
-           {"static_cast<u32>(Own::own_row() % kPage), row_bytes", "0u, row_bytes"}});
+  expect_found(16, {{"first + own + place * apart : first", "first + own : first"},
+                    {"number < last ? number : last", "number < last ? number : 0"},
+                    {"first, i, pages[i % KeyCopies::kPages]", "first, i, pages[0]"},
+                    {"static_cast<u32>(Own::own_row() % kPage), row_bytes", "0u, row_bytes"}});
   expect_found(256,
                {{"static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
                 {"static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}});
@@ -336,8 +335,7 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
       {"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
       {"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},
       {"fused(raw.sum(quad), of_raw, total)", "total"},
-      {"const int codes = clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);",
-       "const int codes = seen;"}};
+      {"return clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);", "return seen;"}};
   expect_faults_found(op, own, faults, [&](Kernel& faulty) {
     bool right = true;
     for (const float size : {0.0f, 1.0f, 8.0f}) {  // flat softmaxes, whose maximum never rises, too

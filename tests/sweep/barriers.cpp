@@ -136,8 +136,10 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
     add_part("class BulkRing {", of_class, true, groups);
     add_part("static float estimate_by_warps(", of_member, true, !groups);
   }
-  if (std::holds_alternative<AttentionInt8Mma>(plan)) {
-    const bool raw = attention->raw_slots() > 0;
+  if (const auto* bytes = std::get_if<AttentionInt8Mma>(&plan)) {
+    const bool raw = attention->raw_slots() > 0 || attention->shape.query_tokens > 1;
+    add_part("if (!work_.take(args_, piece)) return;", "\n      });\n", true,
+             bytes->schedule == Schedule::balanced);
     add_part("class RawTiles {", of_class, true, raw);
     add_part("VQ_DEVICE static void add_raw(", of_member, true,
              raw && attention->values.in_parts());

@@ -1,5 +1,5 @@
 // Batches of short and long sequences, whose tokens are balanced over the blocks by length
-// (schedule), in dataflow mma.
+// (schedule), in dataflows mma and int8_mma.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kTokens = 600;
 
-AttentionDecode mixed_problem(int batch) {
+AttentionDecode mixed_problem(int batch, bool bytes = false) {
   AttentionDecode op;
   op.shape = {.batch = batch,
               .query_heads = 4,
@@ -27,6 +27,11 @@ AttentionDecode mixed_problem(int batch) {
               .sinks = 2};
   op.keys = {.vector_size = 4, .index_bits = 6, .scope = Scope::head};
   op.values = {.vector_size = 8, .index_bits = 7, .scope = Scope::head};
+  if (bytes) {
+    op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+    with_integers(op.keys, true);
+    with_integers(op.values, true);
+  }
   return op;
 }
 
@@ -58,17 +63,33 @@ AttentionMma sharing_plan(const AttentionDecode& op, int splits,
   return plan;
 }
 
+AttentionInt8Mma bytes_plan(const AttentionDecode& op, int splits,
+                            Combine combine = Combine::last_block) {
+  AttentionInt8Mma plan{.threads = 64, .splits = splits};
+  plan.schedule = Schedule::balanced;
+  plan.combine = combine;
+  plan.heads_per_block = op.group() * std::min(op.shape.query_tokens, 8 / op.group());
+  plan.pipeline_stages = 2;
+  return plan;
+}
+Plan plan_of(const AttentionDecode& op, int splits, Combine combine = Combine::last_block) {
+  if (op.keys.entry_type == EntryType::int8) return bytes_plan(op, splits, combine);
+  return sharing_plan(op, splits, combine);
+}
+
 class MixedLengths : public SweepTest<> {
  protected:
   static Kernel kernel(const AttentionDecode& op, int splits,
                        Combine combine = Combine::last_block) {
-    return Kernel(*sweep_backend(), op, sharing_plan(op, splits, combine), sweep_gpu());
+    return Kernel(*sweep_backend(), op, plan_of(op, splits, combine), sweep_gpu());
   }
 };
+// And whether keys and values are of int8 entries.
+class MixedLengthsOf : public MixedLengths, public testing::WithParamInterface<bool> {};
 
-TEST_F(MixedLengths, GiveWhatTheReferenceGives) {
+TEST_P(MixedLengthsOf, GiveWhatTheReferenceGives) {
   for (const int batch : a_third({2, 5, 40, 70})) {
-    const AttentionDecode op = mixed_problem(batch);
+    const AttentionDecode op = mixed_problem(batch, GetParam());
     AttentionData data = make_attention_data(op, {.seed = 51});
     std::vector<int> lengths = mixed_lengths(batch);
     std::reverse(lengths.begin(), lengths.begin() + batch % 5);
@@ -83,8 +104,8 @@ TEST_F(MixedLengths, GiveWhatTheReferenceGives) {
 }
 
 // Blocks with one round or none: there are more blocks than rounds.
-TEST_F(MixedLengths, OneSequenceMayHaveNearlyAllBlocks) {
-  const AttentionDecode op = mixed_problem(12);
+TEST_P(MixedLengthsOf, OneSequenceMayHaveNearlyAllBlocks) {
+  const AttentionDecode op = mixed_problem(12, GetParam());
   AttentionData data = make_attention_data(op, {.seed = 52});
   std::vector<int> lengths(12, 0);
   for (const int splits : {4, 40, 300}) {
@@ -99,27 +120,31 @@ TEST_F(MixedLengths, OneSequenceMayHaveNearlyAllBlocks) {
 }
 
 // Each run draws new lengths and plans; lengths often end with a tile or a block's round.
-TEST_F(MixedLengths, OfLengthsDrawnAnew) {
+TEST_P(MixedLengthsOf, OfLengthsDrawnAnew) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Random random(seed);
   const int rounds = sweep_third() == 0 ? 10 : 4;
   for (int round = 0; round < rounds; ++round) {
-    AttentionDecode op = mixed_problem(2 + static_cast<int>(random.below(round % 2 == 0 ? 6 : 80)));
+    const int batch = 2 + static_cast<int>(random.below(round % 2 == 0 ? 6 : 80));
+    AttentionDecode op = mixed_problem(batch, GetParam());
     if (random.chance(0.3)) op.shape.recent_tokens = op.shape.sinks = 0;
     if (random.chance(0.4)) op.shape.page_tokens = 16;
     if (random.chance(0.4)) op.shape.query_tokens = 2 + static_cast<int>(random.below(3));
     HardInput input{.seed = random.bits()};
     input.counts = random.chance(0.5) ? LengthPattern::ragged : LengthPattern::full;
     input.fresh = op.shape.query_tokens > 1 && random.chance(0.5);
-    AttentionMma plan =
-        sharing_plan(op, 2 + static_cast<int>(random.below(random.chance(0.5) ? 6 : 60)),
-                     random.chance(0.7) ? Combine::last_block : Combine::kernel);
-    plan.threads = 32 << random.below(3);
-    plan.step_tokens = 8 << random.below(3);
-    const auto config = configured(plan, op);
+    Plan plan = plan_of(op, 2 + static_cast<int>(random.below(random.chance(0.5) ? 6 : 60)),
+                        random.chance(0.7) ? Combine::last_block : Combine::kernel);
+    const int threads = 32 << random.below(3);
+    const int step_tokens = 8 << random.below(3);
+    change_own(
+        plan, [&](auto& own) requires requires { own.threads; } { own.threads = threads; });
+    change_own(plan, [&](AttentionMma& own) { own.step_tokens = step_tokens; });
+    const int step = GetParam() ? vq::kBytesStep : step_tokens;
+    const int turn = threads / 32 * step;
     SCOPED_TRACE(testing::Message() << "round " << round << ", " << op.shape.batch
-                                    << " sequences, plan " << to_json(Plan(plan)).dump());
+                                    << " sequences, plan " << to_json(plan).dump());
     ASSERT_TRUE(check(plan, op, sweep_gpu()).ok) << check(plan, op, sweep_gpu()).reason;
     Kernel attention(*sweep_backend(), op, plan, sweep_gpu());
     for (int draw = 0; draw < 3; ++draw) {
@@ -130,7 +155,7 @@ TEST_F(MixedLengths, OfLengthsDrawnAnew) {
       const bool equal = random.chance(0.15);
       std::vector<int> lengths;
       for (int b = 0; b < op.shape.batch; ++b) {
-        const int edge = random.chance(0.5) ? plan.step_tokens : vq::turn_tokens(config);
+        const int edge = random.chance(0.5) ? step : turn;
         const int near = static_cast<int>(random.below(most / edge + 1)) * edge;
         const int drawn[] = {0, 1, near, near - 1, near + 1, static_cast<int>(random.below(most))};
         lengths.push_back(equal ? all : std::clamp(drawn[random.below(6)], 0, most));
@@ -144,8 +169,8 @@ TEST_F(MixedLengths, OfLengthsDrawnAnew) {
   }
 }
 
-TEST_F(MixedLengths, OfSeveralQueryTokens) {
-  AttentionDecode op = mixed_problem(9);
+TEST_P(MixedLengthsOf, OfSeveralQueryTokens) {
+  AttentionDecode op = mixed_problem(9, GetParam());
   op.shape.query_tokens = 3;
   for (const bool fresh : {false, true}) {
     AttentionData data =
@@ -157,6 +182,10 @@ TEST_F(MixedLengths, OfSeveralQueryTokens) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, MixedLengthsOf, testing::Bool(), [](const auto& each) {
+  return each.param ? std::string("int8_mma") : std::string("mma");
+});
 
 // Faults for blocks with pieces of several sequences must be found.
 TEST_F(MixedLengths, FindsFaults) {
@@ -175,6 +204,35 @@ TEST_F(MixedLengths, FindsFaults) {
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
   });
+}
+TEST_F(MixedLengths, FindsFaultsByBytes) {
+  AttentionDecode op = mixed_problem(9, true);
+  op.shape.query_tokens = 3;
+  AttentionData data = make_attention_data(op, {.seed = 57, .fresh = true});
+  take_lengths(data, mixed_lengths(9));
+  const AttentionResult reference = reference_of(op, data);
+  const Fault faults[] = {
+      {"softmax_ = Softmax();", ""},                           // sums of the piece before
+      {"rounds_ = Rounds();", ""},                             // the round that it ended with
+      {"balanced(c) ? at.rounds : at.entries", "at.entries"},  // overwritten codebooks
+      {"tokens.split + tokens.splits * number", "tokens.splits * number"},  // raw tokens twice
+      {"kBalanced ? tokens.batch : block_z()", "block_z()"},                // another sequence's
+      {"token >= tokens.cached", "false"},     // tokens of the ring for fresh
+      {"i64{tokens.fresh} + token", "token"},  // rows of the first sequence
+      {"token < ends_.codes(quad)", "true"},   // codes of raw tokens
+      {"token >= ends_.codes(quad)", "true"},  // tokens as codes and raw
+      {"counts && raw && token < ends_.seen(quad)", "counts && raw"},  // tokens behind
+  };
+  const auto right = [&](Kernel& kernel) {
+    try {
+      return bool(is_right(reference, kernel.run(data), op.dtype));
+    } catch (const Error&) {  // of an access outside of all arrays
+      return false;
+    }
+  };
+  Kernel whole = kernel(op, 5, Combine::kernel);
+  EXPECT_TRUE(right(whole));
+  expect_faults_found(op, bytes_plan(op, 5, Combine::kernel), faults, right);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMost = 4;
 
-AttentionDecode problem(int query_tokens = kMost) {
+AttentionDecode common_problem(int query_tokens = kMost) {
   AttentionDecode op;
   op.shape = {.batch = 3,
               .query_heads = 10,
@@ -61,6 +61,18 @@ bool untouched(const AttentionOutput& rows) {
 
 class QueryTokens : public SweepTest<testing::TestWithParam<Plan>> {
  protected:
+  // Blocks of int8_mma serve all query tokens of two heads.
+  static AttentionDecode problem(int query_tokens = kMost) {
+    AttentionDecode op = common_problem(query_tokens);
+    if (std::holds_alternative<AttentionInt8Mma>(GetParam())) {
+      op.shape.query_heads = 4;
+      op.keys.index_bits = 8;
+      op.values.vector_size = 4;
+      with_integers(op.keys, true);
+      with_integers(op.values, true);
+    }
+    return op;
+  }
   // The plan with these splits, merged by the last block if the dataflow can.
   static Kernel kernel(const AttentionDecode& op, int splits = 2) {
     Plan plan = rules_plan(GetParam(), op, sweep_gpu());
@@ -202,7 +214,7 @@ TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
       for (const int page_tokens : {0, 16}) {
         SCOPED_TRACE(testing::Message()
                      << enum_name(dtype) << ", " << tokens << " tokens, pages of " << page_tokens);
-        AttentionDecode op = problem(tokens);
+        AttentionDecode op = common_problem(tokens);
         op.dtype = dtype;
         op.shape.query_heads = 8;
         op.shape.page_tokens = page_tokens;
@@ -225,7 +237,8 @@ TEST(QueryTokensOfBytes, GiveWhatTheReferenceGives) {
 
 INSTANTIATE_TEST_SUITE_P(Of, QueryTokens,
                          testing::Values(Plan(AttentionSimt{}), Plan(AttentionLut{}),
-                                         Plan(AttentionChannels{}), Plan(AttentionMma{})),
+                                         Plan(AttentionChannels{}), Plan(AttentionMma{}),
+                                         Plan(AttentionInt8Mma{})),
                          [](const auto& each) { return std::string(dataflow_name(each.param)); });
 
 }  // namespace

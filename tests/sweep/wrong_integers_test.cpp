@@ -33,6 +33,23 @@ class WrongIntegers : public SweepTest<> {
       return op;
   }
 
+  // Integers that no caller should pass to attention.
+  static std::vector<Change<vq::AttentionDecodeArgs>> changes_of(int query_tokens) {
+    std::vector<Change<vq::AttentionDecodeArgs>> changes{
+        {&vq::AttentionDecodeArgs::lengths, {kMost, 200, 5}},
+        {&vq::AttentionDecodeArgs::lengths, {201, kLeast, kMost - 1}},
+        {&vq::AttentionDecodeArgs::recent_counts, {-1, kLeast, kMost}},
+        {&vq::AttentionDecodeArgs::sinks, {-40, kLeast, kMost}}};
+    if (query_tokens > 1) {
+      changes.push_back({&vq::AttentionDecodeArgs::query_start, {0, kMost, 2, 3}});
+      changes.push_back({&vq::AttentionDecodeArgs::query_start, {kLeast, -1, 0, 2}});
+      changes.push_back({&vq::AttentionDecodeArgs::query_start, {2, 1, 0, -5}});
+      changes.push_back({&vq::AttentionDecodeArgs::query_start, {kMost, kLeast, kMost, 3}});
+      changes.push_back({&vq::AttentionDecodeArgs::query_start, {3, 0, 3, 0}});
+    }
+    return changes;
+  }
+
   // A read elsewhere is a fault on the host, which distinguishes it from a write.
   template <class Args, class Op, class Data>
   static void expect_kept(const Op& op, const Plan& plan, const Data& data,
@@ -90,43 +107,33 @@ std::vector<Plan> plans_of(const AttentionDecode& op) {
 }
 
 TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
-  using Args = vq::AttentionDecodeArgs;
   for (const int query_tokens : {1, 3}) {
     for (const bool fresh : {false, true}) {
       if (fresh && query_tokens == 1) continue;
       const AttentionDecode op = attention(query_tokens);
       const AttentionData data =
           make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = fresh});
-      std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
-                                        {&Args::lengths, {201, kLeast, kMost - 1}},
-                                        {&Args::recent_counts, {-1, kLeast, kMost}},
-                                        {&Args::sinks, {-40, kLeast, kMost}}};
-      if (query_tokens > 1) {
-        changes.push_back({&Args::query_start, {0, kMost, 2, 3}});
-        changes.push_back({&Args::query_start, {kLeast, -1, 0, 2}});
-        changes.push_back({&Args::query_start, {2, 1, 0, -5}});
-        changes.push_back({&Args::query_start, {kMost, kLeast, kMost, 3}});
-        changes.push_back({&Args::query_start, {3, 0, 3, 0}});
-      }
-      for (const Plan& plan : plans_of(op)) expect_kept(op, plan, data, changes);
+      for (const Plan& plan : plans_of(op)) expect_kept(op, plan, data, changes_of(query_tokens));
     }
   }
 }
 
 TEST_F(WrongIntegers, OfAttentionByBytesWriteNothingElsewhere) {
-  using Args = vq::AttentionDecodeArgs;
-  AttentionDecode op = attention(1);
-  op.keys = op.values = {.vector_size = 4, .index_bits = 8};
-  with_integers(op.keys, true);
-  with_integers(op.values, true);
-  const AttentionData data = make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged});
-  const std::vector<Change<Args>> changes{{&Args::lengths, {kMost, 200, 5}},
-                                          {&Args::lengths, {201, kLeast, kMost - 1}},
-                                          {&Args::recent_counts, {-1, kLeast, kMost}},
-                                          {&Args::sinks, {-40, kLeast, kMost}}};
-  for (const int splits : {1, 3}) {
-    expect_kept(op, AttentionInt8Mma{.threads = 64, .splits = splits, .heads_per_block = 2}, data,
-                changes);
+  for (const int query_tokens : {1, 3}) {
+    AttentionDecode op = attention(query_tokens);
+    op.keys = op.values = {.vector_size = 4, .index_bits = 8};
+    with_integers(op.keys, true);
+    with_integers(op.values, true);
+    const AttentionData data = make_attention_data(
+        op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = query_tokens > 1});
+    const auto changes = changes_of(query_tokens);
+    AttentionInt8Mma plan{.threads = 64, .heads_per_block = 2};
+    if (query_tokens > 1) plan.heads_per_block = op.group() * std::min(3, 8 / op.group());
+    expect_kept(op, plan, data, changes);
+    plan.splits = 3;
+    expect_kept(op, plan, data, changes);
+    plan.schedule = Schedule::balanced;
+    expect_kept(op, plan, data, changes);
   }
 }
 

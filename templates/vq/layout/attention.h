@@ -72,7 +72,8 @@ template <class Plan>
 VQ_HD constexpr int group(const AttentionConfig<Plan>& c) {
   return c.query_heads / c.kv_heads;
 }
-// Query tokens per block: one, or in mma attention several, each with all heads of the KV head.
+// Query tokens per block: one, or in attention by mma and int8_mma several, each with all heads of
+// the KV head.
 template <class Plan>
 VQ_HD constexpr int block_tokens(const AttentionConfig<Plan>& c) {
   return c.heads_per_block > group(c) ? c.heads_per_block / group(c) : 1;
@@ -96,11 +97,14 @@ template <class Plan>
 VQ_HD constexpr int token_tile(const AttentionConfig<Plan>& c) {
   return c.tile_tokens;
 }
-// True if blocks share all sequences of a call, by length. Only the mma dataflow has that.
+// True if blocks share all sequences of a call, by length. Only dataflows mma and int8_mma have
+// that.
 template <class Plan>
 VQ_HD constexpr bool balanced(const AttentionConfig<Plan>&) {
   return false;
 }
+// Turns that a block takes as long for as it takes to begin a sequence: about two of 256 tokens.
+inline constexpr int kStartTurns = 2;
 // Partials of a head of a query token of one sequence; and of all sequences together.
 template <class Plan>
 VQ_HD constexpr int partial_count(const AttentionConfig<Plan>& c) {

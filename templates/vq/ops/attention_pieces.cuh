@@ -1,7 +1,7 @@
 // The share of a block of attention_decode if blocks share all sequences of a call (schedule
-// length). All sequences' turns of turn_tokens() tokens lie end to end, each after kStart empty
-// turns that stand for the cost of a sequence. Each block takes an equal number of turns; what it
-// has of one sequence is a piece:
+// length). All sequences' turns of turn_tokens() tokens lie end to end, each after kStartTurns
+// empty turns that stand for the cost of a sequence. Each block takes an equal number of turns;
+// what it has of one sequence is a piece:
 //
 //   sequences   |        0        | 1 |2|  3  |
 //   blocks      |   0   |   1   |   2   |  3  |
@@ -40,8 +40,7 @@ class AttentionPieces {
  public:
   static constexpr int kBlocks = Plan::config().splits;
   static constexpr int kTurn = turn_tokens(Plan::config());
-  // Beginning a sequence costs a block about as much as two turns of 256 tokens.
-  static constexpr int kStart = 2;
+  static constexpr int kStart = kStartTurns;
 
   // The pieces of block number `block`. Whole warps call it.
   VQ_DEVICE AttentionPieces(const AttentionDecodeArgs& args, int block) : slot_(block) {

@@ -115,7 +115,7 @@ struct AttentionWork {
       }
     });
     if constexpr (kRawApart) {
-      const int codes = clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);
+      const int codes = end_of_codes();
       take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
     }
     return any;
@@ -126,11 +126,20 @@ struct AttentionWork {
     split = piece.split;
     splits = piece.count;
     slot = piece.slot;
-    return read_tokens(args, [&](int length) {
+    const auto take_turns = [&](int length) {
       constexpr i64 kTurn = AttentionPieces<Plan>::kTurn;
       begin = clip(piece.begin * kTurn, length);
       end = clip(piece.end * kTurn, length);
+    };
+    const bool any = read_tokens(args, [&](int length) {
+      if constexpr (kRawApart) {
+        seen = length;
+      } else {
+        take_turns(length);
+      }
     });
+    if constexpr (kRawApart) take_turns(end_of_codes());
+    return any;
   }
   // Guess of the split's first token, before the wait for the previous launch, which may still
   // write the length. The result may be another split's, but is within the sequence's capacity.
@@ -328,6 +337,11 @@ struct AttentionWork {
       if (begin < from) begin = from;
       if (split == kSplits - 1) end = to;
     }
+  }
+  // The end of the tokens that any query token of the block reads from codes, where raw ones are
+  // shared out apart.
+  VQ_DEVICE int end_of_codes() const {
+    return clip(raw.recent_tokens > 0 ? raw.recent_tokens : 0, seen);
   }
   // Tokens of each split of a sequence of so many.
   VQ_DEVICE static i64 share_of_split(const AttentionDecodeArgs& args, int length) {

@@ -15,6 +15,7 @@
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
 #include <vq/kernels/attention_int8_mma/raw_tiles.cuh>
+#include <vq/kernels/attention_int8_mma/token_ends.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 #include <vq/numbers.cuh>
@@ -46,6 +47,7 @@ class ByteSoftmax {
   static constexpr bool kRaw = reads_raw(kConfig);
   static constexpr bool kSkips = kConfig.max_sinks > 0;
   using Raw = Either<kRaw, RawTiles<Plan>, NoRawTiles>;
+  using Ends = TokenEnds<Plan>;
 
   VQ_DEVICE ByteSoftmax() {
     VQ_UNROLL
@@ -60,6 +62,13 @@ class ByteSoftmax {
 
   // Tokens below `from`, which are raw, do not count.
   VQ_DEVICE void skip_below(int from) { from_ = from; }
+  // Takes the ends of the codes of each query token, which the block has kept.
+  VQ_DEVICE void take_ends() {
+    if constexpr (Ends::kSeveral) {
+      ends_.load();
+      least_end_ = Ends::least_codes();
+    }
+  }
 
   // Sums of products become exponents: times scale[quad] they are scores in units of log2. Tokens
   // from `end` on, of the step from `first` on, get -inf.
@@ -72,13 +81,15 @@ class ByteSoftmax {
           exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
       above = above || exponents[i / kQuads][i % kQuads] > kMost;
     }
-    if (any_of_warp(above) || first + kBytesStep > end || (kSkips && first < from_)) {
+    const int whole = Ends::kSeveral && least_end_ < end ? least_end_ : end;
+    if (any_of_warp(above) || first + kBytesStep > whole || (kSkips && first < from_)) {
       raise_maximum(scores, scale, first, end);
       VQ_UNROLL
       for (int i = 0; i < kTiles * kQuads; ++i) {
         const float own = exponent(scores[i / kQuads][i % kQuads], scale, i % kQuads);
         const float most = own > kMost ? kMost : own;  // huge scores round above it
-        exponents[i / kQuads][i % kQuads] = counts(i / kQuads, first, end) ? most : -infinity();
+        exponents[i / kQuads][i % kQuads] =
+            counts(i / kQuads, first, end, i % kQuads) ? most : -infinity();
       }
     }
     VQ_UNROLL
@@ -290,9 +301,10 @@ class ByteSoftmax {
   VQ_DEVICE float exponent(float score, const float (&scale)[kQuads], int quad) const {
     return fused(score, scale[quad], kOne - maximum_[quad]);
   }
-  VQ_DEVICE bool counts(int tile, int first, int end) const {
+  VQ_DEVICE bool counts(int tile, int first, int end, int quad) const {
     const int token = first + tile * 8 + token_of(lane_group());
-    return token < end && (!kSkips || token >= from_);
+    const bool seen = !Ends::kSeveral || token < ends_.codes(quad);
+    return token < end && seen && (!kSkips || token >= from_);
   }
 
   // The larger of the head's maximum and the scores of its tokens that count.
@@ -301,7 +313,8 @@ class ByteSoftmax {
     float highest = maximum_[quad];
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (counts(tile, first, end)) highest = larger(highest, scores[tile][quad] * scale[quad]);
+      if (counts(tile, first, end, quad))
+        highest = larger(highest, scores[tile][quad] * scale[quad]);
     }
     VQ_UNROLL
     for (int mask = 4; mask < 32; mask *= 2) {
@@ -340,6 +353,8 @@ class ByteSoftmax {
   float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane had
   int from_ = 0;
+  Ends ends_;
+  int least_end_ = 0;
   i32 sums_[kVectors][2][kQuads][4];
 };
 

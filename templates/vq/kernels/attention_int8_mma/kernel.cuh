@@ -14,7 +14,11 @@
 //
 // The values of a step and the scores of the next are interleaved, so that a warp has two
 // independent instruction streams. Warps have their own maximum, sum and output and share no
-// barrier before the end.
+// barrier before the end of a piece.
+//
+// A block may serve several query tokens, as further heads. Each has its own end of codes and its
+// own raw tokens (token_ends.cuh); other tokens are masked to probability 0, which turns an
+// infinite raw value into NaN.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -37,6 +41,7 @@ class AttentionInt8MmaBlock {
   using Rounds = CodeRounds<Plan>;
   using KeyCodes = LaneCodes<Plan, false>;
   using ValueCodes = LaneCodes<Plan, true>;
+  using Ends = TokenEnds<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr LaneRow kKeys = lane_row(kConfig, false);
   static constexpr LaneRow kValues = lane_row(kConfig, true);
@@ -64,17 +69,34 @@ class AttentionInt8MmaBlock {
   VQ_DEVICE explicit AttentionInt8MmaBlock(const AttentionDecodeArgs& args)
       : args_(args), work_(Work::place_of_block()) {}
 
-  // The last warp issues the first round as soon as the previous launch has ended; the other warps
-  // (or the same, if it is alone) have placed entries by then.
+  // Entries serve all pieces of a block.
   VQ_DEVICE void run() {
     constexpr int kFilling = kWarps > 1 ? kConfig.threads - 32 : 32;
-    const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
     if (thread_index() < kFilling) {
       Entries::template load<kFilling>(args_.keys, args_.values, work_.kv_head);
     }
-    if constexpr (!Rounds::kPaged) Rounds::prefetch(args_, work_);
-    after_last_launch();
-    if (!work_.read_lengths(args_)) return;
+    if constexpr (balanced(kConfig)) {
+      after_last_launch();
+      AttentionPieces<Plan> pieces(args_, block_x());
+      pieces.for_each(args_, [this](const AttentionPiece& piece) {
+        if (!work_.take(args_, piece)) return;
+        rounds_ = Rounds();
+        softmax_ = Softmax();
+        attend_work();
+        sync_block();  // the next piece's rounds lie over the warps' parts
+      });
+    } else {
+      if constexpr (!Rounds::kPaged) Rounds::prefetch(args_, work_);
+      after_last_launch();
+      if (work_.read_lengths(args_)) attend_work();
+    }
+  }
+
+ private:
+  // Attends to work_'s tokens. The last warp issues the first round as soon as the previous launch
+  // has ended; the other warps (or the same, if it is alone) have placed entries by then.
+  VQ_DEVICE void attend_work() {
+    const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
     rounds_.point_at(args_, work_);
     const QueryRows<Plan> rows(args_, work_);
     if (asks) rounds_.ask_for_first();
@@ -85,11 +107,13 @@ class AttentionInt8MmaBlock {
       softmax_.skip_below(work_.raw.sinks);
       if (thread_index() == 0) RawTiles<Plan>::keep(RawTiles<Plan>::tokens_of(work_));
     }
+    if constexpr (Ends::kSeveral) Ends::keep(work_);
     make_query(rows);
     if constexpr (kRaw) RawTiles<Plan>::prefetch(args_, RawTiles<Plan>::tokens_of(work_));
     sync_block();
     if (!few) rounds_.ask_for_others(pages);
     take_query();
+    softmax_.take_ends();
     if (asks) Rounds::await_first();
     sync_block();
     attend();
@@ -102,10 +126,9 @@ class AttentionInt8MmaBlock {
                      if (head < work_.heads)
                        work_.write_one(args_, head, channel, value, highest, total);
                    });
-    work_.merge_if_last(args_);
+    work_.merge_if_last(args_, kAt.merge);
   }
 
- private:
   using Products = i32[kTiles / 2][kQuads][4];
   struct Codes {
     typename KeyCodes::Rows keys;

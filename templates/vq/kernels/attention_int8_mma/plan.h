@@ -8,6 +8,7 @@ namespace vq {
 struct AttentionInt8Mma {
   int threads = 512;
   int splits = 1;
+  Schedule schedule = Schedule::per_sequence;
   Combine combine = Combine::kernel;
   int heads_per_block = 1;
   int pipeline_stages = 4;
@@ -26,7 +27,8 @@ struct AttentionInt8Mma {
   VQ_HD static constexpr void visit(Visit&& visit) {
     using P = AttentionInt8Mma;
     visit("threads", &P::threads, Range{32, 512}, Doc::kThreads);
-    visit("splits", &P::splits, Range{1, 1024}, Doc::kTokenSplits);
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kScheduledSplits);
+    visit("schedule", &P::schedule, Range{}, Doc::kSchedule);
     visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 8}, Doc::kHeadsPerBlock);
     visit("pipeline_stages", &P::pipeline_stages, Range{2, 8},
@@ -38,6 +40,9 @@ struct AttentionInt8Mma {
 inline constexpr int kBytesStep = 32;
 VQ_HD constexpr int token_tile(const AttentionConfig<AttentionInt8Mma>&) { return kBytesStep; }
 VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionInt8Mma>& c) { return c.threads; }
+VQ_HD constexpr bool balanced(const AttentionConfig<AttentionInt8Mma>& c) {
+  return c.schedule == Schedule::balanced;
+}
 
 // Tokens that a warp may sum up. Each is rounded to 2^-16 of its warp's largest probability; this
 // limit keeps the error of an output below 1e-3 if scores spread by 2.5 (natural log units). Sums
@@ -45,9 +50,15 @@ VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionInt8Mma>& c) { re
 inline constexpr i64 kBytesMostTokens = 8192;
 static_assert(kBytesMostTokens * 255 * 127 + (1 << 29) < (i64{1} << 31), "");
 
-// Most tokens per warp for a sequence of `tokens`, if each split takes whole steps.
-VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionInt8Mma>& c, i64 tokens) {
+// Most tokens per warp of a sequence of `batch` with up to `tokens`, if each split takes whole
+// steps.
+VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionInt8Mma>& c, i64 batch, i64 tokens) {
   const i64 turn = turn_tokens(c);
+  if (balanced(c)) {
+    const i64 turns = ceil_div(tokens, turn);
+    const i64 share = ceil_div(batch * (kStartTurns + turns), i64{c.splits});
+    return (share < turns ? share : turns) * kBytesStep;
+  }
   i64 share = ceil_div(ceil_div(tokens, i64{kBytesStep}), i64{c.splits}) * kBytesStep;
   if (c.batch_invariant) share = fixed_split(c, tokens);
   return ceil_div(share, turn) * kBytesStep;
@@ -199,7 +210,7 @@ VQ_HD constexpr bool shared_by_lanes(const FormatConfig& f, bool values) {
 }
 
 // Shared-memory layout of a block: during attention, and while its warps' parts merge, over entries
-// and rounds.
+// and rounds; over rounds alone in a block with several pieces, which keeps its entries.
 struct AttentionInt8MmaShared {
   i64 entries;      // wide columns, two by two: [entry][2] of 128 bytes
   i64 pairs;        // pair columns, one by one: [entry] of 128 bytes
@@ -210,12 +221,16 @@ struct AttentionInt8MmaShared {
   i64 raw_query;    // [heads_per_block][head_dim] fp32, untransformed, where that is another
   i64 raw_words;    // [heads_per_block] rows of operand words of it, where there are raw tokens
   i64 raw_tokens;   // RawTokens of the block (raw_tiles.cuh)
+  i64 token_ends;   // [query token] TokenEnds, where a block has several (byte_softmax.cuh)
   i64 parts;        // at the end: [warp][quad head][part_row] fp32
   i64 maximum;      // [quad head][warp] fp32
   i64 sum;          // [quad head][warp] fp32
+  i64 merge;        // a word for the last block
   i64 total;
 };
 
+// Room for a RawTokens.
+inline constexpr i64 kRawTokensBytes = 32;
 // Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
 VQ_HD constexpr int part_row(int head_dim) { return head_dim + 4; }
 
@@ -226,7 +241,9 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   constexpr i64 kColumn = i64{AttentionInt8Mma::kEntries} * AttentionInt8Mma::kCopies * 4;
   at.entries = carve(ceil_div(wide_columns(c), 2) * 2 * kColumn);
   at.pairs = carve(pair_columns(c) * kColumn);
-  at.rounds = carve(c.pipeline_stages * round_bytes(c));
+  const i64 part_bytes = warps * quad_heads(c) * i64{part_row(c.head_dim)} * 4;
+  const i64 all_rounds = c.pipeline_stages * round_bytes(c);
+  at.rounds = carve(balanced(c) && part_bytes > all_rounds ? part_bytes : all_rounds);
   at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
   at.query_words =
       carve(i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4);
@@ -236,12 +253,14 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   if (reads_raw(c)) {
     at.raw_words =
         carve(i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4);
-    at.raw_tokens = carve(16);
+    at.raw_tokens = carve(kRawTokensBytes);
   }
+  if (block_tokens(c) > 1) at.token_ends = carve(i64{block_tokens(c)} * 8);
   at.maximum = carve(warps * quad_heads(c) * 4);
   at.sum = carve(warps * quad_heads(c) * 4);
+  at.merge = balanced(c) ? carve(4) : 0;
   at.total = carve.next;
-  at.parts = at.entries;
+  at.parts = balanced(c) ? at.rounds : at.entries;
   return at;
 }
 

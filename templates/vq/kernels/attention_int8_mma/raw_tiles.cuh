@@ -14,14 +14,17 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/kernels/attention_int8_mma/token_ends.cuh>
 #include <vq/loads.cuh>
 #include <vq/ops/query_fragments.cuh>
 
 namespace vq {
 
-// Tokens [0, sinks) and [window, end) of the sequence.
+// Tokens [0, sinks) and [recent_tokens, end) of a sequence.
 struct RawTokens {
   int sinks, recent_tokens, end;
+  int cached, fresh;         // with several query tokens: QueryToken's
+  int split, splits, batch;  // of a block with several pieces: AttentionPiece's
 
   VQ_DEVICE int sink_tiles() const { return ceil_div(sinks, kRawTile); }
   VQ_DEVICE int tiles() const { return sink_tiles() + ceil_div(end - recent_tokens, kRawTile); }
@@ -46,14 +49,24 @@ class RawTiles {
   static constexpr int kChannels = kHeadDim / 8;  // channels of values per lane
   static constexpr float kLowest = -1.0e30f;      // below all scores, and finite
   using Query = QueryFragments<Plan, 1, kConfig.element>;
+  using Ends = TokenEnds<Plan>;
+  static constexpr bool kFresh = kConfig.query_tokens > 1;  // tokens may come with the query
+  static constexpr bool kBalanced = balanced(kConfig);
 
-  // The raw tokens of `work`'s sequence.
+  // The raw tokens of `work`'s sequence that any query token of the block reads.
   VQ_DEVICE static RawTokens tokens_of(const Work& work) {
-    RawTokens tokens;
-    tokens.end = work.seen;
-    tokens.sinks = Rows::least(work.raw.sinks, work.seen);
-    const int recent_tokens = Rows::least(work.raw.recent_tokens, work.seen);
+    RawTokens tokens = {};
+    tokens.end = kFresh && work.seen < 0 ? 0 : work.seen;
+    tokens.sinks = Rows::least(work.raw.sinks, tokens.end);
+    const int recent_tokens = Rows::least(work.raw_begin(), tokens.end);
     tokens.recent_tokens = recent_tokens > tokens.sinks ? recent_tokens : tokens.sinks;
+    if constexpr (kFresh) {
+      tokens.cached = work.token.cached;
+      tokens.fresh = static_cast<int>(work.token.fresh);
+    }
+    tokens.split = work.split;
+    tokens.splits = work.splits;
+    tokens.batch = work.batch;
     return tokens;
   }
   // The block's, by way of shared memory: one thread keeps them, before a barrier.
@@ -61,33 +74,45 @@ class RawTiles {
     store_shared(kept(), tokens.sinks);
     store_shared(kept() + 1, tokens.recent_tokens);
     store_shared(kept() + 2, tokens.end);
+    if constexpr (kFresh) {
+      store_shared(kept() + 3, tokens.cached);
+      store_shared(kept() + 4, tokens.fresh);
+    }
+    if constexpr (kBalanced) {
+      store_shared(kept() + 5, tokens.split);
+      store_shared(kept() + 6, tokens.splits);
+      store_shared(kept() + 7, tokens.batch);
+    }
   }
   VQ_DEVICE static RawTokens tokens() {
-    return {load_shared(kept()), load_shared(kept() + 1), load_shared(kept() + 2)};
+    const auto kept_if = [](bool kept_so, int i) { return kept_so ? load_shared(kept() + i) : 0; };
+    return {load_shared(kept()),   load_shared(kept() + 1), load_shared(kept() + 2),
+            kept_if(kFresh, 3),    kept_if(kFresh, 4),      kept_if(kBalanced, 5),
+            kept_if(kBalanced, 6), kept_if(kBalanced, 7)};
   }
   VQ_DEVICE static u32* words() { return shared_part<u32>(kAt.raw_words); }
 
   // True if this warp has a tile in turn number `turn`.
   VQ_DEVICE static bool has(const RawTokens& tokens, int turn) {
-    return tile_of(turn) < tokens.tiles();
+    return tile_of(tokens, turn) < tokens.tiles();
   }
 
   // Prefetches the rows of the warp's first tile to L2. All lanes of a warp.
   VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const RawTokens& tokens) {
-    for_each_piece(args, tokens, 0, [&](i64 element, int, int) {
-      prefetch_global(args.raw_keys + element);
-      prefetch_global(args.raw_values + element);
+    for_each_piece(args, tokens, 0, [&](bool fresh, i64 element, int, int) {
+      prefetch_global((fresh ? args.new_keys : args.raw_keys) + element);
+      prefetch_global((fresh ? args.new_values : args.raw_values) + element);
     });
   }
   // Starts copying a turn's keys, or its values over ones already read, as one copy group each, if
   // the warp has a tile. await() waits for the groups in order. All lanes of a warp.
   VQ_DEVICE static void ask_keys(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                  int turn) {
-    ask(args, args.raw_keys, kKeys, tokens, turn);
+    ask(args, args.raw_keys, args.new_keys, kKeys, tokens, turn);
   }
   VQ_DEVICE static void ask_values(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                    int turn) {
-    ask(args, args.raw_values, kValues, tokens, turn);
+    ask(args, args.raw_values, args.new_values, kValues, tokens, turn);
   }
   VQ_DEVICE static void await() {
     copy_async_wait<1>();
@@ -97,6 +122,7 @@ class RawTiles {
   // The block's query as it came, which prepare() of Query has stored.
   VQ_DEVICE void begin() {
     query_.load(words());
+    if constexpr (Ends::kSeveral) ends_.load();
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       maximum_[quad] = kLowest;
@@ -108,7 +134,7 @@ class RawTiles {
 
   // Computes scores from a turn's keys, which have arrived; `scale` makes them units of log2.
   VQ_DEVICE void take_keys(int turn, const RawTokens& tokens, float scale) {
-    const int tile = tile_of(turn);
+    const int tile = tile_of(tokens, turn);
     float products[1][Query::kProducts][4] = {};
     VQ_UNROLL
     for (int octet = 0; octet < Query::kOctets; ++octet) {
@@ -120,9 +146,15 @@ class RawTiles {
     }
     float scores[1][kQuads];
     Query::take_scores(products, scores);
-    const bool counts = tokens.first(tile) + lane_group() < tokens.end_of(tile);
+    const int token = tokens.first(tile) + lane_group();
+    const bool is_any = token < tokens.end_of(tile);
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
+      bool counts = is_any;
+      if constexpr (Ends::kSeveral) {
+        const bool raw = tile < tokens.sink_tiles() || token >= ends_.codes(quad);
+        counts = counts && raw && token < ends_.seen(quad);
+      }
       const float score = counts ? scores[0][quad] * scale : -infinity();
       float highest = larger(maximum_[quad], score);
       VQ_UNROLL
@@ -184,35 +216,45 @@ class RawTiles {
   static constexpr int kValues = static_cast<int>(round_bytes(kConfig));
 
   VQ_DEVICE static int* kept() { return shared_part<int>(kAt.raw_tokens); }
-  VQ_DEVICE static int tile_of(int turn) {
-    return block_x() + kConfig.splits * (warp() + kWarps * turn);
+  VQ_DEVICE static int tile_of(const RawTokens& tokens, int turn) {
+    const int number = warp() + kWarps * turn;
+    if constexpr (kBalanced) return tokens.split + tokens.splits * number;
+    return block_x() + kConfig.splits * number;
   }
-  // Calls each(element, row, piece) for this lane's pieces of a turn's rows; a piece begins at that
-  // element of raw keys or values.
+  // Calls each(fresh, element, row, piece) for this lane's pieces of a turn's rows; a piece begins
+  // at that element of raw keys or values, or of fresh ones.
   template <class Each>
   VQ_DEVICE static void for_each_piece(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                        int turn, Each each) {
     if (!has(tokens, turn)) return;
-    const i64 slots = Rows::first(args, block_z(), Work::place_of_block().kv_head);
-    const int first = tokens.first(tile_of(turn));
-    const int last = tokens.end_of(tile_of(turn)) - 1;
+    const int kv_head = Work::place_of_block().kv_head;
+    const i64 slots = Rows::first(args, kBalanced ? tokens.batch : block_z(), kv_head);
+    const int first = tokens.first(tile_of(tokens, turn));
+    const int last = tokens.end_of(tile_of(tokens, turn)) - 1;
     VQ_UNROLL
     for (int i = 0; i < kRawTile * kPieces / 32; ++i) {
       const int row = (i * 32 + lane()) / kPieces;
       const int piece = (i * 32 + lane()) % kPieces;
       const int token = first + row < last ? first + row : last;  // rows past the last repeat it
-      each(slots + Rows::row(Rows::slot(token, tokens.sinks)) + piece * 8, row, piece);
+      if constexpr (kFresh) {
+        if (token >= tokens.cached) {
+          const i64 of_head = (i64{tokens.fresh} + token) * kConfig.kv_heads + kv_head;
+          each(true, of_head * kHeadDim + piece * 8, row, piece);
+          continue;
+        }
+      }
+      each(false, slots + Rows::row(Rows::slot(token, tokens.sinks)) + piece * 8, row, piece);
     }
   }
-  VQ_DEVICE static void ask(const AttentionDecodeArgs& args, const u16* slots, int round,
-                            const RawTokens& tokens, int turn) {
+  VQ_DEVICE static void ask(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
+                            int round, const RawTokens& tokens, int turn) {
     u8* const to = shared_part<u8>(kAt.rounds) + round;
     if (has(tokens, turn)) {  // lanes have read what was there
       sync_warp();
     }
-    for_each_piece(args, tokens, turn, [&](i64 element, int row, int piece) {
+    for_each_piece(args, tokens, turn, [&](bool is_fresh, i64 element, int row, int piece) {
       copy_async(reinterpret_cast<U32x4*>(to + at(row, piece)),
-                 reinterpret_cast<const U32x4*>(slots + element));
+                 reinterpret_cast<const U32x4*>((is_fresh ? fresh : slots) + element));
     });
     copy_async_commit();
   }
@@ -229,6 +271,7 @@ class RawTiles {
   }
 
   Query query_;
+  Ends ends_;
   float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];
   float output_[kQuads][kChannels];

@@ -28,9 +28,7 @@ struct AttentionMma {
     visit("threads", &P::threads, Range{32, 1024}, Doc::kThreads);
     visit("step_tokens", &P::step_tokens, Range{8, 32},
           "tokens that a warp works on at once: 8, 16 or 32");
-    visit(
-        "splits", &P::splits, Range{1, 1024},
-        "blocks that share one sequence's tokens; with schedule balanced, those of all sequences");
+    visit("splits", &P::splits, Range{1, 1024}, Doc::kScheduledSplits);
     visit("schedule", &P::schedule, Range{}, Doc::kSchedule);
     visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 4096}, Doc::kHeadsPerBlock);
