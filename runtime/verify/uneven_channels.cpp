@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/problem/problem.h"
 #include "runtime/verify/row_decoder.h"
 
 namespace vqgen {
@@ -123,16 +124,46 @@ class Uneven {
   Random& random_;
 };
 
+bool scales_parts(const VqFormat& keys) {
+  return keys.parts.size() > 1 &&
+         std::all_of(keys.parts.begin(), keys.parts.end(),
+                     [](const VqFormat& part) { return part.stage_scales; });
+}
+
+// Multiplies the scales of the part of keys that is drawn, for all heads.
+void change_part(QuantizedTensor& keys, Random& random, std::vector<bool>& uneven) {
+  const auto drawn =
+      static_cast<std::size_t>(random.below(static_cast<std::int64_t>(keys.format.parts.size())));
+  const auto stages = [&](const VqFormat& part) {
+    return kv_stages(part, static_cast<int>(keys.heads), static_cast<int>(part.channels.size()));
+  };
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < drawn; ++i) first += stages(keys.format.parts[i]);
+  const VqFormat& part = keys.format.parts[drawn];
+  for (std::int64_t i = first; i < first + stages(part); ++i) {
+    keys.stage_scales[static_cast<std::size_t>(i)] *= static_cast<float>(kUneven);
+  }
+  for (std::int64_t head = 0; head < keys.heads; ++head) {
+    for (const int channel : part.channels) {
+      uneven[static_cast<std::size_t>(head * keys.columns + channel)] = true;
+    }
+  }
+}
+
 }  // namespace
 
 bool has_channel_scales(const VqFormat& keys, std::int64_t head_dim) {
-  return scales_units(keys, head_dim) || scales_numbers(keys, head_dim) ||
+  return scales_units(keys, head_dim) || scales_numbers(keys, head_dim) || scales_parts(keys) ||
          (keys.smooth && !keys.hadamard && !keys.in_parts());
 }
 
 std::vector<bool> make_uneven(QuantizedTensor& keys, Random& random) {
   std::vector<bool> uneven(static_cast<std::size_t>(keys.heads * keys.columns), false);
   if (!has_channel_scales(keys.format, keys.columns)) return uneven;
+  if (scales_parts(keys.format)) {
+    change_part(keys, random, uneven);
+    return uneven;
+  }
   const bool by_unit = scales_units(keys.format, keys.columns);
   const std::int64_t channels = by_unit ? keys.format.channels_per_group() : 1;
   const std::int64_t groups = keys.columns / channels;

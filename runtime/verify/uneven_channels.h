@@ -15,8 +15,9 @@ inline constexpr double kUneven = 300;  // an uneven channel's magnitude over it
 bool has_channel_scales(const VqFormat& keys, std::int64_t head_dim);
 
 // Gives three channels (or channel groups) of keys per head scales of up to kUneven times theirs: a
-// dead one (all 0), a biased one (all near the largest number) and an outlying one. Needs filled
-// codes. Returns [heads][columns]: whether a channel is one. Other keys and small heads stay.
+// dead one (all 0), a biased one (all near the largest number) and an outlying one; keys in parts,
+// one outlying part. Needs filled codes. Returns [heads][columns]: whether a channel is one. Other
+// keys and small heads stay.
 std::vector<bool> make_uneven(QuantizedTensor& keys, Random& random);
 
 }  // namespace vqgen

@@ -138,6 +138,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   result.input = {seed, static_cast<CodePattern>(v[kCodes]),
                   static_cast<LengthPattern>(v[kLengths])};
   result.input.fresh = queries.fresh;
+  result.input.uneven = seed % 2 == 0;
   result.input.page_order = pick(kPageOrders, kOrder);
   result.aligned_results = v[kAlignment] == 0;
   result.name = case_name(v);

@@ -11,9 +11,33 @@
 namespace vqgen::test {
 namespace {
 
-enum class Keys { int8, int4, entries, stages, smooth, affine, scaled_entries };
+enum class Keys {
+  int8,
+  int4,
+  entries,
+  stages,
+  smooth,
+  affine,
+  scaled_entries,
+  bytes_in_parts,
+  smooth_bytes
+};
 
-VqFormat keys_of(Keys which) {
+// Formats of dataflow int8_mma.
+bool of_bytes(Keys which) { return which == Keys::bytes_in_parts || which == Keys::smooth_bytes; }
+
+VqFormat keys_of(Keys which, int head_dim) {
+  if (of_bytes(which)) {
+    VqFormat format{.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+    with_integers(format, true);
+    format.smooth = which == Keys::smooth_bytes;
+    if (format.smooth) return format;
+    VqFormat first = format, second = format;
+    for (int i = 0; i < head_dim; ++i) {
+      (i < head_dim / 2 ? first : second).channels.push_back(i);
+    }
+    return in_parts({first, second});
+  }
   VqFormat format{.vector_size = which == Keys::int8 ? 2 : 4, .index_bits = 16};
   format.scope = Scope::channel_group;
   format.decoder = Decoder::scalar;
@@ -41,14 +65,24 @@ AttentionDecode problem_of(Keys keys, DType dtype, int head_dim, int query_heads
   op.shape = {.batch = 2, .query_heads = query_heads, .kv_heads = 2, .head_dim = head_dim};
   op.shape.tokens = 300;
   op.shape.recent_tokens = keys == Keys::affine ? 40 : 0;
-  op.keys = keys_of(keys);
+  op.keys = keys_of(keys, head_dim);
   op.values = {.vector_size = 4, .index_bits = 5, .scope = Scope::head};
+  if (of_bytes(keys)) {
+    op.values.index_bits = 8;
+    with_integers(op.values, true);
+  }
   return op;
 }
 
 class Uneven : public SweepTest<testing::TestWithParam<Keys>> {
  protected:
   static AttentionOutput run(const AttentionDecode& op, const AttentionData& data) {
+    if (of_bytes(GetParam())) {
+      AttentionInt8Mma plan{.threads = 64, .splits = 2};
+      plan.heads_per_block = std::min(op.group(), 8);
+      plan.pipeline_stages = 2;
+      return Kernel(*sweep_backend(0), op, plan, sweep_gpu()).run(data);
+    }
     auto plan = rules_plan<AttentionMma>(op, sweep_gpu());
     plan.threads = 64;
     plan.splits = 2;
@@ -93,7 +127,8 @@ TEST_P(Uneven, RowsDoNotChangeTheirNeighbours) {
 
 INSTANTIATE_TEST_SUITE_P(Keys, Uneven,
                          testing::Values(Keys::int8, Keys::int4, Keys::entries, Keys::stages,
-                                         Keys::smooth, Keys::affine, Keys::scaled_entries));
+                                         Keys::smooth, Keys::affine, Keys::scaled_entries,
+                                         Keys::bytes_in_parts, Keys::smooth_bytes));
 
 }  // namespace
 }  // namespace vqgen::test

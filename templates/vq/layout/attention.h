@@ -139,6 +139,11 @@ VQ_HD constexpr i64 counters(const AttentionConfig<Plan>& c, i64 batch) {
 VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
   return head_dim / f.unit_elements;
 }
+// True if the query of such keys takes channel factors.
+VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
+  const bool by_unit = keys.stage_scales || is_scalar(keys.decoder);
+  return (by_unit && units_per_head(keys, head_dim) > 1) || (keys.smooth && !keys.hadamard);
+}
 template <class Plan>
 VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
   return c.max_recent_tokens + c.max_sinks;

@@ -28,7 +28,7 @@
 #include <vq/kernels/attention_int8_mma/entry_columns.cuh>
 #include <vq/kernels/attention_int8_mma/lane_codes.cuh>
 #include <vq/ops/attention_query.cuh>
-#include <vq/ops/query_bytes.cuh>
+#include <vq/ops/query_rest.cuh>
 
 namespace vq {
 
@@ -56,7 +56,8 @@ class AttentionInt8MmaBlock {
       return channel;
     }
   };
-  using Query = QueryBytes<Plan, QueryOrder>;
+  static constexpr bool kRests = rests(kConfig);
+  using Query = Either<kRests, QueryRest<Plan, QueryOrder>, QueryBytes<Plan, QueryOrder>>;
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kTiles = Softmax::kTiles;
@@ -116,7 +117,11 @@ class AttentionInt8MmaBlock {
     softmax_.take_ends();
     if (asks) Rounds::await_first();
     sync_block();
-    attend();
+    if constexpr (kRests) {
+      with_rest() ? attend<true>() : attend<false>();
+    } else {
+      attend<false>();
+    }
     typename Softmax::Raw raw;
     if constexpr (kRaw) attend_raw(raw);
     float scales[kMostRowParts];
@@ -142,6 +147,7 @@ class AttentionInt8MmaBlock {
 
   VQ_DEVICE static float* peaks() { return shared_part<float>(kAt.query_peaks); }
   VQ_DEVICE static u32* query_words() { return shared_part<u32>(kAt.query_words); }
+  VQ_DEVICE static u32* query_rests() { return shared_part<u32>(kAt.query_rests); }
 
   template <bool kOfValues>
   VQ_HD static constexpr LaneRow row() {
@@ -187,8 +193,14 @@ class AttentionInt8MmaBlock {
     });
     sync_warp();
     rows.for_each([&](int i, int head) {
-      Query::prepare(query_words(), head, query + head * kConfig.head_dim, Query::kPeak / peak[i],
-                     scale);
+      const float* const row = query + head * kConfig.head_dim;
+      const float factor = Query::kPeak / peak[i];
+      if constexpr (kRests) {
+        Query::prepare(query_words(), query_rests(), head, row, factor, scale,
+                       Query::needs_rest(score_scale(args_) / factor));
+      } else {
+        Query::prepare(query_words(), head, row, factor, scale);
+      }
       if constexpr (kRaw) {
         RawTiles<Plan>::Query::prepare(RawTiles<Plan>::words(), head,
                                        raw_query + head * kConfig.head_dim, 1.0f,
@@ -206,7 +218,20 @@ class AttentionInt8MmaBlock {
     }
   }
 
-  // Tokens [begin, end) of the block, a step at a time; warps take turns.
+  // True if a head's query needs what rounding left of it. Such blocks run a loop of their own, so
+  // that the common loop stays short.
+  VQ_DEVICE bool with_rest() const {
+    bool needed = false;
+    VQ_UNROLL
+    for (int quad = 0; quad < kQuads; ++quad) {
+      needed = needed || Query::needs_rest(scale_[quad]);
+    }
+    return any_of_warp(needed);
+  }
+
+  // Tokens [begin, end) of the block, a step at a time; warps take turns. With kWithRest scores
+  // have what rounding left of the query.
+  template <bool kWithRest>
   VQ_DEVICE void attend() {
     const int end = of_warp(work_.end);
     const int number = of_warp(warp());
@@ -220,16 +245,17 @@ class AttentionInt8MmaBlock {
     Codes codes;
     LookedUp entries;
     Products products = {};
+    Products rests = {};
     typename Softmax::Scores scores;
     KeyCodes::load(codes.keys, rounds_, number);
     ValueCodes::load(codes.values, rounds_, number);
     look_up_keys<0>(entries, codes);
     for_each_number<0, kTurns>([&](auto turn) {
       if constexpr (turn + 1 < kTurns) look_up_keys<turn + 1>(entries, codes);
-      score(products, entries, turn);
+      score<kWithRest>(products, rests, entries, turn);
     });
     look_up_values<0>(entries, codes);
-    Query::take_scores(products, scores);
+    take_scores<kWithRest>(products, rests, scores);
     softmax_.take_maximum(scores, scale_, first, end);
     softmax_.share_maximum(below);
     while (true) {
@@ -240,7 +266,7 @@ class AttentionInt8MmaBlock {
         rounds_.wait();
         KeyCodes::load(codes.keys, rounds_, number);
       }
-      Query::take_scores(products, scores);
+      take_scores<kWithRest>(products, rests, scores);
       softmax_.to_exponents(scores, scale_, first, end);
       if (more) look_up_keys<0>(entries, codes);
       rounds_.give_back();
@@ -254,6 +280,7 @@ class AttentionInt8MmaBlock {
         return;
       }
       clear(products);
+      if constexpr (kWithRest) clear(rests);
       for_each_number<0, kTurns>([&](auto turn) {
         if constexpr (turn + 1 < kTurns) {
           look_up_keys<turn + 1>(entries, codes);
@@ -261,7 +288,7 @@ class AttentionInt8MmaBlock {
         } else {
           ValueCodes::load(codes.values, rounds_, number);
         }
-        score(products, entries, turn);
+        score<kWithRest>(products, rests, entries, turn);
         softmax_.template add<turn>(entries.values[turn], weights);
         if constexpr (turn == 0) rounds_.refill();
       });
@@ -351,10 +378,30 @@ class AttentionInt8MmaBlock {
     }
   }
 
-  VQ_DEVICE void score(Products& products, const LookedUp& entries, int turn) const {
+  template <bool kWithRest>
+  VQ_DEVICE void score(Products& products, Products& rests, const LookedUp& entries,
+                       int turn) const {
     typename Query::Octet octet;
     query_.read(octet, turn);
     query_.multiply(products, entries.keys[turn], octet);
+    if constexpr (kWithRest) {
+      Query::read_from(query_rests(), octet, turn);
+      query_.multiply(rests, entries.keys[turn], octet);
+    }
+  }
+  template <bool kWithRest>
+  VQ_DEVICE static void take_scores(const Products& products, const Products& rests,
+                                    typename Softmax::Scores& scores) {
+    Query::take_scores(products, scores);
+    if constexpr (kWithRest) {
+      typename Softmax::Scores further;
+      Query::take_scores(rests, further);
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * kQuads; ++i) {
+        float& score = scores[i / kQuads][i % kQuads];
+        score = fused(further[i / kQuads][i % kQuads], 1.0f / Query::kOfRest, score);
+      }
+    }
   }
 
   const AttentionDecodeArgs& args_;

@@ -209,6 +209,12 @@ VQ_HD constexpr bool shared_by_lanes(const FormatConfig& f, bool values) {
   return loadable && codes * size % 4 == 0 && f.part.first_word * 4 % (codes < 4 ? 4 : codes) == 0;
 }
 
+// True if the query takes factors of parts or of channels, so that what its rounding leaves may
+// count (ops/query_rest.cuh).
+VQ_HD constexpr bool rests(const AttentionConfig<AttentionInt8Mma>& c) {
+  return key_formats(c) > 1 || scales_channels(c.keys, c.head_dim);
+}
+
 // Shared-memory layout of a block: during attention, and while its warps' parts merge, over entries
 // and rounds; over rounds alone in a block with several pieces, which keeps its entries.
 struct AttentionInt8MmaShared {
@@ -217,6 +223,7 @@ struct AttentionInt8MmaShared {
   i64 rounds;       // [pipeline_stages]: rows of codes of keys, then of values
   i64 query;        // [heads_per_block][head_dim] fp32, transformed
   i64 query_words;  // [heads_per_block][2] rows of operand words
+  i64 query_rests;  // as many, of the rests of the query
   i64 query_peaks;  // [heads_per_block] fp32, their largest magnitudes
   i64 raw_query;    // [heads_per_block][head_dim] fp32, untransformed, where that is another
   i64 raw_words;    // [heads_per_block] rows of operand words of it, where there are raw tokens
@@ -245,8 +252,10 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   const i64 all_rounds = c.pipeline_stages * round_bytes(c);
   at.rounds = carve(balanced(c) && part_bytes > all_rounds ? part_bytes : all_rounds);
   at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
-  at.query_words =
-      carve(i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4);
+  const i64 word_bytes =
+      i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4;
+  at.query_words = carve(word_bytes);
+  if (rests(c)) at.query_rests = carve(word_bytes);
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
   at.raw_query =
       transformed(c) && reads_raw(c) ? carve(i64{c.heads_per_block} * c.head_dim * 4) : at.query;

@@ -12,11 +12,11 @@
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_mma/plan.h>
 #include <vq/kernels/attention_mma/fragment_rows.cuh>
-#include <vq/kernels/attention_mma/query_rest.cuh>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/group_query.cuh>
 #include <vq/ops/query_bytes.cuh>
 #include <vq/ops/query_fragments.cuh>
+#include <vq/ops/query_rest.cuh>
 
 namespace vq {
 

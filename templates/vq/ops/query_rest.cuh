@@ -7,12 +7,6 @@
 
 namespace vq {
 
-// True if the query of such keys takes channel factors.
-VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
-  const bool by_unit = keys.stage_scales || is_scalar(keys.decoder);
-  return (by_unit && units_per_head(keys, head_dim) > 1) || (keys.smooth && !keys.hadamard);
-}
-
 template <class Plan, class Row>
 class QueryRest : public QueryBytes<Plan, Row> {
   using Base = QueryBytes<Plan, Row>;
