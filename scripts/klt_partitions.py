@@ -18,7 +18,8 @@ from vqgen._klt import Moments
 from vqgen.eval import sequences_of
 
 HEAD_DIMS = 64, 80, 96, 112, 128, 192, 256
-_SHARED = [(32, 2), (32, 4), (64, 8)]  # of both operands, at 32 codes of 128 channels: three runs, not four
+# Of both operands, at so many codes of 128 channels: few runs, whose codes lanes share evenly in dataflow int8_mma.
+_SHARED = {12: [(64, 8), (64, 16)], 32: [(32, 2), (32, 4), (64, 8)], 48: [(64, 2), (64, 4)]}
 
 
 def spectra_of(model, tokens):
@@ -35,12 +36,10 @@ def spectra_of(model, tokens):
 def partitions(spectra, head_dim):
     """The partition of each level."""
     spectra = [_partitions.resampled(each, head_dim) for each in spectra]
-    out = [_partitions.partition(spectra, _partitions.codes_of(level, head_dim), head_dim, step=_partitions.STEP,
-                                 word=_partitions.WORD)
-           for level in _partitions.LEVELS]
-    if head_dim == 128:
-        out[_partitions.LEVELS.index(32)] = _SHARED
-    return out
+    shared = _SHARED if head_dim == 128 else {}
+    return [shared.get(level) or _partitions.partition(spectra, _partitions.codes_of(level, head_dim), head_dim,
+                                                       step=_partitions.STEP, word=_partitions.WORD)
+            for level in _partitions.LEVELS]
 
 
 def main():

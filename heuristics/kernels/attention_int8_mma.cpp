@@ -17,8 +17,8 @@ int most_threads(const AttentionInt8Mma& plan) {
 // Codes are bytes that number the entries of one codebook a head, or one per part.
 void judge_part(Judge& judge, const VqFormat& format, int channels, const char* operand) {
   judge.require(format.decoder == Decoder::table && format.entry_type == EntryType::int8 &&
-                    format.vector_size <= 8 && format.index_bits == 8,
-                "{}: dataflow int8_mma takes int8 entries of 2, 4 or 8 elements and codes of 8 "
+                    format.index_bits == 8,
+                "{}: dataflow int8_mma takes int8 entries of 2, 4, 8 or 16 elements and codes of 8 "
                 "bits, as vecinfer-d4b8i8 and klt-2bit have them; use dataflow mma, or simt",
                 operand);
   judge.require(
@@ -48,18 +48,12 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
   });
 }
 
-// Lanes share rows evenly, and 16-byte copies make rows up.
+// Lanes share rows evenly.
 void judge_rows(Judge& judge, const vq::AttentionConfig<AttentionInt8Mma>& c, bool values,
                 const char* operand) {
-  const int bytes = values ? vq::value_row_bytes(c) : vq::key_row_bytes(c);
-  judge.require(
-      bytes == 16 || bytes == 32 || bytes == 64,
-      "{}: rows of {} bytes are none of 16, 32 or 64, which dataflow int8_mma copies; use "
-      "dataflow simt",
-      operand, bytes);
   for (int i = 0; i < vq::operand_formats(c, values); ++i) {
     const vq::FormatConfig f = vq::operand_format(c, values, i);
-    judge.require(vq::shared_by_lanes(f, values),
+    judge.require(vq::shared_by_lanes(c, values, i),
                   "{}: {} codes of {} channels cannot be shared out evenly among the lanes of "
                   "dataflow int8_mma; use dataflow simt",
                   operand, f.part.channels / f.vector_size, f.vector_size);
@@ -179,7 +173,7 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   const auto config = configured(plan, op);
   judge_rows(judge, config, false, "keys");
   judge_rows(judge, config, true, "values");
-  const int least_row = std::min(vq::key_row_bytes(config), vq::value_row_bytes(config));
+  const int least_row = std::min(vq::key_stride(config), vq::value_stride(config));
   judge.require(
       !vq::reads_raw(config) || vq::kBytesStep * least_row >= vq::kRawTile / 2 * head_dim * 2,
       "rows of {} bytes leave no room for recent tokens and sinks of {} channels in "
@@ -240,8 +234,8 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
               });
 }
 
-// Lookups in columns have no conflicts; those of wide entries take two passes, and each part's
-// codes are loaded by themselves.
+// Lookups in columns have no conflicts; those of wide pieces take a pass per word. Each part's
+// codes are loaded by themselves, strided ones one by one.
 void count_parts(BlockWork& to, const vq::AttentionConfig<AttentionInt8Mma>& config, double tiles) {
   for (const bool values : {false, true}) {
     const vq::LaneRow row = vq::lane_row(config, values);
@@ -249,7 +243,14 @@ void count_parts(BlockWork& to, const vq::AttentionConfig<AttentionInt8Mma>& con
       const vq::LanePart& part = row.parts[i];
       const double lookups = tiles * part.codes * row.lanes / 4;
       to.lookups += lookups;
-      to.passes += lookups * (part.size == 8 ? 2 : 1) + tiles * (values ? 2 : 1);
+      const int words = std::max(1, vq::piece_of(part) / 4);
+      const int loads = part.codes == 0 ? 0 : part.strided ? part.codes : 1;
+      to.passes += lookups * words + tiles * (values ? 2 : 1) * loads;
+    }
+    if (row.mixed_word >= 0) {
+      const double lookups = tiles * 2 * row.lanes / 4;
+      to.lookups += lookups;
+      to.passes += lookups + tiles * 2;
     }
   }
 }

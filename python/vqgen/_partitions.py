@@ -181,7 +181,8 @@ def share_out(rises: dict, mean_codes: float, costs: dict | None = None) -> dict
 
 
 # The partitions by head size, at the bits of LEVELS. scripts/klt_partitions.py made them of tinycode's spectra, with
-# runs of multiples of STEP channels in whole words. At 32 codes of 128 channels both operands share a partition of three runs.
+# runs of multiples of STEP channels in whole words. At 12, 32 and 48 codes of 128 channels both operands have the same
+# few runs, whose codes lanes share evenly in dataflow int8_mma.
 SHIPPED: dict[str, dict[int, str]] = {
     "keys": {
         64: "16x4 48x16, 16x4 48x16, 32x4 32x8, 32x4 32x8, "
@@ -192,7 +193,7 @@ SHIPPED: dict[str, dict[int, str]] = {
             "16x2 48x4 32x8, 32x2 64x4, 48x2 48x4, 96x2",
         112: "16x4 32x8 64x16, 48x4 64x16, 16x2 32x4 64x16, 16x2 32x4 64x8, "
              "16x2 64x4 32x8, 48x2 32x4 32x8, 64x2 48x4, 112x2",
-        128: "16x4 112x16, 32x4 32x8 64x16, 64x4 64x16, 16x2 48x4 64x16, "
+        128: "64x8 64x16, 32x4 32x8 64x16, 64x4 64x16, 16x2 48x4 64x16, "
              "32x2 32x4 64x8, 48x2 48x4 32x8, 64x2 64x4, 128x2",
         192: "32x4 32x8 128x16, 32x4 96x8 64x16, 16x2 48x4 64x8 64x16, 16x2 80x4 32x8 64x16, "
              "32x2 96x4 64x8, 64x2 96x4 32x8, 96x2 96x4, 192x2",
@@ -208,8 +209,8 @@ SHIPPED: dict[str, dict[int, str]] = {
             "16x2 48x4 32x8, 48x2 16x4 32x8, 48x2 48x4, 96x2",
         112: "16x4 32x8 64x16, 48x4 64x16, 16x2 32x4 64x16, 16x2 48x4 48x16, "
              "32x2 32x4 48x16, 48x2 32x4 32x8, 64x2 48x4, 112x2",
-        128: "16x4 112x16, 32x4 32x8 64x16, 16x2 16x4 32x8 64x16, 16x2 48x4 64x16, "
-             "32x2 32x4 64x8, 48x2 48x4 32x8, 80x2 16x4 32x8, 128x2",
+        128: "64x8 64x16, 32x4 32x8 64x16, 16x2 16x4 32x8 64x16, 16x2 48x4 64x16, "
+             "32x2 32x4 64x8, 48x2 48x4 32x8, 64x2 64x4, 128x2",
         192: "32x4 32x8 128x16, 64x4 128x16, 16x2 48x4 64x8 64x16, 16x2 80x4 32x8 64x16, "
              "48x2 80x4 64x16, 80x2 48x4 64x8, 112x2 48x4 32x8, 192x2",
         256: "32x4 32x8 192x16, 64x4 64x8 128x16, 16x2 80x4 32x8 128x16, 32x2 96x4 128x16, "

@@ -40,10 +40,9 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
     const std::string name = of == &Op::keys ? "keys:" : "values:";
     expect_refused(
         with([](VqFormat& f) { f.entry_type = EntryType::element; }),
-        {name, "int8 entries of 2, 4 or 8 elements and codes of 8 bits", "use dataflow mma"});
+        {name, "int8 entries of 2, 4, 8 or 16 elements and codes of 8 bits", "use dataflow mma"});
     expect_refused(with([](VqFormat& f) { f.index_bits = 7; }), {name, "codes of 8 bits"});
-    expect_refused(with([](VqFormat& f) { f.vector_size = 16; }), {name, "2, 4 or 8 elements"});
-    for (const int size : {2, 8}) {
+    for (const int size : {2, 8, 16}) {
       AttentionDecode op = integers();
       (op.*of).vector_size = size;
       const GpuSpec gpu = find_gpu("h200");
@@ -68,16 +67,20 @@ TEST(CheckAttentionInt8Mma, BothFormatsAreBytesOfOneStageAndCodebook) {
 // Keys or values in parts are runs of channels that the lanes of a row share out evenly.
 TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
   const GpuSpec gpu = find_gpu("h200");
-  const auto verdict = [&](const VqFormat& keys, int recent_tokens = 128) {
+  const auto of = [&](const VqFormat& keys, const VqFormat& values, int recent_tokens = 128) {
     AttentionDecode op = integers();
     op.keys = keys;
-    op.values = find_format("klt-2bit-values", "test");
+    op.values = values;
     op.shape.recent_tokens = recent_tokens;
     return check(choose_plan(AttentionInt8Mma{}, op, gpu), op, gpu);
   };
+  const auto verdict = [&](const VqFormat& keys, int recent_tokens = 128) {
+    return of(keys, find_format("klt-2bit-values", "test"), recent_tokens);
+  };
   const VqFormat sound = find_format("klt-2bit-keys", "test");
-  expect_ok(verdict(sound));
-  expect_ok(verdict(find_format("klt-4bit-keys", "test")));
+  for (const std::string name : {"klt-1bit", "klt-1.5bit", "klt-2bit", "klt-3bit", "klt-4bit"}) {
+    expect_ok(of(find_format(name + "-keys", "test"), find_format(name + "-values", "test")));
+  }
   const auto with = [&](auto change) {
     std::vector<VqFormat> parts = sound.parts;
     change(parts);
@@ -85,14 +88,24 @@ TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
   };
   expect_refused(with([](auto& parts) { std::swap(parts[0].channels, parts[1].channels); }),
                  {"keys", "do not follow each other", "use dataflow simt"});
-  expect_refused(with([](auto& parts) { parts[2].vector_size = 4; }),
-                 {"keys", "rows of 40 bytes", "16, 32 or 64", "use dataflow simt"});
+  expect_ok(with([](auto& parts) { parts[2].vector_size = 4; }));  // rows of 40 bytes
+  const auto with_less_pairs = [](auto& parts) {
+    auto& pairs = parts[0].channels;
+    auto& quads = parts[1].channels;
+    quads.insert(quads.begin(), pairs.end() - 8, pairs.end());
+    pairs.resize(24);
+  };
+  expect_refused(with(with_less_pairs),
+                 {"keys", "12 codes of 2 channels", "shared out evenly", "use dataflow simt"});
+  // Half of the lanes of values have no word of the pairs, and no word of quads instead.
+  VqFormat half = find_format("klt-1.5bit-values", "test");
+  half.parts[1].vector_size = 8;
+  expect_refused(of(sound, half), {"values", "8 codes of 2 channels", "shared out evenly"});
   expect_refused(with([](auto& parts) {
                    parts[0].vector_size = 4, parts[1].vector_size = 2;
                    parts[2].scope = Scope::channel_group;
                  }),
                  {"keys", "one codebook a head"});
-  expect_refused(verdict(find_format("klt-1.5bit-keys", "test")), {"keys", "2, 4 or 8 elements"});
   VqFormat narrow = sound.parts[2];
   narrow.channels.clear();
   expect_ok(verdict(narrow, 0));

@@ -48,7 +48,7 @@ constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Win
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
 const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,
-                              3, 3, 2, 3, 3, 4, 5, 5, 3, 5, 5, 5, 2};
+                              3, 3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2};
 // Most query tokens, and whether they bring their keys and values.
 struct Queries {
   int most;
@@ -61,10 +61,19 @@ constexpr std::array kQueryCases{Queries{1, false}, Queries{2, false}, Queries{2
 struct Run {
   int channels, size;
 };
-const std::vector<std::vector<Run>> kForms128{
-    {{128, 4}}, {{128, 2}}, {{32, 2}, {32, 4}, {64, 8}}, {{128, 8}}, {{64, 8}, {32, 4}, {32, 2}}};
+const std::vector<std::vector<Run>> kForms128{{{128, 4}},
+                                              {{128, 2}},
+                                              {{32, 2}, {32, 4}, {64, 8}},
+                                              {{128, 8}},
+                                              {{64, 8}, {32, 4}, {32, 2}},
+                                              {{64, 8}, {64, 16}},
+                                              {{64, 4}, {64, 16}},
+                                              {{16, 2}, {48, 4}, {64, 16}},
+                                              {{64, 2}, {64, 4}}};
 const std::vector<std::vector<Run>> kForms64{
-    {{64, 4}}, {{64, 2}}, {{32, 4}, {32, 4}}, {{64, 4}}, {{64, 2}}};
+    {{64, 4}},          {{64, 2}},          {{32, 4}, {32, 4}},
+    {{64, 8}},          {{32, 4}, {32, 8}}, {{16, 2}, {16, 4}, {32, 8}},
+    {{32, 2}, {32, 8}}, {{32, 2}, {32, 4}}, {{64, 16}}};
 
 VqFormat in_runs(const std::vector<Run>& runs, Scope scope, int words_of_run) {
   std::vector<VqFormat> parts;

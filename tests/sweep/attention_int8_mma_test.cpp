@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -290,6 +291,61 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
                           {"? most : -infinity()", "? most : most"},
                           {"0x7362u", "0x5140u"},
                           {"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}};
+  expect_faults_found(op, own, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
+}
+
+// Runs of channels with sub-vectors of one size each.
+using Runs = std::vector<std::pair<int, int>>;
+VqFormat in_runs(const Runs& runs) {
+  std::vector<VqFormat> parts;
+  int channel = 0;
+  for (const auto& [channels, size] : runs) {
+    VqFormat part{.vector_size = size, .index_bits = 8, .scope = Scope::head};
+    with_integers(part, true);
+    for (int i = 0; i < channels; ++i) part.channels.push_back(channel++);
+    parts.push_back(part);
+  }
+  return in_parts(std::move(parts));
+}
+// Rows of 16 to 48 bytes whose codes lanes share in each way, with pages and raw tokens.
+TEST_P(AttentionByBytes, RowsOfEverySizeAreExact) {
+  const Runs forms[] = {{{32, 4}, {64, 8}, {32, 16}}, {{48, 2}, {48, 4}, {32, 8}},
+                        {{80, 2}, {16, 4}, {32, 8}},  {{16, 2}, {16, 4}, {32, 8}, {64, 16}},
+                        {{16, 2}, {112, 4}},          {{32, 4}, {32, 8}, {64, 16}}};
+  int number = 0;
+  for (const Runs& runs : forms) {
+    for (VqFormat AttentionDecode::*const operand :
+         {&AttentionDecode::keys, &AttentionDecode::values}) {
+      AttentionDecode op = problem(128, 4, 210);
+      op.*operand = in_runs(runs);
+      op.shape.page_tokens = std::array{0, 16, 64}[static_cast<std::size_t>(number++ % 3)];
+      const bool narrow = (op.*operand).row_words(128) == 4;  // without room for raw rows
+      if (!narrow) op.shape.recent_tokens = 40, op.shape.sinks = 5;
+      SCOPED_TRACE(testing::Message() << number);
+      expect_right(op, plan(op, 2), make_attention_data(op, {.seed = 55}));
+    }
+  }
+}
+
+TEST_P(AttentionByBytes, WrongRowsAreFound) {
+  AttentionDecode op = problem(128);
+  op.keys = op.values = in_runs({{16, 2}, {48, 4}, {64, 16}});
+  const AttentionInt8Mma own = plan(op);
+  const AttentionData data = make_attention_data(op, {.seed = 56});
+  const AttentionResult reference = reference_of(op, data);
+  const Fault faults[] = {
+      {"(place ^ kFrom) - place", "kFrom"},
+      {"lane() * kOfLane", "lane() * kChunk"},
+      {"piece * (kBytes / kSharers)", "0"},
+      {"of_row() / kPart.sharers % 2", "of_row() % 2"},
+      {"place(j * kRow.lanes + of_row() / 4 * 4)", "place(of_row() / 4 * 4)"},
+      {"own / part.size * lanes + lane", "own / part.size + lane"},
+      {"part.first_byte + part.codes * lanes", "part.first_byte"},
+      {"in_upper_half() ? of_row() % 2 : kNumber", "in_upper_half() ? 0 : kNumber"},
+      {"? kUpperHalves : kLowerHalves", "? kUpperHalves : kUpperHalves"},
+      {"upper ? scales[kRow.quads] : scales[kRow.pairs]", "scales[kRow.pairs]"}};
   expect_faults_found(op, own, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
   });

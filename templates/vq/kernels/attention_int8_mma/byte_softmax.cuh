@@ -130,8 +130,8 @@ class ByteSoftmax {
     VQ_UNROLL
     for (int half = 0; half < 2; ++half) {
       if constexpr (kRow.parts[part_of_word(kRow, kVector)].size == 2) {
-        turn_pairs(channels[half], entries[0] + 4 * half);
-        turn_pairs(channels[half] + 2, entries[1] + 4 * half);
+        turn_pairs(channels[half], entries[0] + 4 * half, first_half<kVector>());
+        turn_pairs(channels[half] + 2, entries[1] + 4 * half, kUpperHalves);
       } else {
         turn_quads(channels[half], entries[0] + 4 * half);
       }
@@ -215,7 +215,16 @@ class ByteSoftmax {
       for_each_number<0, kVectors>([&](auto vector) {
         constexpr int kPlace = part_of_word(kRow, vector);
         constexpr LanePart kCodes = kRow.parts[kPlace];
-        const float factor = weight * scales[kPlace];
+        int channel = channel_of_word(kCodes, kValueLanes, lane_group(), vector, 0);
+        float scale = scales[kPlace];
+        if constexpr (vector == kRow.mixed_word) {
+          constexpr LanePart kPairs = kRow.parts[kRow.pairs], kQuads = kRow.parts[kRow.quads];
+          const bool upper = lane_group() >= kValueLanes / 2;
+          channel = upper ? mixed_channel(kQuads, kValueLanes, lane_group())
+                          : mixed_channel(kPairs, kValueLanes, lane_group());
+          scale = upper ? scales[kRow.quads] : scales[kRow.pairs];
+        }
+        const float factor = weight * scale;
         const auto bits = [&](int i) {
           const i32(&own)[4] = sums_[vector][i / 2][quad];
           const auto high = static_cast<float>(own[i % 2 * 2]);
@@ -226,8 +235,7 @@ class ByteSoftmax {
           else
             return float_bits(of_codes);
         };
-        store_shared(reinterpret_cast<U32x4*>(
-                         part + channel_of_word(kCodes, kValueLanes, lane_group(), vector, 0)),
+        store_shared(reinterpret_cast<U32x4*>(part + channel),
                      U32x4{bits(0), bits(1), bits(2), bits(3)});
       });
       if constexpr (kRaw && !kInOrder) {
@@ -273,8 +281,8 @@ class ByteSoftmax {
       store_shared(to, U32x4{bits(0), bits(1), bits(2), bits(3)});
     }
   }
-  // Four rows' entries of 4 elements as words of a channel each; the upper halves likewise, which
-  // are two channels.
+  // Four rows' entries of 4 elements as words of a channel each; a half of each row likewise, which
+  // is two channels.
   VQ_DEVICE static void turn_quads(u32* channels, const u32* rows) {
     const u32 low01 = byte_permute(rows[0], rows[1], 0x5140u);
     const u32 high01 = byte_permute(rows[0], rows[1], 0x7362u);
@@ -285,11 +293,19 @@ class ByteSoftmax {
     channels[2] = byte_permute(high01, high23, 0x5410u);
     channels[3] = byte_permute(high01, high23, 0x7632u);
   }
-  VQ_DEVICE static void turn_pairs(u32* channels, const u32* rows) {
-    const u32 high01 = byte_permute(rows[0], rows[1], 0x7362u);
-    const u32 high23 = byte_permute(rows[2], rows[3], 0x7362u);
-    channels[0] = byte_permute(high01, high23, 0x5410u);
-    channels[1] = byte_permute(high01, high23, 0x7632u);
+  VQ_DEVICE static void turn_pairs(u32* channels, const u32* rows, u32 halves) {
+    const u32 half01 = byte_permute(rows[0], rows[1], halves);
+    const u32 half23 = byte_permute(rows[2], rows[3], halves);
+    channels[0] = byte_permute(half01, half23, 0x5410u);
+    channels[1] = byte_permute(half01, half23, 0x7632u);
+  }
+  static constexpr u32 kUpperHalves = 0x7362u, kLowerHalves = 0x5140u;
+  // Which halves of the first entries are the first two channels of a word of pairs: in a mixed
+  // word the upper half of the lanes has entries of 4 elements.
+  template <int kVector>
+  VQ_DEVICE static u32 first_half() {
+    if constexpr (kVector != kRow.mixed_word) return kUpperHalves;
+    return lane_group() < kValueLanes / 2 ? kUpperHalves : kLowerHalves;
   }
   VQ_DEVICE static float block_maximum(int head) {
     float highest = load_shared(maximum_of(head, 0));

@@ -1,7 +1,7 @@
 // Pipeline of codes through shared memory for int8_mma attention: in a round each warp copies the
-// rows of a step of tokens to one of pipeline_stages stages, 16 bytes per lane. Codes in flight
-// take no registers, warps do not wait for each other, and paged rows may be anywhere at the same
-// cost.
+// rows of a step of tokens to one of pipeline_stages stages. Lanes share rows of 16, 32 and 64
+// bytes, 16 bytes each; of other sizes a lane copies a whole row. Codes in flight take no
+// registers, warps do not wait for each other, and paged rows may be anywhere at the same cost.
 //
 //   wait        for the copies of the oldest round
 //   give back   loads the page numbers of the round that takes the place of the one just read
@@ -13,6 +13,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/codebook/entry.cuh>
 #include <vq/ops/attention_work.cuh>
 
 namespace vq {
@@ -27,20 +28,24 @@ class CodeRounds {
   static constexpr int kTokens = kConfig.threads;  // tokens per round
   static constexpr int kKeyRow = key_row_bytes(kConfig);
   static constexpr int kValueRow = value_row_bytes(kConfig);
-  static constexpr int kKeyBytes = kTokens * kKeyRow;
+  static constexpr int kKeyStride = row_stride(kKeyRow);
+  static constexpr int kValueStride = row_stride(kValueRow);
+  static constexpr int kKeyBytes = kTokens * kKeyStride;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
   static constexpr int kChunk = 16;
+  static constexpr int kPiece = copy_bytes(kConfig);
   // Rows of kBytes: lanes that copy one together; copies per lane of a step, with rows kApart
   // apart, and pages of these rows.
   template <int kBytes>
   struct Copies {
-    static constexpr int kOfRow = kBytes / kChunk;
+    static constexpr int kOfRow = copying_lanes(kBytes, kPiece);
+    static constexpr int kStride = row_stride(kBytes);
     static constexpr int kCopies = kBytesStep * kOfRow / 32;
     static constexpr int kApart = 32 / kOfRow;
     static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
-    static_assert(kBytes % kChunk == 0 && 32 % kOfRow == 0, "");
+    static_assert(32 % kOfRow == 0 && kBytes <= kStride, "");
     static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0 || kPage % kApart == 0, "");
 
     // The first row of a step that this lane copies.
@@ -48,18 +53,23 @@ class CodeRounds {
   };
   using KeyCopies = Copies<kKeyRow>;
   using ValueCopies = Copies<kValueRow>;
-  // Page numbers of a lane's rows, of keys and then of values whose rows are of another size.
+  // Page numbers of a lane's rows, of keys and then of values if it copies other rows of these.
   static constexpr bool kAlike = kKeyRow == kValueRow;
-  static constexpr int kValuePages = kAlike ? 0 : KeyCopies::kPages;
-  using Pages = u32[KeyCopies::kPages + (kAlike ? 0 : ValueCopies::kPages)];
+  static constexpr bool kSamePages = KeyCopies::kOfRow == ValueCopies::kOfRow;
+  static constexpr int kValuePages = kSamePages ? 0 : KeyCopies::kPages;
+  using Pages = u32[KeyCopies::kPages + (kSamePages ? 0 : ValueCopies::kPages)];
 
   // Bytes by which the pieces of 16 bytes of a token's row change places (xor), so that loads of
   // some codes of 8 tokens have no bank conflict. Where lanes read whole rows together none do.
   template <int kBytes>
   VQ_DEVICE static u32 turned(int token) {
+    constexpr int kStride = row_stride(kBytes);
     if constexpr (kInOneFormat) return 0;
-    if constexpr (kBytes == 32) return static_cast<u32>(token / 4 % 2 * kChunk);
-    if constexpr (kBytes == 64) return static_cast<u32>(token / 2 % 2 * (2 * kChunk));
+    if constexpr (kStride == 32) return static_cast<u32>(token / 4 % 2 * kChunk);
+    if constexpr (kStride == 64) {
+      const int half = token / 2 % 2 * (2 * kChunk);
+      return static_cast<u32>(kBytes == 64 ? half : half + token / 4 % 2 * kChunk);
+    }
     return 0;
   }
   static constexpr bool kInOneFormat =
@@ -198,20 +208,20 @@ class CodeRounds {
   VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
     if (first >= end_) return;
     u8* const round = shared_part<u8>(kAt.rounds) + place;
-    u8* const key_step = round + of_warp * (kBytesStep * kKeyRow);
-    u8* const value_step = round + kKeyBytes + of_warp * (kBytesStep * kValueRow);
+    u8* const key_step = round + of_warp * (kBytesStep * kKeyStride);
+    u8* const value_step = round + kKeyBytes + of_warp * (kBytesStep * kValueStride);
     if constexpr (kAlike) {  // rows of both at once share their addresses
       for_each_row<kKeyRow>(first, [&](int i, int to) {
-        copy(key_step + to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
-        copy(value_step + to, row_at(values_, first, i, pages[i % KeyCopies::kPages]));
+        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
+        copy<kKeyRow>(value_step + to, to, row_at(values_, first, i, pages[i % KeyCopies::kPages]));
       });
     } else {
       for_each_row<kKeyRow>(first, [&](int i, int to) {
-        copy(key_step + to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
+        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
       });
       for_each_row<kValueRow>(first, [&](int i, int to) {
-        copy(value_step + to,
-             row_at(values_, first, i, pages[kValuePages + i % ValueCopies::kPages]));
+        copy<kValueRow>(value_step + to, to,
+                        row_at(values_, first, i, pages[kValuePages + i % ValueCopies::kPages]));
       });
     }
   }
@@ -219,8 +229,9 @@ class CodeRounds {
   template <int kBytes, class Each>
   VQ_DEVICE void for_each_row(int first, Each each) const {
     using Own = Copies<kBytes>;
+    constexpr int kOfLane = Own::kStride / Own::kOfRow;
     const int to =
-        static_cast<int>(static_cast<u32>(lane() * kChunk) ^ turned<kBytes>(Own::own_row()));
+        static_cast<int>(static_cast<u32>(lane() * kOfLane) ^ turned<kBytes>(Own::own_row()));
     VQ_UNROLL
     for (int i = 0; i < Own::kCopies; ++i) {
       if (!kPaged && first + Own::own_row() + i * Own::kApart >= end_) continue;
@@ -239,8 +250,17 @@ class CodeRounds {
     const u8* const own = wide_step(of_page, static_cast<u32>(first) % kPage, rows.row_bytes);
     return copy == 0 ? own : wide_step(own, static_cast<u32>(copy * kApart), rows.row_bytes);
   }
-  VQ_DEVICE static void copy(u8* to, const u8* from) {
-    copy_async(reinterpret_cast<U32x4*>(to), reinterpret_cast<const U32x4*>(from));
+  // Copies this lane's part of a row of kBytes to byte `place` of a step, at `to`; pieces of 16
+  // bytes may be turned.
+  template <int kBytes>
+  VQ_DEVICE static void copy(u8* to, int place, const u8* from) {
+    constexpr int kPieces = kBytes / Copies<kBytes>::kOfRow / kPiece;
+    using Words = EntryWords<kPiece / 2>;
+    for_each_number<0, kPieces>([&](auto i) {
+      constexpr int kFrom = i * kPiece;
+      copy_async(reinterpret_cast<Words*>(to + ((place ^ kFrom) - place)),
+                 reinterpret_cast<const Words*>(from + kFrom));
+    });
   }
 
   Rows<kKeyRow> keys_;

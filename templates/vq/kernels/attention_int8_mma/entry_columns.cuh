@@ -1,10 +1,14 @@
-// Codebooks of keys and values with 256 int8 entries of 2, 4 or 8 elements, for int8_mma attention:
+// Codebooks of keys and values with 256 int8 entries of 2 to 16 elements, for int8_mma attention:
 // columns of 128 bytes per entry, so that no lookup has a bank conflict.
 //
-//   4 elements  one copy per lane, a word each
-//   8 elements  one copy for lanes l and l + 16, which a load of two words serves one after the
-//               other
-//   2 elements  one copy per lane, a word each: a key's entry below, a value's above
+//   4 elements   one copy per lane, a word each
+//   8 elements   one copy for lanes l and l + 16, which a load of two words serves one after the
+//                other
+//   16 elements  one copy for lanes l, l + 8, l + 16 and l + 24, as above by loads of four words
+//   2 elements   one copy per lane, a word each: a key's entry below, a value's above
+//
+// If lanes share a code, each loads its piece of an entry, and they share a copy: lanes that a load
+// serves together have all pieces of different copies, which are all banks.
 //
 //   table of columns 2n, 2n + 1   row e of 256 bytes: entry e of one, entry e of the other
 //   table of pairs                row e of 128 bytes
@@ -16,6 +20,7 @@
 #include <vq/args/quantized.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
 #include <vq/codebook/decoding.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 #include <vq/numbers.cuh>
 
@@ -50,37 +55,62 @@ class EntryColumns {
       }
     });
     for_each_entry<kThreads>([&](auto column, int n, int entry) {
-      const U32x2 bytes = bytes_of(stored[column][n]);
+      const U32x4 bytes = bytes_of(stored[column][n]);
       if constexpr (column >= kWide) {
-        store_copies(kAt.pairs + ((column - kWide) * kEntries + entry) * kColumnBytes, bytes.x,
-                     bytes.x);
+        store_copies(kAt.pairs + ((column - kWide) * kEntries + entry) * kColumnBytes,
+                     {bytes.x, bytes.x, bytes.x, bytes.x});
       } else {
-        constexpr bool kTwo = wide_part(column).size == 8;
+        constexpr int kSize = wide_part(column).size;
+        const U32x4 copies = kSize == 16  ? bytes
+                             : kSize == 8 ? U32x4{bytes.x, bytes.y, bytes.x, bytes.y}
+                                          : U32x4{bytes.x, bytes.x, bytes.x, bytes.x};
         store_copies(kAt.entries + column / 2 * (kEntries * kRowBytes) + column % 2 * kColumnBytes +
                          entry * kRowBytes,
-                     bytes.x, kTwo ? bytes.y : bytes.x);
+                     copies);
       }
     });
   }
 
-  // The entry of the code that is byte `byte` of the word, which a lane may know at run time alone:
-  // a word, two of 8 elements.
-  template <int kSize, int kColumn>
-  VQ_DEVICE static Either<kSize == 8, U32x2, u32> look_up(u32 codes, u32 byte) {
-    if constexpr (kSize == 2) {
+  // This lane's piece of the entry of the code that is byte `byte` of the word, which a lane may
+  // know at run time alone: a word for each four elements.
+  template <bool kOfValues, int kPlace>
+  VQ_DEVICE static auto look_up(u32 codes, u32 byte) {
+    constexpr LanePart kPart = kOfValues ? kValues.parts[kPlace] : kKeys.parts[kPlace];
+    if constexpr (kPart.size == 2) {
       const u32 code = byte_permute(codes, 0u, 0x4440u | byte);
-      return load_shared_at<u32>(code * kColumnBytes + (word() + place_of_pairs(kColumn)));
+      return load_shared_at<u32>(code * kColumnBytes +
+                                 (lane_place<4, 1, kOfValues>() + place_of_pairs(kPart.column)));
     } else {
-      const u32 offset = byte_permute(codes, kSize == 8 ? two() : word(), 0x5504u | byte << 4);
-      return load_shared_at<Either<kSize == 8, U32x2, u32>>(offset + place_of_column(kColumn));
+      constexpr int kSharers = kPart.sharers;
+      const u32 offset =
+          byte_permute(codes, lane_place<kPart.size, kSharers, kOfValues>(), 0x5504u | byte << 4);
+      return load_shared_at<EntryWords<piece_of(kPart) / 2>>(offset +
+                                                             place_of_column(kPart.column));
     }
+  }
+
+  // The entry of such a code of a mixed word: in the lower half of the lanes of 2 elements.
+  VQ_DEVICE static u32 look_up_mixed(u32 codes, u32 byte) {
+    constexpr LanePart kPairs = kValues.parts[kValues.pairs], kQuads = kValues.parts[kValues.quads];
+    const bool upper = lane_group() >= kValueLanes / 2;
+    const u32 code = byte_permute(codes, 0u, 0x4440u | byte);
+    const u32 table = upper ? place_of_column(kQuads.column) : place_of_pairs(kPairs.column);
+    return load_shared_at<u32>(code * (upper ? kRowBytes : kColumnBytes) +
+                               (lane_place<4, 1, true>() + table));
   }
 
  private:
   VQ_DEVICE static u32 base() { return shared_place(shared_memory()); }
-  // This lane's copy in a column of words, and of two words.
-  VQ_DEVICE static u32 word() { return static_cast<u32>(lane() * 4); }
-  VQ_DEVICE static u32 two() { return static_cast<u32>(lane() % 16 * 8); }
+  // Where this lane's copy is in a column of entries of kBytes, or its piece of a copy: lanes that
+  // share one are neighbours among the keys' of a row, (g, c) and (g + 1, c) among the values'.
+  template <int kBytes, int kSharers, bool kOfValues>
+  VQ_DEVICE static u32 lane_place() {
+    constexpr int kApart = kOfValues ? kGroupLanes : 1;
+    const int copy =
+        kSharers == 1 ? lane() : lane() / (kApart * kSharers) * kApart + lane() % kApart;
+    const int piece = lane() / kApart % kSharers;
+    return static_cast<u32>(copy % (kColumnBytes / kBytes) * kBytes + piece * (kBytes / kSharers));
+  }
   VQ_DEVICE static u32 place_of_column(int column) {
     return base() + static_cast<u32>(kAt.entries) +
            static_cast<u32>(column / 2 * (kEntries * kRowBytes) + column % 2 * kColumnBytes);
@@ -105,16 +135,27 @@ class EntryColumns {
   }
 
   using Bytes = Decoding<Decoder::table, kConfig.element, true>;
-  // A stored entry: 8 elements only where a part has them.
-  VQ_HD static constexpr bool has_octets() {
+  // A stored entry: 8 or 16 elements only where a part has them.
+  VQ_HD static constexpr bool has(int size) {
     bool any = false;
     for (int i = 0; i < kMostRowParts; ++i)
-      any = any || kKeys.parts[i].size == 8 || kValues.parts[i].size == 8;
+      any = any || kKeys.parts[i].size == size || kValues.parts[i].size == size;
     return any;
   }
-  using Stored = Either<has_octets(), U32x4, U32x2>;
-  VQ_DEVICE static U32x2 bytes_of(U32x4 stored) { return Bytes::held(stored); }
-  VQ_DEVICE static U32x2 bytes_of(U32x2 stored) { return {Bytes::held(stored), 0}; }
+  struct Sixteen : U32x4 {
+    U32x4 upper;
+  };
+  using Stored = Either<has(16), Sixteen, Either<has(8), U32x4, U32x2>>;
+  VQ_DEVICE static U32x4 bytes_of(const Sixteen& stored) {
+    const U32x2 lower = Bytes::held(U32x4{stored.x, stored.y, stored.z, stored.w});
+    const U32x2 upper = Bytes::held(stored.upper);
+    return {lower.x, lower.y, upper.x, upper.y};
+  }
+  VQ_DEVICE static U32x4 bytes_of(U32x4 stored) {
+    const U32x2 bytes = Bytes::held(stored);
+    return {bytes.x, bytes.y, 0, 0};
+  }
+  VQ_DEVICE static U32x4 bytes_of(U32x2 stored) { return {Bytes::held(stored), 0, 0, 0}; }
   static constexpr int kKeyColumns = columns_of(kConfig, false, key_formats(kConfig), false);
 
   // The part whose entries stand in a column, or none.
@@ -126,20 +167,24 @@ class EntryColumns {
     return part;
   }
 
-  // An entry of 4 or 8 elements in a column, as it is stored, in the first words.
+  // An entry of 4 or more elements in a column, as it is stored, in the first words.
   template <int kColumn>
   VQ_DEVICE static Stored wide_entry(const QuantizedArgs& tensor, int kv_head, int entry) {
     constexpr LanePart kPart = wide_part(kColumn);
     const u16* const from =
         entry_at<kPart.size>(tensor, kPart.per_head ? kv_head : 0, kPart.first_element, entry);
-    if constexpr (kPart.size == 8) {
-      return begin_constant(reinterpret_cast<const U32x4*>(from));
-    } else {
+    Stored stored = {};
+    if constexpr (kPart.size == 4) {
       const U32x2 words = begin_constant(reinterpret_cast<const U32x2*>(from));
-      Stored stored = {};
       stored.x = words.x, stored.y = words.y;
-      return stored;
+    } else {
+      const U32x4 words = begin_constant(reinterpret_cast<const U32x4*>(from));
+      stored.x = words.x, stored.y = words.y, stored.z = words.z, stored.w = words.w;
     }
+    if constexpr (kPart.size == 16) {
+      stored.upper = begin_constant(reinterpret_cast<const U32x4*>(from) + 1);
+    }
+    return stored;
   }
   VQ_HD static constexpr LanePart wide_part(int column) {
     return column < kKeyColumns ? kKeys.parts[part_of_column(kKeys, column, false)]
@@ -161,9 +206,8 @@ class EntryColumns {
                                        int entry) {
     return tensor.codebooks + first + (unit * kEntries + entry) * kSize;
   }
-  // Fills a column's 128 bytes with two words. Lanes begin in other banks.
-  VQ_DEVICE static void store_copies(i64 place, u32 first, u32 second) {
-    const U32x4 copies{first, second, first, second};
+  // Fills a column's 128 bytes with four words. Lanes begin in other banks.
+  VQ_DEVICE static void store_copies(i64 place, const U32x4& copies) {
     constexpr int kStores = kColumnBytes / 16;
     VQ_UNROLL
     for (int j = 0; j < kStores; ++j) {

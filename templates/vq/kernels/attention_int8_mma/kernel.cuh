@@ -174,7 +174,7 @@ class AttentionInt8MmaBlock {
       float own = scales[0];
       for_each_number<1, kKeys.count>([&](auto i) {
         constexpr LanePart kPart = kKeys.parts[i];
-        constexpr int kChannels = kPart.codes * kPart.size * kKeyLanes;
+        constexpr int kChannels = lane_channels(kPart) * kKeyLanes;
         const int of_part = channel - kPart.first_channel;
         if (of_part >= 0 && of_part < kChannels) own = scales[i];
       });
@@ -336,44 +336,47 @@ class AttentionInt8MmaBlock {
   VQ_DEVICE static void look_up_keys(LookedUp& to, const Codes& codes) {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      look_up_word<2 * kTurn>(to.keys[kTurn][tile], codes.keys[tile]);
-      look_up_word<2 * kTurn + 1>(to.keys[kTurn][tile], codes.keys[tile]);
+      look_up_word<2 * kTurn>(to, tile, codes.keys[tile]);
+      look_up_word<2 * kTurn + 1>(to, tile, codes.keys[tile]);
     }
   }
-  // Word kWord of a key; the first of a wide sub-vector brings the second.
+  // Word kWord of a key of a tile; the first of a wide sub-vector brings the others.
   template <int kWord, int kWords>
-  VQ_DEVICE static void look_up_word(u32 (&to)[2], const u32 (&codes)[kWords]) {
+  VQ_DEVICE static void look_up_word(LookedUp& to, int tile, const u32 (&codes)[kWords]) {
     constexpr int kPlace = part_of_word(kKeys, kWord);
     constexpr int kOwn = kWord - kKeys.parts[kPlace].first_word;
-    constexpr int kSize = kKeys.parts[kPlace].size;
-    if constexpr (kSize == 2) {
-      to[kWord % 2] = byte_permute(KeyCodes::template entry<kPlace, 2 * kOwn>(codes),
-                                   KeyCodes::template entry<kPlace, 2 * kOwn + 1>(codes), 0x5410u);
-    } else if constexpr (kSize == 4) {
-      to[kWord % 2] = KeyCodes::template entry<kPlace, kOwn>(codes);
-    } else if constexpr (kOwn % 2 == 0) {
-      const U32x2 two = KeyCodes::template entry<kPlace, kOwn / 2>(codes);
-      to[0] = two.x, to[1] = two.y;
+    constexpr int kTogether = piece_of(kKeys.parts[kPlace]) / 4;  // words; none of pairs
+    if constexpr (kTogether == 0) {
+      to.keys[kWord / 2][tile][kWord % 2] =
+          byte_permute(KeyCodes::template entry<kPlace, 2 * kOwn>(codes),
+                       KeyCodes::template entry<kPlace, 2 * kOwn + 1>(codes), 0x5410u);
+    } else if constexpr (kOwn % kTogether == 0) {
+      const auto words = KeyCodes::template entry<kPlace, kOwn / kTogether>(codes);
+      VQ_UNROLL
+      for (int i = 0; i < kTogether; ++i) {
+        to.keys[(kWord + i) / 2][tile][(kWord + i) % 2] = word_of(words, i);
+      }
     }
   }
-  // A word of the values of all rows; the first of a wide sub-vector brings the second.
+  // A word of the values of all rows; the first of a wide sub-vector brings the others.
   template <int kWord>
   VQ_DEVICE static void look_up_values(LookedUp& to, const Codes& codes) {
     constexpr int kPlace = part_of_word(kValues, kWord);
     constexpr int kOwn = kWord - kValues.parts[kPlace].first_word;
-    constexpr int kSize = kValues.parts[kPlace].size;
+    constexpr int kTogether = piece_of(kValues.parts[kPlace]) / 4;  // words; none of pairs
     VQ_UNROLL
     for (int i = 0; i < 2 * kTiles; ++i) {
       const auto& own = codes.values[ValueCodes::row_of(i)];
-      if constexpr (kSize == 2) {
+      if constexpr (kWord == kValues.mixed_word) {
+        to.values[kWord][0][i] = ValueCodes::template mixed_entry<0>(own);
+        to.values[kWord][1][i] = ValueCodes::template mixed_entry<1>(own);
+      } else if constexpr (kTogether == 0) {
         to.values[kWord][0][i] = ValueCodes::template entry<kPlace, 2 * kOwn>(own, i % 2);
         to.values[kWord][1][i] = ValueCodes::template entry<kPlace, 2 * kOwn + 1>(own, i % 2);
-      } else if constexpr (kSize == 4) {
-        to.values[kWord][0][i] = ValueCodes::template entry<kPlace, kOwn>(own, i % 2);
-      } else if constexpr (kOwn % 2 == 0) {
-        const U32x2 two = ValueCodes::template entry<kPlace, kOwn / 2>(own, i % 2);
-        to.values[kWord][0][i] = two.x;
-        to.values[kWord + 1][0][i] = two.y;
+      } else if constexpr (kOwn % kTogether == 0) {
+        const auto words = ValueCodes::template entry<kPlace, kOwn / kTogether>(own, i % 2);
+        VQ_UNROLL
+        for (int j = 0; j < kTogether; ++j) to.values[kWord + j][0][i] = word_of(words, j);
       }
     }
   }

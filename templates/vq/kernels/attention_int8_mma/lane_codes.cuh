@@ -20,6 +20,7 @@ class LaneCodes {
   static constexpr int kTiles = kBytesStep / 8;
   static constexpr int kOfTile = kOfValues ? 2 : 1;  // rows of a lane
   static constexpr int kBytes = kOfValues ? Rounds::kValueRow : Rounds::kKeyRow;
+  static constexpr int kStride = row_stride(kBytes);
   using Rows = u32[kOfTile * kTiles][kRow.code_words];
 
   // Loads the codes of step `number` of the round.
@@ -32,7 +33,7 @@ class LaneCodes {
         const int row = kOfValues ? 2 * place_in_group() + i % 2 : lane_group();
         const int of_tile = ByteSoftmax<Plan>::token_of(row);
         const int token = number * kBytesStep + i / kOfTile * 8 + of_tile;
-        load_row(to[i], first_row(rounds) + static_cast<u32>(token * kBytes),
+        load_row(to[i], first_row(rounds) + static_cast<u32>(token * kStride),
                  Rounds::template turned<kBytes>(of_tile));
       }
     }
@@ -46,31 +47,58 @@ class LaneCodes {
   VQ_DEVICE static auto entry(const u32 (&codes)[kRow.code_words], int odd = 0) {
     constexpr LanePart kPart = kRow.parts[kPlace];
     const int byte = kRow.matrices      ? kPart.code_byte + kNumber + 2 * odd
-                     : kPart.codes == 1 ? of_row() % 2
+                     : kPart.strided    ? of_row() % 4
+                     : kPart.codes == 1 ? of_row() / kPart.sharers % 2
                                         : kNumber % 4;
-    return EntryColumns<Plan>::template look_up<kPart.size, kPart.column>(
-        codes[kPart.code_word + (kRow.matrices ? 0 : kNumber / 4)], static_cast<u32>(byte));
+    constexpr int kWord = kRow.matrices ? 0 : kPart.strided ? kNumber : kNumber / 4;
+    return EntryColumns<Plan>::template look_up<kOfValues, kPlace>(codes[kPart.code_word + kWord],
+                                                                   static_cast<u32>(byte));
+  }
+
+  // Entry number 0 or 1 of a mixed word: the upper half of the lanes has one alone.
+  template <int kNumber>
+  VQ_DEVICE static u32 mixed_entry(const u32 (&codes)[kRow.code_words]) {
+    const int byte = in_upper_half() ? of_row() % 2 : kNumber;
+    return EntryColumns<Plan>::look_up_mixed(codes[kRow.mixed_code_word], static_cast<u32>(byte));
   }
 
  private:
+  VQ_DEVICE static bool in_upper_half() { return of_row() >= kRow.lanes / 2; }
   // This lane among those that share a row.
   VQ_DEVICE static int of_row() { return kOfValues ? lane_group() : place_in_group(); }
   VQ_DEVICE static u32 first_row(const Rounds& rounds) {
     return kOfValues ? rounds.values() : rounds.keys();
   }
 
-  // A single byte comes with its neighbour.
+  // A single byte comes with its neighbour; one of a strided part comes with its word.
   VQ_DEVICE static void load_row(u32 (&to)[kRow.code_words], u32 row, u32 turned) {
     for_each_number<0, kRow.count>([&](auto i) {
       constexpr LanePart kPart = kRow.parts[i];
       constexpr int kCodes = kPart.codes;
-      const int first = kCodes == 1 ? of_row() & ~1 : of_row() * kCodes;
-      const u32 from = row + (static_cast<u32>(kPart.first_byte + first) ^ turned);
-      using Words = Either<kCodes <= 2, u16, EntryWords<(kCodes <= 4 ? 2 : kCodes / 2)>>;
-      const Words words = load_shared_at<Words>(from);
-      VQ_UNROLL
-      for (int j = 0; j < ceil_div(kCodes, 4); ++j) to[kPart.code_word + j] = word_of(words, j);
+      const auto place = [&](int byte) {
+        return row + (static_cast<u32>(kPart.first_byte + byte) ^ turned);
+      };
+      if constexpr (kCodes == 0) {
+        return;
+      } else if constexpr (kPart.strided) {
+        VQ_UNROLL
+        for (int j = 0; j < kCodes; ++j) {
+          to[kPart.code_word + j] = load_shared_at<u32>(place(j * kRow.lanes + of_row() / 4 * 4));
+        }
+      } else {
+        const int own = of_row() / kPart.sharers;
+        using Words = Either<kCodes <= 2, u16, EntryWords<(kCodes <= 4 ? 2 : kCodes / 2)>>;
+        const Words words = load_shared_at<Words>(place(kCodes == 1 ? own & ~1 : own * kCodes));
+        VQ_UNROLL
+        for (int j = 0; j < ceil_div(kCodes, 4); ++j) to[kPart.code_word + j] = word_of(words, j);
+      }
     });
+    if constexpr (kRow.mixed_word >= 0) {
+      constexpr LanePart kPairs = kRow.parts[kRow.pairs], kQuads = kRow.parts[kRow.quads];
+      const int byte = in_upper_half() ? mixed_byte(kQuads, kRow.lanes, of_row())
+                                       : mixed_byte(kPairs, kRow.lanes, of_row());
+      to[kRow.mixed_code_word] = load_shared_at<u16>(row + (static_cast<u32>(byte) ^ turned));
+    }
   }
 
   // All tiles, a matrix of 8 tokens and 16 bytes each.

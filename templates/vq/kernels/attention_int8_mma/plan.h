@@ -70,23 +70,50 @@ VQ_HD constexpr bool raw_apart(const AttentionConfig<AttentionInt8Mma>& c) { ret
 // codes.
 inline constexpr int kRawTile = 8;
 
-// Bytes of a row of codes, of keys and of values, and of both in a round.
+// Bytes of a row of codes in device memory, of keys and of values.
+VQ_HD constexpr int code_row_bytes(const FormatConfig& f) {
+  return static_cast<int>(padded_words(f.layout, f.part.row_words)) * 4;
+}
 VQ_HD constexpr int key_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return c.keys.part.row_words * 4;
+  return code_row_bytes(c.keys);
 }
 VQ_HD constexpr int value_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return c.values.part.row_words * 4;
+  return code_row_bytes(c.values);
+}
+// Bytes of one copy, and the alignment of rows in device memory: the most, up to 16, that divide
+// rows of keys and rows of values, which may follow each other.
+VQ_HD constexpr int copy_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
+  const int both = key_row_bytes(c) | value_row_bytes(c);
+  return both % 16 == 0 ? 16 : both % 8 == 0 ? 8 : 4;
+}
+// Lanes that copy a row together, if copies have 16 bytes and the row has 16, 32 or 64; one lane
+// copies another row.
+VQ_HD constexpr int copying_lanes(int row_bytes, int copy_bytes) {
+  const bool together = row_bytes == 16 || row_bytes == 32 || row_bytes == 64;
+  return together && copy_bytes == 16 ? row_bytes / 16 : 1;
+}
+// Bytes from a row to the next in shared memory, and of the rows of a round.
+VQ_HD constexpr int row_stride(int row_bytes) {
+  return row_bytes == 16 ? 16 : row_bytes <= 32 ? 32 : 64;
+}
+VQ_HD constexpr int key_stride(const AttentionConfig<AttentionInt8Mma>& c) {
+  return row_stride(key_row_bytes(c));
+}
+VQ_HD constexpr int value_stride(const AttentionConfig<AttentionInt8Mma>& c) {
+  return row_stride(value_row_bytes(c));
 }
 VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return i64{c.threads} * (key_row_bytes(c) + value_row_bytes(c));
+  return i64{c.threads} * (key_stride(c) + value_stride(c));
 }
 
-// How the lanes that share a row read it: each has as many codes of every format, one after the
-// other, wide sub-vectors first. A lane's *words* are four channels each: half an entry of 8, an
-// entry of 4, two entries of 2.
+// How the lanes that share a row read it: each has as many codes of every format, wide sub-vectors
+// first. A lane's *words* are four channels each: a piece of an entry of 8 or 16, an entry of 4,
+// two entries of 2.
 struct LanePart {
   int size;           // elements of an entry
   int codes;          // per lane
+  int sharers;        // lanes that follow each other and have a piece of each entry
+  bool strided;       // a lane's codes are row.lanes apart; otherwise they follow each other
   int first_word;     // of a lane's words
   int code_word;      // of the registers with its codes, the first,
   int code_byte;      // and of its bytes
@@ -98,12 +125,18 @@ struct LanePart {
   i64 first_scale;
   bool per_head, scaled;
 };
+// If the values' parts of 2 and of 4 elements leave half as many words as there are lanes each, a
+// lane's last word is mixed: two of the last codes of 2 elements in the lower half of the lanes,
+// one of the last codes of 4 in the upper half.
 struct LaneRow {
   int lanes;
   int count;
   int code_words;  // registers with codes of a row, per lane
   bool matrices;   // lanes get their codes by ldmatrix
   LanePart parts[kMostRowParts];
+  int mixed_word;       // of a lane's words, the mixed one, or -1
+  int mixed_code_word;  // of the registers with its codes
+  int pairs, quads;     // parts that it has codes of
 };
 inline constexpr int kKeyLanes = 4;
 inline constexpr int kValueLanes = 8;
@@ -116,7 +149,7 @@ VQ_HD constexpr FormatConfig operand_format(const AttentionProblem& c, bool valu
   return values ? value_format(c, part) : key_format(c, part);
 }
 
-// Columns are 128 bytes of shared memory per entry. Entries of 4 and 8 elements have one each,
+// Columns are 128 bytes of shared memory per entry. Entries of 4 and more elements have one each,
 // numbered from 0 on, keys before values; with `pairs` those of 2 elements, of which a key's and a
 // value's share one.
 VQ_HD constexpr int columns_of(const AttentionProblem& c, bool values, int parts, bool pairs) {
@@ -149,21 +182,59 @@ VQ_HD constexpr bool in_matrices(const AttentionProblem& c, bool values) {
   return bytes == 32;
 }
 
+// Lanes that share a code of `codes`, if each lane has a piece of one.
+VQ_HD constexpr int sharers_of(int codes, int lanes) {
+  return codes < lanes && lanes % codes == 0 ? lanes / codes : 1;
+}
+// Numbers of codes per lane that one load brings.
+VQ_HD constexpr bool loaded_at_once(int codes) {
+  return codes == 1 || codes == 2 || codes == 4 || codes == 8 || codes == 16;
+}
+// Elements of an entry that a lane has, and its channels of a part.
+VQ_HD constexpr int piece_of(const LanePart& part) { return part.size / part.sharers; }
+VQ_HD constexpr int lane_channels(const LanePart& part) { return part.codes * piece_of(part); }
+
+// The part of so many elements whose words leave half of the lanes one, if there is one such part.
+VQ_HD constexpr int half_left(const AttentionProblem& c, int size) {
+  int part = -1, parts = 0;
+  for (int i = 0; i < value_formats(c); ++i) {
+    const FormatConfig f = value_format(c, i);
+    if (f.vector_size != size || f.part.channels % (kValueLanes * 4) != kValueLanes * 2) continue;
+    part = i;
+    ++parts;
+  }
+  return parts == 1 ? part : -1;
+}
+// Does part i of keys, or of values, have codes in a mixed word?
+VQ_HD constexpr bool in_mixed_word(const AttentionProblem& c, bool values, int i) {
+  const int pairs = half_left(c, 2), quads = half_left(c, 4);
+  return values && pairs >= 0 && quads >= 0 && (i == pairs || i == quads);
+}
+// Sets how many codes of part i a lane has, apart from a mixed word, and who shares them.
+VQ_HD constexpr void share_codes(LanePart& part, const AttentionProblem& c, bool values, int i) {
+  const FormatConfig f = operand_format(c, values, i);
+  const int lanes = values ? kValueLanes : kKeyLanes;
+  const int all = f.part.channels / f.vector_size;
+  const bool mixed = in_mixed_word(c, values, i);
+  part.size = f.vector_size;
+  part.sharers = mixed ? 1 : sharers_of(all, lanes);
+  part.codes = (mixed ? all - kValueLanes * 2 / f.vector_size : all * part.sharers) / lanes;
+  part.strided = part.codes > 0 && !loaded_at_once(part.codes);
+}
+
 VQ_HD constexpr LaneRow lane_row(const AttentionProblem& c, bool values) {
   LaneRow row{};
   row.lanes = values ? kValueLanes : kKeyLanes;
   row.matrices = in_matrices(c, values);
   int word = 0;
-  for (int size = 8; size >= 2; size /= 2) {
+  for (int size = 16; size >= 2; size /= 2) {
     for (int i = 0; i < operand_formats(c, values); ++i) {
       const FormatConfig f = operand_format(c, values, i);
       if (f.vector_size != size) continue;
-      const int codes = f.part.channels / size / row.lanes;
       int column = columns_of(c, values, i, size == 2);
       if (values && size != 2) column += columns_of(c, false, key_formats(c), false);
       LanePart part{};
-      part.size = size;
-      part.codes = codes;
+      share_codes(part, c, values, i);
       part.first_word = word;
       part.code_word = row.code_words;
       part.column = column;
@@ -174,15 +245,22 @@ VQ_HD constexpr LaneRow lane_row(const AttentionProblem& c, bool values) {
       part.per_head = f.per_head;
       part.scaled = f.stage_scales;
       if (row.matrices) {
-        part.dealt = codes * row.lanes == 8;
+        part.dealt = part.codes * row.lanes == 8;
         part.code_word = part.first_byte / 16;
         part.code_byte = part.first_byte % 16 / row.lanes;
       }
+      if (in_mixed_word(c, values, i)) (size == 2 ? row.pairs : row.quads) = row.count;
       row.parts[row.count++] = part;
-      word += codes * size / 4;
-      row.code_words = row.matrices ? 2 : row.code_words + ceil_div(codes, 4);
+      word += lane_channels(part) / 4;
+      row.code_words += part.strided ? part.codes : ceil_div(part.codes, 4);
     }
   }
+  row.mixed_word = -1;
+  if (row.pairs != row.quads) {
+    row.mixed_word = word;
+    row.mixed_code_word = row.code_words++;
+  }
+  if (row.matrices) row.code_words = 2;
   return row;
 }
 // The number of the part that has word `word` of a lane.
@@ -195,18 +273,36 @@ VQ_HD constexpr int part_of_word(const LaneRow& row, int word) {
 }
 // The row's channel of element j of word `word` of lane `lane` of `lanes`.
 VQ_HD constexpr int channel_of_word(const LanePart& part, int lanes, int lane, int word, int j) {
+  const int own = (word - part.first_word) * 4 + j;  // among the lane's of the part
+  if (part.strided) {
+    return part.first_channel + (own / part.size * lanes + lane) * part.size + own % part.size;
+  }
   if (part.dealt) lane = lane < lanes / 2 ? 2 * lane : 2 * lane - lanes + 1;
-  return part.first_channel + lane * part.codes * part.size + (word - part.first_word) * 4 + j;
+  return part.first_channel + lane * lane_channels(part) + own;
 }
-// Can lanes read rows of this format so? Loads of a lane's codes are aligned.
-VQ_HD constexpr bool shared_by_lanes(const FormatConfig& f, bool values) {
+// The first channel of the mixed word of a lane that has codes of this part in it.
+VQ_HD constexpr int mixed_channel(const LanePart& part, int lanes, int lane) {
+  return part.first_channel + lane_channels(part) * lanes + lane % (lanes / 2) * 4;
+}
+// The byte of the row where the codes of such a lane are; of 4 elements, with a neighbour.
+VQ_HD constexpr int mixed_byte(const LanePart& part, int lanes, int lane) {
+  const int of_half = lane % (lanes / 2);
+  return part.first_byte + part.codes * lanes + (part.size == 2 ? 2 * of_half : of_half / 2 * 2);
+}
+// Can lanes read part i of a row so? Loads of a lane's codes are aligned, and each word of a
+// value is four channels that follow each other.
+VQ_HD constexpr bool shared_by_lanes(const AttentionProblem& c, bool values, int i) {
+  const FormatConfig f = operand_format(c, values, i);
   const int lanes = values ? kValueLanes : kKeyLanes;
   const int size = f.vector_size;
-  if (size != 2 && size != 4 && size != 8) return false;
-  if (f.part.channels % (size * lanes) != 0) return false;
-  const int codes = f.part.channels / size / lanes;
-  const bool loadable = codes == 1 || codes == 2 || codes == 4 || codes == 8 || codes == 16;
-  return loadable && codes * size % 4 == 0 && f.part.first_word * 4 % (codes < 4 ? 4 : codes) == 0;
+  if (size != 2 && size != 4 && size != 8 && size != 16) return false;
+  LanePart part{};
+  share_codes(part, c, values, i);
+  const int channels = lane_channels(part) * lanes;
+  const int left = in_mixed_word(c, values, i) ? kValueLanes * 2 : 0;
+  if (channels % (lanes * 4) != 0 || channels + left != f.part.channels) return false;
+  if (part.strided) return !values || size >= 4;
+  return f.part.first_word * 4 % (part.codes < 4 ? 4 : part.codes) == 0;
 }
 
 // True if the query takes factors of parts or of channels, so that what its rounding leaves may
@@ -273,10 +369,10 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   return at;
 }
 
-// Codes are copied by pieces of 16 bytes.
+// Copies of codes are aligned.
 VQ_HD constexpr CallShape call_shape(const AttentionConfig<AttentionInt8Mma>& c, i64 batch, i64) {
   CallShape shape = attention_shape(c, batch, bytes_layout(c).total, true);
-  shape.code_bytes = most(shape.code_bytes, 16);
+  shape.code_bytes = most(shape.code_bytes, copy_bytes(c));
   if (reads_raw(c)) shape.element_bytes = 16;
   return shape;
 }

@@ -207,8 +207,8 @@ class RawTiles {
   static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row
   static constexpr int kHalf = kRawTile / 2;    // contiguous rows
   static constexpr int kHalfBytes = kHalf * kHeadDim * 2;
-  static constexpr int kKeyStep = kBytesStep * key_row_bytes(kConfig);
-  static constexpr int kValueStep = kBytesStep * value_row_bytes(kConfig);
+  static constexpr int kKeyStep = kBytesStep * key_stride(kConfig);
+  static constexpr int kValueStep = kBytesStep * value_stride(kConfig);
   static_assert(kHalfBytes <= kKeyStep && kHalfBytes <= kValueStep, "");
 
   // Offsets of the rounds that keys and values use.
