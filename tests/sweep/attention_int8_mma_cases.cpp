@@ -57,39 +57,19 @@ struct Queries {
 constexpr std::array kQueryCases{Queries{1, false}, Queries{2, false}, Queries{2, true},
                                  Queries{5, false}, Queries{5, true}};
 
-// Sub-vectors of an operand: of one size, or in runs of channels.
-struct Run {
-  int channels, size;
-};
-const std::vector<std::vector<Run>> kForms128{{{128, 4}},
-                                              {{128, 2}},
-                                              {{32, 2}, {32, 4}, {64, 8}},
-                                              {{128, 8}},
-                                              {{64, 8}, {32, 4}, {32, 2}},
-                                              {{64, 8}, {64, 16}},
-                                              {{64, 4}, {64, 16}},
-                                              {{16, 2}, {48, 4}, {64, 16}},
-                                              {{64, 2}, {64, 4}}};
-const std::vector<std::vector<Run>> kForms64{
+const std::vector<std::vector<ChannelRun>> kForms128{{{128, 4}},
+                                                     {{128, 2}},
+                                                     {{32, 2}, {32, 4}, {64, 8}},
+                                                     {{128, 8}},
+                                                     {{64, 8}, {32, 4}, {32, 2}},
+                                                     {{64, 8}, {64, 16}},
+                                                     {{64, 4}, {64, 16}},
+                                                     {{16, 2}, {48, 4}, {64, 16}},
+                                                     {{64, 2}, {64, 4}}};
+const std::vector<std::vector<ChannelRun>> kForms64{
     {{64, 4}},          {{64, 2}},          {{32, 4}, {32, 4}},
     {{64, 8}},          {{32, 4}, {32, 8}}, {{16, 2}, {16, 4}, {32, 8}},
     {{32, 2}, {32, 8}}, {{32, 2}, {32, 4}}, {{64, 16}}};
-
-VqFormat in_runs(const std::vector<Run>& runs, Scope scope, int words_of_run) {
-  std::vector<VqFormat> parts;
-  int channel = 0;
-  for (const Run& run : runs) {
-    VqFormat part{.vector_size = run.size, .index_bits = 8, .scope = scope};
-    if (scope == Scope::channel_group) part.group_channels = run.channels;
-    with_integers(part, true);
-    for (int i = 0; i < run.channels; ++i) part.channels.push_back(channel++);
-    parts.push_back(part);
-  }
-  if (parts.size() > 1) return in_parts(std::move(parts));
-  parts.front().channels.clear();
-  parts.front().layout.words = words_of_run;
-  return parts.front();
-}
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -111,7 +91,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.query_tokens = queries.most;
   const auto format = [&](Axis form, Axis scope) {
     const auto& forms = op.shape.head_dim == 128 ? kForms128 : kForms64;
-    const std::vector<Run>* runs = &forms[static_cast<std::size_t>(v[form])];
+    const std::vector<ChannelRun>* runs = &forms[static_cast<std::size_t>(v[form])];
     // Rounds of rows of 16 bytes have no room for raw rows of 128 channels.
     const bool narrow =
         op.shape.head_dim == 128 && runs->front().channels / runs->front().size == 16;
@@ -155,6 +135,22 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 }
 
 }  // namespace
+
+VqFormat in_runs(const std::vector<ChannelRun>& runs, Scope scope, int words_of_run) {
+  std::vector<VqFormat> parts;
+  int channel = 0;
+  for (const ChannelRun& run : runs) {
+    VqFormat part{.vector_size = run.size, .index_bits = 8, .scope = scope};
+    if (scope == Scope::channel_group) part.group_channels = run.channels;
+    with_integers(part, true);
+    for (int i = 0; i < run.channels; ++i) part.channels.push_back(channel++);
+    parts.push_back(part);
+  }
+  if (parts.size() > 1) return in_parts(std::move(parts));
+  parts.front().channels.clear();
+  parts.front().layout.words = words_of_run;
+  return parts.front();
+}
 
 SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -296,31 +295,19 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
   });
 }
 
-// Runs of channels with sub-vectors of one size each.
-using Runs = std::vector<std::pair<int, int>>;
-VqFormat in_runs(const Runs& runs) {
-  std::vector<VqFormat> parts;
-  int channel = 0;
-  for (const auto& [channels, size] : runs) {
-    VqFormat part{.vector_size = size, .index_bits = 8, .scope = Scope::head};
-    with_integers(part, true);
-    for (int i = 0; i < channels; ++i) part.channels.push_back(channel++);
-    parts.push_back(part);
-  }
-  return in_parts(std::move(parts));
-}
 // Rows of 16 to 48 bytes whose codes lanes share in each way, with pages and raw tokens.
 TEST_P(AttentionByBytes, RowsOfEverySizeAreExact) {
-  const Runs forms[] = {{{32, 4}, {64, 8}, {32, 16}}, {{48, 2}, {48, 4}, {32, 8}},
-                        {{80, 2}, {16, 4}, {32, 8}},  {{16, 2}, {16, 4}, {32, 8}, {64, 16}},
-                        {{16, 2}, {112, 4}},          {{32, 4}, {32, 8}, {64, 16}}};
+  const std::vector<ChannelRun> forms[] = {
+      {{32, 4}, {64, 8}, {32, 16}}, {{48, 2}, {48, 4}, {32, 8}},
+      {{80, 2}, {16, 4}, {32, 8}},  {{16, 2}, {16, 4}, {32, 8}, {64, 16}},
+      {{16, 2}, {112, 4}},          {{32, 4}, {32, 8}, {64, 16}}};
   int number = 0;
-  for (const Runs& runs : forms) {
+  for (const std::vector<ChannelRun>& runs : forms) {
     for (VqFormat AttentionDecode::*const operand :
          {&AttentionDecode::keys, &AttentionDecode::values}) {
       AttentionDecode op = problem(128, 4, 210);
-      op.*operand = in_runs(runs);
-      op.shape.page_tokens = std::array{0, 16, 64}[static_cast<std::size_t>(number++ % 3)];
+      op.*operand = in_runs(runs, Scope::head);
+      op.shape.page_tokens = number++ % 3 * 16;
       const bool narrow = (op.*operand).row_words(128) == 4;  // without room for raw rows
       if (!narrow) op.shape.recent_tokens = 40, op.shape.sinks = 5;
       SCOPED_TRACE(testing::Message() << number);
@@ -331,7 +318,7 @@ TEST_P(AttentionByBytes, RowsOfEverySizeAreExact) {
 
 TEST_P(AttentionByBytes, WrongRowsAreFound) {
   AttentionDecode op = problem(128);
-  op.keys = op.values = in_runs({{16, 2}, {48, 4}, {64, 16}});
+  op.keys = op.values = in_runs({{16, 2}, {48, 4}, {64, 16}}, Scope::head);
   const AttentionInt8Mma own = plan(op);
   const AttentionData data = make_attention_data(op, {.seed = 56});
   const AttentionResult reference = reference_of(op, data);

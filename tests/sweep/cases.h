@@ -95,6 +95,12 @@ inline VqFormat three_parts(VqFormat first, VqFormat second, VqFormat third) {
   return in_parts(parts);
 }
 
+// Int8 entries with codes of 8 bits, in runs of channels with sub-vectors of one size each.
+struct ChannelRun {
+  int channels, size;
+};
+VqFormat in_runs(const std::vector<ChannelRun>& runs, Scope scope, int words_of_run = 1);
+
 // Makes the entries integers if `wanted`.
 inline void with_integers(VqFormat& format, bool wanted) {
   if (!wanted) return;
