@@ -94,11 +94,13 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 }
 
 // True if this int8_mma attention plan is expected to beat mma (docs/lab/attention-int8.md):
-// not with short sequences in several waves, a mostly empty second wave, mixed lengths, or more
-// than a quad of heads with short splits or part of a KV head's heads.
+// not with short sequences in several waves, a mostly empty second wave, mixed lengths that mma
+// shares out and int8_mma does not, or more than a quad of heads with short splits or part of a KV
+// head's heads.
 bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
+  if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
   constexpr std::int64_t kLong = 8192;
   const std::int64_t blocks = call_shape(plan, op).blocks();
@@ -123,6 +125,16 @@ bool bins_pay(const AttentionDecode& op) {
                 [&](const VqFormat& part, int) { entries = std::max(entries, part.entries()); });
   return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens >=
          kLeastRows + kRowsPerEntry * entries + (op.raw_slots() > 0 ? kRowsOfRaw : 0);
+}
+
+// Of int8_mma attention, balanced if lengths may differ.
+AttentionInt8Mma bytes_by_rules(const AttentionDecode& op, const GpuSpec& gpu) {
+  if (may_differ_in_length(op)) {
+    const AttentionInt8Mma balanced =
+        choose_plan(AttentionInt8Mma{.schedule = Schedule::balanced}, op, gpu);
+    if (check(balanced, op, gpu).ok) return balanced;
+  }
+  return choose_plan(AttentionInt8Mma{}, op, gpu);
 }
 
 // The one that is expected to be the fastest: bytes and fragments where they can run, else bins of
@@ -151,7 +163,7 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     if (check(fragments, problem, gpu).ok) return fragments;
     return of_dataflow(LinearSimt{}, problem, gpu);
   }
-  const AttentionInt8Mma bytes = choose_plan(AttentionInt8Mma{}, *attention, gpu);
+  const AttentionInt8Mma bytes = bytes_by_rules(*attention, gpu);
   const bool runs_bytes = check(bytes, *attention, gpu).ok;
   if (runs_bytes && prefers_bytes(bytes, *attention, gpu)) return bytes;
   const Plan fragments = of_dataflow(AttentionMma{}, problem, gpu);
@@ -177,7 +189,11 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
   }
   if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
   const Plan fixed = with_overrides(plan, config);
-  if (!is_by_length(fixed) || is_by_length(plan)) return fixed;
+  if (is_by_length(fixed) == is_by_length(plan)) return fixed;
+  if (!is_by_length(fixed)) {
+    if (!std::holds_alternative<AttentionInt8Mma>(fixed)) return fixed;
+    return with_overrides(of_dataflow(AttentionInt8Mma{}, config.problem, gpu), config);
+  }
   Plan by_length = AttentionMma{.schedule = Schedule::balanced};
   if (std::holds_alternative<AttentionInt8Mma>(fixed))
     by_length = AttentionInt8Mma{.schedule = Schedule::balanced};

@@ -33,6 +33,10 @@ int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSp
 // end together.
 int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu);
 
+// True if int8_mma attention takes a balanced schedule: sequences may be so long that they differ
+// much in length, or hold many rows in parts, for which it costs next to nothing.
+bool may_differ_in_length(const AttentionDecode& op);
+
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
   return format.row_words(op.shape.head_dim);
 }

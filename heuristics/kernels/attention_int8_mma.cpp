@@ -13,6 +13,14 @@ constexpr int kThreadsOfTwoQuads = 384;
 int most_threads(const AttentionInt8Mma& plan) {
   return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
 }
+bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.values.in_parts(); }
+// Those of a chosen plan: parts need more registers.
+int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
+  if (!in_parts(op)) return most_threads(plan);
+  constexpr int kOfQuad = 384;
+  constexpr int kOfTwoQuads = 256;
+  return plan.heads_per_block <= 4 ? kOfQuad : kOfTwoQuads;
+}
 
 // Codes are bytes that number the entries of one codebook a head, or one per part.
 void judge_part(Judge& judge, const VqFormat& format, int channels, const char* operand) {
@@ -66,7 +74,8 @@ int one_wave(const AttentionDecode& op, const AttentionInt8Mma& plan, const GpuS
              int resident) {
   constexpr std::int64_t kMost = 256;
   const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
-  const std::int64_t least = ceil_div(rounds, vq::kBytesMostTokens / vq::kBytesStep);
+  constexpr std::int64_t kRoundsOfWarp = vq::kBytesManyTokens / vq::kBytesStep;
+  const std::int64_t least = ceil_div(rounds, kRoundsOfWarp);
   constexpr std::int64_t kFew = 4;
   const std::int64_t wanted = rounds < kFew ? ceil_div(rounds, std::int64_t{2})
                                             : std::max(ceil_div(rounds, std::int64_t{2}), kFew);
@@ -78,7 +87,7 @@ int one_wave(const AttentionDecode& op, const AttentionInt8Mma& plan, const GpuS
 // flight, the fastest number measured.
 AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu,
                          int threads, int resident = 1) {
-  plan.threads = std::min(threads, most_threads(plan));
+  plan.threads = std::min(threads, most_threads(plan, op));
   constexpr int kFewestThreads = 128;
   plan.pipeline_stages = 3;
   while (plan.threads > kFewestThreads &&
@@ -87,27 +96,28 @@ AttentionInt8Mma of_size(AttentionInt8Mma plan, const AttentionDecode& op, const
   }
   // Entries of parts leave little room: two rounds of more warps are faster than three of fewer.
   constexpr int kThreadsOfTwoRounds = 384;
-  if ((op.keys.in_parts() || op.values.in_parts()) && plan.threads < kThreadsOfTwoRounds) {
+  if (in_parts(op) && plan.threads < kThreadsOfTwoRounds) {
     AttentionInt8Mma two = plan;
     two.pipeline_stages = 2;
-    two.threads = std::min({threads, most_threads(plan), kThreadsOfTwoRounds});
+    two.threads = std::min({threads, most_threads(plan, op), kThreadsOfTwoRounds});
     if (call_shape(two, op).shared_bytes() <= gpu.shared_bytes_per_block) plan = two;
   }
   plan.splits = one_wave(op, plan, gpu, resident);
   return plan;
 }
 
-// A block of `threads` threads for all sequences, as many as the GPU holds at once.
+// Blocks for all sequences, as many as the GPU holds at once. More threads would spill.
 AttentionInt8Mma for_mixed_lengths(AttentionInt8Mma plan, const AttentionDecode& op,
-                                   const GpuSpec& gpu, int threads) {
+                                   const GpuSpec& gpu) {
   constexpr int kMost = 1024;
+  constexpr int kThreads = 384;
   plan.schedule = Schedule::balanced;
   if (vq::counters(configured(plan, op), op.shape.batch) <= vq::kMostCounters) {
     plan.combine = Combine::last_block;
   }
-  plan = of_size(plan, op, gpu, threads);
+  plan = of_size(plan, op, gpu, kThreads);
   plan.splits = 2;
-  const int registers = 65536 / most_threads(plan) / 8 * 8;
+  const int registers = 65536 / most_threads(plan, op) / 8 * 8;
   const int resident =
       occupancy(gpu, plan.threads, registers, call_shape(plan, op).shared_bytes()).blocks;
   const std::int64_t blocks = std::int64_t{std::max(resident, 1)} * gpu.sms;
@@ -134,6 +144,7 @@ constexpr int kThreadsOfTwo = 192;    // where two blocks share one
 // but not of 6, share an SM. With splits fewer registers are needed.
 AttentionInt8Mma in_line(const AttentionInt8Mma& plan, const AttentionDecode& op,
                          const GpuSpec& gpu) {
+  if (in_parts(op)) return of_size(plan, op, gpu, most_threads(plan, op));  // one has an SM
   constexpr int kThreadsOfTwoQuadsInLine = 128;
   if (plan.heads_per_block > 4 && op.shape.head_dim > 64) {
     const AttentionInt8Mma four_warps = of_size(plan, op, gpu, kThreadsOfTwoQuadsInLine);
@@ -157,6 +168,16 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
 }
 
 }  // namespace
+
+bool may_differ_in_length(const AttentionDecode& op) {
+  constexpr std::int64_t kLong = 131072;          // tokens
+  constexpr std::int64_t kLongInParts = 16384;    // tokens
+  constexpr std::int64_t kManyInParts = 1 << 21;  // rows of all sequences and KV heads
+  if (op.shape.batch == 1 || op.shape.batch_invariant) return false;
+  const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens;
+  const bool many = in_parts(op) && op.shape.tokens >= kLongInParts && rows >= kManyInParts;
+  return many || op.shape.tokens >= kLong;
+}
 
 void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
@@ -198,7 +219,7 @@ AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, c
   const int heads = heads_of_tokens(op, kMostHeads, kMostHeads);
   if (plan.schedule == Schedule::balanced) {
     plan.heads_per_block = heads;
-    return for_mixed_lengths(plan, op, gpu, kThreadsOfQuad);
+    return for_mixed_lengths(plan, op, gpu);
   }
   const AttentionInt8Mma together = of_heads(plan, op, gpu, heads);
   if (together.heads_per_block <= 4) return together;
@@ -267,7 +288,7 @@ void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDeco
                                      (warps * plan.splits));  // tiles per warp
   const double tiles = warps * (steps * vq::kBytesStep / 8 + raw_turns);
   const double quads = std::ceil(plan.heads_per_block / 4.0);
-  if (op.keys.in_parts() || op.values.in_parts()) {
+  if (in_parts(op)) {
     count_parts(to, configured(plan, op), tiles);
   } else {
     for (const OperandUse& each : use.operands) {

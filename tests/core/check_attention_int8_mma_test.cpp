@@ -112,7 +112,7 @@ TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
   expect_refused(verdict(narrow), {"rows of 16 bytes", "recent tokens", "use dataflow mma"});
 }
 
-TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
+TEST(CheckAttentionInt8Mma, ABlockServesTheHeadsOfWholeQueryTokens) {
   using Op = AttentionDecode;
   expect_ok(of_problem([](Op& op) { op.shape.head_dim = 64; }));
   expect_ok(of_problem([](Op& op) { op.dtype = DType::bf16; }));
@@ -125,7 +125,35 @@ TEST(CheckAttentionInt8Mma, QueriesComeOneAtATime) {
   expect_ok(of_problem([](Op& op) { op.shape.recent_tokens = 128; }));
   expect_ok(of_problem([](Op& op) { op.shape.sinks = 4; }));
   expect_ok(of_problem([](Op& op) { op.shape.page_tokens = 16; }));
-  expect_refused(of_problem([](Op& op) { op.shape.query_tokens = 2; }), {"query_tokens 2"});
+  expect_ok(of_problem([](Op& op) { op.shape.query_tokens = 2; }));
+  const auto of_heads = [](int heads) {
+    AttentionDecode op = integers();
+    op.shape.query_tokens = 3;
+    AttentionInt8Mma plan = sound_plan();
+    plan.threads = 256;
+    plan.heads_per_block = heads;
+    return check(plan, op, find_gpu("h200"));
+  };
+  for (const int heads : {1, 4, 8}) expect_ok(of_heads(heads));
+  expect_refused(of_heads(6), {"heads_per_block 6", "4 query heads", "no multiple"});
+}
+
+// A warp of a balanced block sums up its share of all sequences, or one of them.
+TEST(CheckAttentionInt8Mma, BlocksShareSequencesOfABatch) {
+  const auto with = [](std::int64_t tokens, int batch, bool batch_invariant = false) {
+    AttentionDecode op = integers();
+    op.shape.batch = batch;
+    op.shape.tokens = tokens;
+    op.shape.batch_invariant = batch_invariant;
+    AttentionInt8Mma plan{.threads = 128, .splits = 16, .heads_per_block = 4};
+    plan.schedule = Schedule::balanced;
+    return check(plan, op, find_gpu("h200"));
+  };
+  expect_ok(with(49152, 16));
+  expect_refused(with(49153, 16), {"tokens of a warp"});
+  expect_ok(with(4 * 40000, 4));
+  expect_refused(with(4096, 1), {"schedule 'balanced'"});
+  expect_refused(with(4096, 2, true), {"schedule 'balanced'"});
 }
 
 TEST(CheckAttentionInt8Mma, TheGpuHasProductsOfBytesAndRoom) {
@@ -166,7 +194,7 @@ TEST(CheckAttentionInt8Mma, MoreThanAQuadOfHeadsHasRegistersInSmallerBlocks) {
 }
 
 TEST(CheckAttentionInt8Mma, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
-  constexpr std::int64_t kMost = 8192;
+  constexpr std::int64_t kMost = vq::kBytesMostTokens;
   const auto with = [](std::int64_t tokens, int threads, int splits, bool batch_invariant = false) {
     AttentionDecode op = integers();
     op.shape.tokens = tokens;
@@ -178,7 +206,7 @@ TEST(CheckAttentionInt8Mma, AWarpSumsUpAsManyTokensAs16BitsAreExactFor) {
   };
   expect_ok(with(kMost, 32, 1));
   expect_refused(with(kMost + 1, 32, 1),
-                 {"8224 tokens of a warp", "8192", "16 bits", "more splits or threads"});
+                 {"12320 tokens of a warp", "12288", "16 bits", "more splits or threads"});
   expect_ok(with(16 * kMost, 512, 1));
   expect_refused(with(16 * kMost + 1, 512, 1), {"tokens of a warp"});
   expect_ok(with(16 * kMost + 1, 512, 2));
@@ -235,7 +263,12 @@ TEST(ChooseAttentionInt8Mma, WhereItWasFaster) {
   EXPECT_EQ(chosen(many_heads), "mma");
   EXPECT_EQ(chosen([](Op& op) { op.shape.page_tokens = 16; }), "int8_mma");
   EXPECT_EQ(chosen([](Op& op) { op.values = find_format("vecinfer-d4b8", "test"); }), "mma");
-  EXPECT_EQ(chosen([](Op& op) { op.shape.tokens = 262144; }), "mma");  // shared by length
+  const auto of_tokens = [](std::int64_t tokens) {
+    return [tokens](Op& op) { op.shape.tokens = tokens; };
+  };
+  EXPECT_EQ(chosen(of_tokens(131072)), "int8_mma");
+  EXPECT_EQ(chosen(of_tokens(262144)), "mma");  // more than a warp sums up
+  EXPECT_EQ(chosen(of_tokens(131072), "a100"), "mma");
 }
 
 // The block size for each number of tokens and heads.
@@ -243,17 +276,23 @@ TEST(ChooseAttentionInt8Mma, SizesThatWereFaster) {
   struct Case {
     int batch, heads;
     std::int64_t tokens;
-    AttentionInt8Mma expected;  // threads, splits, combine, heads_per_block, pipeline_stages
+    AttentionInt8Mma expected;  // threads, splits, schedule, combine, heads, stages
   };
+  constexpr Schedule kEach = Schedule::per_sequence;
   constexpr Combine kKernel = Combine::kernel;
   for (const auto& [batch, heads, tokens, expected] :
-       {Case{1, 32, 512, {256, 1, kKernel, 4, 3}}, Case{1, 32, 1024, {256, 4, kKernel, 4, 3}},
-        Case{1, 32, 4096, {256, 8, kKernel, 4, 3}}, Case{1, 32, 32768, {256, 16, kKernel, 4, 3}},
-        Case{1, 32, 196608, {384, 16, kKernel, 4, 3}}, Case{16, 32, 16384, {512, 1, kKernel, 4, 3}},
-        Case{16, 64, 16384, {384, 1, kKernel, 8, 3}}, Case{64, 32, 2048, {192, 1, kKernel, 4, 3}},
-        Case{64, 32, 8192, {192, 1, kKernel, 4, 3}},
+       {Case{1, 32, 512, {256, 1, kEach, kKernel, 4, 3}},
+        Case{1, 32, 1024, {256, 4, kEach, kKernel, 4, 3}},
+        Case{1, 32, 4096, {256, 8, kEach, kKernel, 4, 3}},
+        Case{1, 32, 32768, {256, 16, kEach, kKernel, 4, 3}},
+        Case{1, 32, 196608, {384, 16, kEach, kKernel, 4, 3}},
+        Case{16, 32, 16384, {512, 1, kEach, kKernel, 4, 3}},
+        Case{16, 64, 16384, {384, 1, kEach, kKernel, 8, 3}},
+        Case{64, 32, 2048, {192, 1, kEach, kKernel, 4, 3}},
+        Case{64, 32, 8192, {192, 1, kEach, kKernel, 4, 3}},
         // Quads without splits; two blocks per SM, where one per SM would leave many SMs idle.
-        Case{8, 64, 933, {256, 1, kKernel, 4, 3}}, Case{11, 32, 11251, {192, 3, kKernel, 4, 3}}}) {
+        Case{8, 64, 933, {256, 1, kEach, kKernel, 4, 3}},
+        Case{11, 32, 11251, {192, 3, kEach, kKernel, 4, 3}}}) {
     AttentionDecode op = integers();
     op.shape.batch = batch;
     op.shape.query_heads = heads;

@@ -160,8 +160,8 @@ class ByteSoftmax {
   // warp's maximum: with one maximum for all, the error is that of a warp with all tokens of the
   // block; one bit below, that of a warp with a quarter.
   VQ_DEVICE static float below_shared(int tokens) {
-    if (tokens <= kBytesMostTokens) return 0.0f;
-    return tokens <= 4 * kBytesMostTokens ? 1.0f : 2.0f;
+    if (tokens <= kBytesManyTokens) return 0.0f;
+    return tokens <= 4 * kBytesManyTokens ? 1.0f : 2.0f;
   }
   // Gives all warps a common start maximum per head, less `below`, unless their own is larger;
   // their maxima then rise less often. All threads of a block; each warp has called take_maximum()

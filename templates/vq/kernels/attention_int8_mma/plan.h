@@ -47,8 +47,10 @@ VQ_HD constexpr bool balanced(const AttentionConfig<AttentionInt8Mma>& c) {
 // Tokens that a warp may sum up. Each is rounded to 2^-16 of its warp's largest probability; this
 // limit keeps the error of an output below 1e-3 if scores spread by 2.5 (natural log units). Sums
 // of bytes fit 32 bits far beyond.
-inline constexpr i64 kBytesMostTokens = 8192;
+inline constexpr i64 kBytesMostTokens = 12288;
 static_assert(kBytesMostTokens * 255 * 127 + (1 << 29) < (i64{1} << 31), "");
+// Tokens of a block from which its warps begin below the maximum in common (byte_softmax.cuh).
+inline constexpr int kBytesManyTokens = 8192;
 
 // Most tokens per warp of a sequence of `batch` with up to `tokens`, if each split takes whole
 // steps.
