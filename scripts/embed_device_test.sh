@@ -9,8 +9,10 @@
 # docs/internals/testing.md says how to make a PREFIX that runs there. Without a GPU its part is skipped, and that
 # is said.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/command.sh"
+command_help "${BASH_SOURCE[0]}" "$@"
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
-  sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
+  (command_help "${BASH_SOURCE[0]}" --help) >&2
   exit 2
 fi
 source="$(cd "$(dirname "${BASH_SOURCE[0]}")/../examples/embed" && pwd)"

@@ -7,9 +7,11 @@
 # CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists; VQGEN is the tool (vqgen). Where a worker
 # fails nothing is merged; the same command again goes on from the journals.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/command.sh"
+command_help "${BASH_SOURCE[0]}" "$@"
 
 if [ $# -lt 2 ]; then
-  sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  (command_help "${BASH_SOURCE[0]}" --help) >&2
   exit 2
 fi
 readonly SWEEP="$1" FOLDER="$2" VQGEN="${VQGEN:-vqgen}"

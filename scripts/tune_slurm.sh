@@ -9,9 +9,11 @@
 # (--gres=gpu:1), VQGEN the tool (vqgen). Where a task fails nothing is merged; the same command
 # again goes on from the journals, as does a task that Slurm has requeued.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib/command.sh"
+command_help "${BASH_SOURCE[0]}" "$@"
 
 if [ $# -lt 3 ]; then
-  sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+  (command_help "${BASH_SOURCE[0]}" --help) >&2
   exit 2
 fi
 readonly SWEEP="$1" SHARDS="$3"

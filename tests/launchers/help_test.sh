@@ -15,7 +15,8 @@ chmod +x "$work"/bin/*
 readonly USUAL="$PATH"
 export PATH="$work/bin:$PATH"
 touch "$work/started"
-for script in quickstart test gpu_test python_test write_choices kernels_bench; do
+for path in "$SOURCE"/scripts/*.sh; do
+  script="$(basename "$path" .sh)"
   for flag in --help -h; do
     status=0
     timeout 20 bash "$SOURCE/scripts/$script.sh" "$flag" >"$work/out" 2>&1 || status=$?
