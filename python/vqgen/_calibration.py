@@ -14,6 +14,7 @@ from vqgen._attention import prompt_attention
 from vqgen._basis import books_of_parts
 from vqgen._models import attending, in_float32, require_served
 from vqgen._nearest import encoded
+from vqgen._paths import publish
 from vqgen._reconstruction import common_share, warn_of_common
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
@@ -175,7 +176,8 @@ def _named(number, operand, trained) -> dict:
 
 
 def _save(out, items, tensors) -> None:
-    save_file(tensors, out, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
+    metadata = {"vqgen.bundle": json.dumps({"schema": 1, "items": items})}
+    publish(out, lambda held: save_file(tensors, held, metadata))
 
 
 def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:

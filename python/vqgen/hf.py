@@ -32,6 +32,7 @@ from vqgen._bundles import layers_of
 from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_basis, require_runs, states_of,
                                 write_basis_bundle, write_bundle, write_torch_bundle)
 from vqgen._models import require_served
+from vqgen._paths import require_place
 from vqgen._shares import Shares
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
@@ -237,10 +238,12 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
 
     key_gain: False stores no gain of the keys' entries (docs/guides/quantize.md).
 
-    rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of
-    float16 or bfloat16. The bundle is written at the end, or not at all. start: layers_of() a bundle by
-    k-means of the same formats, which saves its training. judged_by: as batches, of
-    another text, by which steps are judged, or the shares of `bits`; these by default by some 16,384 tokens of `batches`.
+    rsimvq: arguments of vqgen.train_rsimvq(), which trains then, as {"steps": 1000}; of a model of float16 or
+    bfloat16. start: layers_of() a bundle by k-means of the same formats, which saves its training. judged_by: as
+    batches, of another text, by which steps are judged, or the shares of `bits`; these by default by some 16,384
+    tokens of `batches`.
+
+    out: a file, written at the end, whole or not at all. Raises BadInput at once where none can be written.
 
     Example: print(calibrate(model, batches, "codebooks", bits=2.0)) shows the bits and the rise of each layer.
     """
@@ -252,6 +255,8 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
         given = {"keys": keys, "values": values, "rsimvq": rsimvq, "start": start}
         if named := [name for name, each in given.items() if each is not None]:
             raise vqgen.BadInput(f"bits takes no {', '.join(named)}: it chooses the formats; leave either out")
+    out = require_place("calibrate(out)", out)
+    if bits is not None:
         return _shared(model, batches, out, bits, by, seed, key_gain, judged_by)
     on_device = model.device.type == "cuda"
     if has_basis(keys, values):

@@ -220,3 +220,43 @@ def test_a_batch_or_dtype_that_is_not_the_caches_is_refused(model, layers):
     with pytest.raises(vqgen.BadInput, match="bfloat16"):
         copy.deepcopy(model).to(torch.bfloat16)(IDS[:1], past_key_values=cache)
     assert untouched(cache)
+
+
+@pytest.mark.parametrize("formats", [{"keys": "vecinfer-d4b8", "values": "vecinfer-d4b8"}, {"bits": 2.0},
+                                     {"keys": "klt-2bit-keys", "values": "klt-2bit-values"},
+                                     {"keys": "vecinfer-d4b8", "values": "vecinfer-d4b8", "rsimvq": {"steps": 1}}])
+def test_a_place_that_cannot_be_written_is_found_before_training(model, tmp_path, monkeypatch, formats):
+    def refused(out, words):
+        with pytest.raises(vqgen.BadInput, match=words):
+            vqgen.hf.calibrate(model, [IDS], out, **formats)
+
+    monkeypatch.setattr(type(model), "forward", lambda *_, **__: pytest.fail("runs the model"))
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    refused("", "is empty; name a file")
+    refused(tmp_path, "is a folder; name a file")
+    refused(tmp_path / "a" / "b", r"in a folder that is not there; make .*/a \(mkdir -p\)")
+    refused(tmp_path / "file" / "b", "file is no folder that can be written; choose another")
+    refused(tmp_path / "link", "is no regular file; name another")
+    refused("/dev/null", "is no regular file; name another")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    refused(str(tmp_path / "b"), "is no folder that can be written; choose another")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_bundle_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    from vqgen import _calibration
+    out = tmp_path / "out"
+    _calibration._save(str(out), [], {"a": torch.ones(4)})
+    before = out.read_bytes()
+
+    def half(tensors, path, metadata):
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise RuntimeError("I/O error")
+
+    monkeypatch.setattr(_calibration, "save_file", half)
+    with pytest.raises(vqgen.BadInput, match="out: it cannot be written: I/O error; make room, or choose another place"):
+        _calibration._save(str(out), [], {"a": torch.ones(5)})
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

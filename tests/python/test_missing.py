@@ -14,7 +14,9 @@ FLAGSHIP = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"]) / "docs" / "charts" / "f
 @pytest.mark.parametrize("missing, program, said", [
     ("matplotlib", ["vqgen.plots", "rows", FLAGSHIP, "--out", "p.svg"],
      "vqgen.plots: needs matplotlib; pip install matplotlib\n"),
-    ("torch", ["vqgen.eval", "--help"], "vqgen.eval: none here; pip install torch transformers\n")])
+    ("torch", ["vqgen.eval", "--help"], "vqgen.eval: none here; pip install torch transformers\n"),
+    ("torch", ["vqgen.vllm", ".", "--text", "t"], "vqgen.vllm: none here; pip install torch transformers\n"),
+    ("transformers", ["vqgen.vllm", ".", "--text", "t"], "vqgen.vllm: none here; pip install torch transformers\n")])
 def test_what_is_missing_is_one_line_that_says_what_to_install(tmp_path, missing, program, said):
     (tmp_path / f"{missing}.py").write_text("raise ImportError('none here')\n")
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -108,6 +108,43 @@ def test_a_bundle_of_another_model_is_refused(model, tmp_path, draw):
     refused("k_proj.weight is not in the bundle's model", engine, vqgen.BadInput)
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt", "consolidated.00.pth"])
+def test_weights_that_are_no_safetensors_bind_no_bundle(model, tmp_path, name):
+    (model / "model.safetensors").unlink()
+    (model / "training_args.bin").touch()
+    bind(tmp_path / "books", model)
+    engine = lambda: _engine.Engine(configuration(model))
+    engine()  # a folder without weights
+    (model / name).write_bytes(b"of another fine-tune")
+    words = f"its weights are {name}, no safetensors.* save_pretrained"
+    refused(words, engine, vqgen.BadInput)
+    refused(words, lambda: bind(tmp_path / "books", model), vqgen.BadInput)
+
+
+def test_a_place_that_cannot_be_written_is_found_before_training(model, tmp_path, monkeypatch, capsys):
+    from vqgen.vllm import __main__
+    monkeypatch.setattr(__main__, "_calibrate", lambda *_: pytest.fail("trains"))
+    before = (model / "vqgen.bundle").read_bytes()
+
+    def said(folder):
+        assert __main__.main([str(folder), "--text", "text"]) == 2
+        return capsys.readouterr().err
+
+    assert "its config.json cannot be read" in said(tmp_path / "nowhere")
+    (model / "pytorch_model.bin").touch()
+    (model / "model.safetensors").rename(tmp_path / "kept")
+    assert "pytorch_model.bin, no safetensors" in said(model)
+    (tmp_path / "kept").rename(model / "model.safetensors")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert f"vqgen.bundle cannot be written: {model} is no folder that can be written; choose another" in said(model)
+    refused("is no folder that can be written", lambda: bind(tmp_path / "books", model), vqgen.BadInput)
+    monkeypatch.undo()
+    monkeypatch.setattr("shutil.copyfileobj", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    refused("vqgen.bundle: it cannot be written: .*No space left", lambda: bind(tmp_path / "books", model), vqgen.BadInput)
+    assert (model / "vqgen.bundle").read_bytes() == before
+    assert sorted(path.name for path in model.iterdir()) == ["config.json", "model.safetensors", "pytorch_model.bin", "vqgen.bundle"]
+
+
 def test_shards_are_read_by_their_index(model, tmp_path, draw):
     whole = safetensors_torch.load_file(model / "model.safetensors")
     before = _identity.identity(model)

@@ -12,7 +12,9 @@ import sys
 import tempfile
 
 from vqgen._errors import exit_code
+from vqgen._paths import require_place
 from vqgen.vllm import bind
+from vqgen.vllm._identity import BUNDLE, identity
 
 
 def _arguments(arguments):
@@ -29,6 +31,14 @@ def _arguments(arguments):
     return parser.parse_args(arguments)
 
 
+def _require_modules():
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{error}; pip install torch transformers") from error
+
+
 def _calibrate(arguments, out):
     import torch
     import transformers
@@ -43,6 +53,11 @@ def _calibrate(arguments, out):
 
 
 def _run(arguments):
+    # What would refuse to bind does so before training.
+    if arguments.bundle is None:
+        _require_modules()
+    identity(arguments.model)
+    require_place("MODEL", os.path.join(arguments.model, BUNDLE))
     with tempfile.TemporaryDirectory() as folder:
         bundle = arguments.bundle
         if bundle is None:

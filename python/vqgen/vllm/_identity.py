@@ -12,12 +12,15 @@ import shutil
 import struct
 
 import vqgen
+from vqgen._paths import publish, require_place
 
 BUNDLE = "vqgen.bundle"  # in the model's folder; engines load every *.safetensors there as weights
 _KEY = "vqgen.model"     # of the bundle's metadata
 # Fields of config.json that say nothing about keys and values, and that tools rewrite.
 _VOLATILE = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
 _ATTENTION = re.compile(r"(k_proj|qkv_proj|query_key_value|c_attn|Wqkv|wk|attn)\.")
+# Files that engines load weights from, and those of training.
+_OTHER, _NO_WEIGHTS = (".bin", ".pt", ".pth", ".gguf"), {"training_args", "optimizer", "scheduler", "scaler"}
 _CHUNK = 1 << 24
 
 
@@ -41,7 +44,13 @@ def _weights(folder: pathlib.Path) -> dict[str, pathlib.Path]:
             return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise vqgen.BadInput(f"{index}: it has no weight_map: {error}; download the model again") from None
-    return {name: file for file in sorted(folder.glob("*.safetensors")) for name in _header(file)[0] if name != "__metadata__"}
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        other = sorted(file.name for file in folder.iterdir() if file.suffix in _OTHER and file.stem not in _NO_WEIGHTS)
+        if other:
+            raise vqgen.BadInput(f"{folder}: its weights are {other[0]}, no safetensors, by which a bundle is bound to its model; "
+                                 "write them as safetensors: save_pretrained() of transformers")
+    return {name: file for file in files for name in _header(file)[0] if name != "__metadata__"}
 
 
 def _natural(name: str) -> list:
@@ -68,7 +77,7 @@ def _digest(path: pathlib.Path, name: str) -> str:
 
 def identity(folder: str | os.PathLike) -> dict:
     """The digests of a model folder: {"config": ..., "tensors": {NAME: ...}}, of the first and the last weight of
-    attention. A folder without weights has no tensors."""
+    attention. A folder without weights has no tensors. Raises BadInput for weights that are no safetensors."""
     folder = pathlib.Path(folder)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -90,7 +99,7 @@ def bind(bundle: str | os.PathLike, folder: str | os.PathLike) -> pathlib.Path:
     bundle: of vqgen.hf.calibrate() or `vqgen quantize`, made from this model's keys and values. Returns the path. The
     file appears whole or not at all.
     """
-    bundle, out = pathlib.Path(bundle), pathlib.Path(folder) / BUNDLE
+    bundle, out = pathlib.Path(bundle), pathlib.Path(require_place("bind(folder)", pathlib.Path(folder) / BUNDLE))
     header, begin = _header(bundle)
     metadata = header.get("__metadata__", {})
     if "vqgen.bundle" not in metadata:
@@ -98,15 +107,14 @@ def bind(bundle: str | os.PathLike, folder: str | os.PathLike) -> pathlib.Path:
     header["__metadata__"] = {**metadata, _KEY: json.dumps(identity(folder))}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    held = out.with_name(f"{BUNDLE}.{os.getpid()}")
-    try:
+
+    def write(held):
         with open(bundle, "rb") as source, open(held, "wb") as to:
             source.seek(begin)
             to.write(struct.pack("<Q", len(text)) + text)
             shutil.copyfileobj(source, to, _CHUNK)
-        os.replace(held, out)
-    finally:
-        held.unlink(missing_ok=True)
+
+    publish(out, write)
     return out
 
 
