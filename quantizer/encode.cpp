@@ -136,16 +136,15 @@ QuantizedTensor encode_numbers(const FloatTensor& values, const Codebooks& codeb
 
 // The scale word for some numbers, as kv_append computes it: the largest magnitude becomes the
 // largest number; with a zero, the least becomes 0 and the largest the largest number.
-std::uint32_t scale_word(const Codebooks& codebooks, std::span<const float> values) {
-  const VqFormat& format = codebooks.format;
+std::uint32_t scale_word(const VqFormat& format, DType dtype, std::span<const float> values) {
   if (!format.has_zeros()) {
     float most = 0;
     for (const float value : values) most = std::max(most, std::abs(value));
     return std::bit_cast<std::uint32_t>(most > 0 ? most / scalar_peak(format) : 1.0f);
   }
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  const std::uint32_t zero = element_from_float(codebooks.dtype, *low + 0.0f);  // which turns -0
-  return zero << 16 | element_from_float(codebooks.dtype, (*high - *low) / scalar_peak(format));
+  const std::uint32_t zero = element_from_float(dtype, *low + 0.0f);  // which turns -0
+  return zero << 16 | element_from_float(dtype, (*high - *low) / scalar_peak(format));
 }
 
 // Calls use(first element, elements apart, count) for the elements of each scale word, in the order
@@ -166,6 +165,16 @@ void for_each_scale(const VqFormat& format, const FloatTensor& values, Use use) 
   }
 }
 
+// The numbers of a word, which are finite; Error(bad_input) that begins with `name` otherwise.
+TokenScale finite_scale(const VqFormat& format, DType dtype, std::uint32_t word,
+                        const std::string& name) {
+  const TokenScale scale = token_scale(format, dtype, word);
+  if (std::isfinite(scale.scale) && std::isfinite(scale.zero)) return scale;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: the scale {} and the zero {} of a token are beyond {}; use bf16",
+                          name, scale.scale, scale.zero, enum_name(dtype)));
+}
+
 // Encodes formats whose rows have scales after their codes.
 QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
   const VqFormat format = std::exchange(codebooks.format, without_layout(codebooks.format));
@@ -180,13 +189,8 @@ QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
   for_each_scale(format, values, [&](std::size_t first, std::size_t apart, std::int64_t count) {
     group.resize(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < group.size(); ++i) group[i] = values.data[first + i * apart];
-    words.push_back(scale_word(codebooks, group));
-    const TokenScale scale = token_scale(format, codebooks.dtype, words.back());
-    if (!std::isfinite(scale.scale) || !std::isfinite(scale.zero)) {
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("encode: scale {} and zero {} of a token are beyond {}; use bf16",
-                              scale.scale, scale.zero, enum_name(codebooks.dtype)));
-    }
+    words.push_back(scale_word(format, codebooks.dtype, group));
+    const TokenScale scale = finite_scale(format, codebooks.dtype, words.back(), "encode");
     for (std::size_t i = 0; i < group.size(); ++i) {
       values.data[first + i * apart] =
           scale.scale == 0 ? 0.0f : (group[i] - scale.zero) / scale.scale;
@@ -203,6 +207,16 @@ QuantizedTensor encode_scaled(FloatTensor values, Codebooks codebooks) {
 }
 
 }  // namespace
+
+void require_scales(const FloatTensor& values, const VqFormat& format, DType dtype,
+                    const std::string& name) {
+  std::vector<float> group;
+  for_each_scale(format, values, [&](std::size_t first, std::size_t apart, std::int64_t count) {
+    group.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < group.size(); ++i) group[i] = values.data[first + i * apart];
+    finite_scale(format, dtype, scale_word(format, dtype, group), name);
+  });
+}
 
 void require_supported(const VqFormat& format, const std::string& where) {
   for (const VqFormat& part : format.parts) require_supported(part, where);

@@ -41,6 +41,11 @@ struct TokenScale {
 };
 TokenScale token_scale(const VqFormat& format, DType dtype, std::uint32_t word);
 
+// Error(bad_input) that begins with `name` where a scale word of the values is not finite in dtype.
+// For formats with such words, and rows that group_tokens divides.
+void require_scales(const FloatTensor& values, const VqFormat& format, DType dtype,
+                    const std::string& name);
+
 // Scale words of the rows: [batch][heads][rows][columns / scale_channels] with token scales,
 // [batch][heads][rows / group_tokens][columns] with group_tokens, which must divide the rows.
 std::vector<TokenScale> token_scales(const QuantizedTensor& tensor);

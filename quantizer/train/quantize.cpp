@@ -153,11 +153,25 @@ class KvQuantizer {
   void read_all(const PatternMatch& match) const {
     const Names names = names_of(match);
     const DType dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
-    for (const std::string& tensor : {match.tensor, names.values}) {
+    for (const bool keys : {true, false}) {
+      const std::string& tensor = keys ? match.tensor : names.values;
       if (request_.options.progress) request_.options.progress(0, "reading " + tensor);
-      const std::vector<float> values = read_trainable(file_, tensor);
-      if (request_.keep_original) to_bits(values, dtype, file_, tensor);
-      if (calibration_) read_trainable(*calibration_, tensor);
+      const FloatTensor input = read_cache(file_, tensor);
+      if (request_.keep_original) to_bits(input.data, dtype, file_, tensor);
+      std::optional<FloatTensor> calibration;
+      if (calibration_) calibration = read_cache(*calibration_, tensor);
+      TensorJob job{.name = match.item,
+                    .source = fmt::format("{}: {}", trained_on().source(), tensor),
+                    .format = keys ? key_format_ : value_format_,
+                    .dtype = dtype,
+                    .input = &input,
+                    .calibration = calibration ? &*calibration : &input,
+                    .options = request_.options};
+      require_values(job, fmt::format("{}: {}", file_.source(), tensor));
+      if (!keys || !request_.split_by) continue;
+      job.format = *request_.split_by;
+      job.input = job.calibration;
+      require_values(job, job.source);
     }
     if (!names.queries.empty())
       to_bits(file_.read_finite(names.queries), dtype, file_, names.queries);

@@ -85,11 +85,24 @@ class WeightsQuantizer {
   void read_all(const PatternMatch& match) const {
     if (request_.options.progress) request_.options.progress(0, "reading " + match.tensor);
     const DType dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
-    const std::vector<float> values = read_trainable(file_, match.tensor);
-    if (request_.keep_original) to_bits(values, dtype, file_, match.tensor);
+    FloatTensor weights = matrix_sizes(file_, match.tensor);
+    weights.data = read_trainable(file_, match.tensor);
+    require_values(job_of(match, dtype, weights, request_.options), source_of(match));
+    if (request_.keep_original) to_bits(weights.data, dtype, file_, match.tensor);
     if (const std::string inputs = inputs_of(match); !inputs.empty()) {
       to_bits(file_.read_finite(inputs), dtype, file_, inputs);
     }
+  }
+
+  TensorJob job_of(const PatternMatch& match, DType dtype, const FloatTensor& weights,
+                   const TrainOptions& options) const {
+    return {match.item + ".weights",
+            source_of(match),
+            request_.format,
+            dtype,
+            &weights,
+            &weights,
+            options};
   }
 
   LinearData quantize(const PatternMatch& match, const TrainOptions& options,
@@ -102,14 +115,7 @@ class WeightsQuantizer {
       data.input_rows = file_.at(inputs).shape[0];
       data.x = to_bits(file_.read_finite(inputs), data.dtype, file_, inputs);
     }
-    const TensorJob job{match.item + ".weights",
-                        source_of(match),
-                        request_.format,
-                        data.dtype,
-                        &weights,
-                        &weights,
-                        options};
-    data.weights = quantize_tensor(job, report);
+    data.weights = quantize_tensor(job_of(match, data.dtype, weights, options), report);
     if (request_.keep_original) {
       data.original_weights = to_bits(weights.data, data.dtype, file_, match.tensor);
     }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ranges>
 #include <set>
@@ -31,6 +32,13 @@ struct OuterTerms {
   std::vector<float> output_scales;
 };
 
+OuterTerms outer_terms(const TensorJob& job) {
+  OuterTerms outer;
+  if (job.format.smooth) outer.smooth = smooth_factors(*job.calibration);
+  if (job.format.output_scales) outer.output_scales = row_scales(*job.input);
+  return outer;
+}
+
 // `tensor` in the domain that is quantized.
 FloatTensor inner_domain(FloatTensor tensor, const VqFormat& format, const OuterTerms& outer) {
   transform_keys(tensor, format, outer.smooth);
@@ -50,6 +58,37 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
       "{}: {} of {} tokens have elements beyond the scales of the calibration, which are clamped; "
       "calibrate on more tokens, or take token_scales",
       job.name, rows, inner.row_count()));
+}
+
+// Entries of the first stage are means of the values, and those of later stages hardly larger.
+void require_entries(const TensorJob& job, const FloatTensor& inner) {
+  const bool entries = job.format.decoder == Decoder::table;
+  if (job.format.decoder == Decoder::e8p || (entries && job.format.stage_scales)) return;
+  float most = 0;
+  for (const float value : inner.data) most = std::max(most, std::abs(value));
+  const std::uint16_t bits =
+      entries ? element_from_float(job.dtype, most) : scalar_scale(job.format, job.dtype, most);
+  if (std::isfinite(element_to_float(job.dtype, bits))) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: {} of numbers up to {:.6g} are beyond {}; use --dtype bf16{}",
+                          job.source, entries ? "entries" : "scales", most, enum_name(job.dtype),
+                          entries ? ", or a format with stage_scales" : ""));
+}
+
+// The job of part i alone, of which `input` and `calibration` are to be its channels.
+TensorJob job_of_part(const TensorJob& job, std::size_t i, FloatTensor& input,
+                      FloatTensor& calibration) {
+  const std::vector<int>& channels = job.format.parts[i].channels;
+  const bool same = job.calibration == job.input;
+  input = take_channels(*job.input, channels);
+  if (!same) calibration = take_channels(*job.calibration, channels);
+  TensorJob part = job;
+  part.name = fmt::format("{}, part {}", job.name, i);
+  part.format = part_alone(job.format.parts[i]);
+  part.options = part_of(job.options, i, job.format.parts.size());
+  part.input = &input;
+  part.calibration = same ? &input : &calibration;
+  return part;
 }
 
 ReconstructionError centered_error(const FloatTensor& keys, const QuantizedTensor& quantized) {
@@ -78,18 +117,9 @@ QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& 
   std::vector<std::pair<ReconstructionError, double>> of_calibration, of_input;
   std::vector<std::pair<ReconstructionError, double>> centered_calibration, centered_input;
   for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
-    TensorJob of_part = job;
-    of_part.name = fmt::format("{}, part {}", job.name, i);
-    of_part.format = part_alone(job.format.parts[i]);
-    of_part.options = part_of(job.options, i, job.format.parts.size());
-    const std::vector<int>& channels = job.format.parts[i].channels;
-    const FloatTensor input = take_channels(*job.input, channels);
-    const FloatTensor calibration =
-        job.calibration == job.input ? FloatTensor{} : take_channels(*job.calibration, channels);
-    of_part.input = &input;
-    of_part.calibration = job.calibration == job.input ? &input : &calibration;
-    parts.push_back(quantize_tensor(of_part, report));
-    const auto count = static_cast<double>(channels.size());
+    FloatTensor input, calibration;
+    parts.push_back(quantize_tensor(job_of_part(job, i, input, calibration), report));
+    const auto count = static_cast<double>(job.format.parts[i].channels.size());
     of_calibration.emplace_back(report.back().calibration, count);
     of_input.emplace_back(report.back().input, count);
     if (job.keys) {
@@ -115,9 +145,7 @@ QuantizedTensor quantize_parts(const TensorJob& job, std::vector<TensorReport>& 
 
 QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>& report) {
   if (job.format.in_parts()) return quantize_parts(job, report);
-  OuterTerms outer;
-  if (job.format.smooth) outer.smooth = smooth_factors(*job.calibration);
-  if (job.format.output_scales) outer.output_scales = row_scales(*job.input);
+  const OuterTerms outer = outer_terms(job);
   const FloatTensor calibration = inner_domain(*job.calibration, job.format, outer);
   TrainRequest request{job.source, job.format, job.dtype, &calibration, job.options};
   Codebooks codebooks = train_codebooks(request);
@@ -157,6 +185,22 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   line.codebook_bytes = static_cast<std::int64_t>(result.codebooks.size() * 2);
   report.push_back(line);
   return result;
+}
+
+void require_values(const TensorJob& job, const std::string& input_source) {
+  for (std::size_t i = 0; i < job.format.parts.size(); ++i) {
+    FloatTensor input, calibration;
+    require_values(job_of_part(job, i, input, calibration), input_source);
+  }
+  if (job.format.in_parts()) return;
+  if (job.format.scale_words(job.input->columns) > 0) {
+    require_scales(*job.calibration, job.format, job.dtype, job.source);
+    if (job.calibration != job.input) {
+      require_scales(*job.input, job.format, job.dtype, input_source);
+    }
+    return;
+  }
+  require_entries(job, inner_domain(*job.calibration, job.format, outer_terms(job)));
 }
 
 void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,

@@ -34,6 +34,11 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
 void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,
                    const FloatTensor& calibration, const std::string& calibration_source);
 
+// Throws Error(bad_input) that begins with the source of the values where entries or scales of them
+// could be beyond the job's dtype, before anything is trained. `input_source` is the input's, as
+// job.source is the calibration's.
+void require_values(const TensorJob& job, const std::string& input_source);
+
 // The values, read; Error(bad_input) where they are no finite numbers, or too large to train on.
 std::vector<float> read_trainable(const SafetensorsFile& file, const std::string& tensor);
 
