@@ -36,7 +36,10 @@ void require_numbered(const QuantizeArguments& options, const VqFormat& format,
                       const char* option) {
   if (!options.reorder) return;
   if (format.in_parts()) {
-    usage("--reorder is not for keys in parts, whose entries are in global memory in any case");
+    usage(
+        fmt::format("--reorder: {} is in parts, whose entries are not reordered; leave --reorder "
+                    "out",
+                    option));
   }
   if (format.decoder != Decoder::table) {
     usage(
@@ -204,7 +207,8 @@ void warn_of_common(const std::vector<TensorReport>& report, const VqFormat& key
   output.note(
       "warning: {}{}: {:.4g} % of the squares are common to all tokens of a head, which softmax "
       "does not see but codes are spent on: go by the centered errors; take int4-kivi-keys, whose "
-      "zeros hold the common part, or subtract one fixed mean per head and channel from all keys",
+      "zeros hold the common part, or train keys with center or klt, whose mean holds it, by "
+      "vqgen.hf.calibrate() in Python",
       worst->name, count > 1 ? fmt::format(" and {} others", count - 1) : "",
       100 * worst->centered->common_share);
 }

@@ -48,8 +48,15 @@ void append_codebook(const std::vector<std::vector<std::int64_t>>& counts, Acces
   profile.counts.insert(profile.counts.end(), whole.begin(), whole.end());
 }
 
-// Scalar codes are numbers, and their codebook is one entry.
+// Scalar codes are numbers, and their codebook is one entry. Entries of parts are in global memory
+// in any case.
 void require_entries(const AccessCounts& profile) {
+  if (profile.format.in_parts()) {
+    throw Error(ErrorKind::bad_input,
+                profile.name() +
+                    ": is in parts, whose accesses are not counted and whose entries "
+                    "are not reordered; take a bundle without such a format");
+  }
   if (!profile.format.is_scalar()) return;
   throw Error(ErrorKind::infeasible,
               fmt::format("{}: codes of format {} are numbers, which name no codebook entries, so "
@@ -103,7 +110,6 @@ const AccessCounts& profile_for(const std::string& item, Operand operand,
 AccessCounts count_accesses(const QuantizedTensor& tensor, const std::string& item, Operand operand,
                             int parts) {
   const VqFormat& format = tensor.format;
-  require_one_format(format, "count-accesses");
   AccessCounts profile{
       item, operand, without_layout(format), tensor.units, format.num_codebooks, format.entries(),
       {},   {}};

@@ -115,9 +115,7 @@ QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTens
 void require_one_format(const VqFormat& format, const char* what) {
   if (!format.in_parts()) return;
   throw Error(ErrorKind::bad_input,
-              fmt::format("{}: is not built for keys in parts, whose entries are in global memory "
-                          "in any case; take keys of one format",
-                          what));
+              fmt::format("{}: is not built for rows in parts; take rows of one format", what));
 }
 
 }  // namespace vqgen

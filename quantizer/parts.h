@@ -22,7 +22,7 @@ QuantizedTensor take_part(const QuantizedTensor& keys, std::size_t part);
 QuantizedTensor join_parts(const VqFormat& format, std::span<const QuantizedTensor> parts,
                            std::int64_t columns);
 
-// Error(bad_input) that begins with `what`, which is not built for keys in parts.
+// Error(bad_input) that begins with `what`, which is not built for rows in parts.
 void require_one_format(const VqFormat& format, const char* what);
 
 }  // namespace vqgen

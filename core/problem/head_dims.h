@@ -11,4 +11,8 @@ namespace vqgen {
 // yet; use 64, 96, 128 or 256". Empty where one does, and of ops without heads.
 std::string head_dim_fault(const Problem& problem);
 
+// For a KLT format at `path`, of heads of another size: the function that makes one of this size,
+// as the end of a sentence. Empty where it makes none, or no attention has such heads.
+std::string klt_remedy(const VqFormat& format, const std::string& path, int head_dim);
+
 }  // namespace vqgen

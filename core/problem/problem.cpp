@@ -6,6 +6,7 @@
 
 #include "core/ceil_div.h"
 #include "core/error.h"
+#include "core/problem/head_dims.h"
 
 namespace vqgen {
 namespace {
@@ -75,7 +76,8 @@ class Validator {
               "is missing: the channels of a head that the part has, as [0, 1, ..]");
       for (const int channel : part.channels) {
         require(channel < head_dim, at + "/channels",
-                fmt::format("{} is beyond the {} channels of a head", channel, head_dim));
+                fmt::format("{} is beyond the {} channels of a head; give parts of {}{}", channel,
+                            head_dim, head_dim, klt_remedy(format, path, head_dim)));
         const auto number = static_cast<std::size_t>(channel);
         require(!taken[number], at + "/channels",
                 fmt::format("{} is there twice; give each channel to one part, once", channel));
@@ -89,7 +91,8 @@ class Validator {
     }
     for (int channel = 0; channel < head_dim; ++channel) {
       require(taken[static_cast<std::size_t>(channel)], path,
-              fmt::format("channel {} is in no part; add it to the channels of one", channel));
+              fmt::format("channel {} is in no part; add it to the channels of one{}", channel,
+                          klt_remedy(format, path, head_dim)));
     }
   }
 

@@ -63,8 +63,8 @@ def warn_of_common(shares, format) -> None:
         warnings.warn(
             f"keys of {len(layers)} layers, most of all layer {most}, are for {100 * shares[most]:.4g} % of their "
             "squares common to all tokens of a head, which softmax does not see but codes are spent on: go by the "
-            "centered errors; take int4-kivi-keys, whose zeros hold the common part, or subtract one fixed mean per "
-            "head and channel from all keys", stacklevel=2)
+            "centered errors; take int4-kivi-keys, whose zeros hold the common part, or keys with center or klt, whose mean "
+            "holds it: vqgen.hf.klt_format(), or calibrate(bits=2.0)", stacklevel=2)
 
 
 def rope_split(by_channel) -> list[int]:

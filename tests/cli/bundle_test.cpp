@@ -65,7 +65,7 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
         reordered.emplace_back("--reorder");
         return reordered;
       }(),
-      2, {"--reorder", "keys in parts"});
+      2, {"--reorder", "--key-format is in parts"});
   *(std::find(arguments.begin(), arguments.end(), "--out") + 1) = folder.path("split");
   arguments.emplace_back("--json");
   const Outcome split = vqgen(arguments);
@@ -80,7 +80,7 @@ TEST_F(TinyBundle, KeysInPartsAreQuantizedAndRun) {
   std::swap(other["keys"]["parts"][0]["channels"][0], other["keys"]["parts"][0]["channels"][1]);
   expect_failure(run_arguments(other, folder.path("parts")), 2, {folder.path("parts"), "keys"});
   expect_failure({"count-accesses", "--data", folder.path("parts"), "--out", folder.path("p.json")},
-                 2, {"count-accesses", "keys in parts"});
+                 2, {".keys: is in parts"});
   expect_failure(
       {"repack", folder.path("parts"), "--layout", "2x2", "--out", folder.path("grouped")}, 2,
       {"repack", "rows in parts", "runs of 1 word", "--operand"});

@@ -89,6 +89,20 @@ def test_rotations_are_orthogonal_and_checked(model, tmp_path):
         vqgen.hf.VQCache(model_config, tmp_path / "wrong", batch=1, tokens=8, device=DEVICE)
 
 
+@pytest.mark.parametrize("head_dim", [64, 96, 256])
+@pytest.mark.parametrize("operand", ["keys", "values"])
+@pytest.mark.parametrize("bits", ["1", "1.5", "2", "3"])
+def test_a_preset_of_other_heads_is_refused_with_what_makes_it(operand, bits, head_dim):
+    def judge(form):
+        forms = {"keys": "cq-4c8b", "values": "cq-4c8b", operand: form}
+        vqgen.hf.require_runs(forms, "f16", DEVICE, 2, head_dim, 1024)
+
+    with pytest.raises(vqgen.BadInput, match=f"/{operand}/parts.*or take vqgen.hf.klt_format.*of Python") as said:
+        judge(f"klt-{bits}bit-{operand}")
+    call = str(said.value).split("or take ")[1].split(" of Python")[0]
+    judge(eval(call, {"vqgen": vqgen}))
+
+
 def test_what_is_refused(model, tmp_path):
     for forms, words in (
             ({"keys": {**CENTERED, "klt": True}, "values": VALUES}, "klt.*hadamard"),

@@ -217,9 +217,15 @@ TEST(QuantizedParts, ChannelsAreSharedOutByTheirErrors) {
 TEST(QuantizedParts, HaveNoAccessCountsAndAreRepacked) {
   Files files;
   Bundle bundle = quantize_kv(files.request()).bundle;
-  EXPECT_NE(message_of([&] { profile_bundle(bundle); }).find("keys in parts"), std::string::npos);
+  const std::string counted = message_of([&] { profile_bundle(bundle); });
+  EXPECT_EQ(counted.find(bundle.items[0].name + ".keys: is in parts"), 0u) << counted;
   auto& data = std::get<AttentionData>(bundle.items[0].data);
-  EXPECT_NE(message_of([&] { reorder(data.keys, {}); }).find("keys in parts"), std::string::npos);
+  EXPECT_NE(message_of([&] { reorder(data.keys, {}); }).find("rows in parts"), std::string::npos);
+  Bundle values = bundle;
+  auto& of_values = std::get<AttentionData>(values.items[0].data);
+  std::swap(of_values.keys, of_values.values);
+  const std::string named = message_of([&] { profile_bundle(values); });
+  EXPECT_EQ(named.find(bundle.items[0].name + ".values: is in parts"), 0u) << named;
   const auto plain = data.keys.codes;
   repack(data.keys, {4, 1});
   EXPECT_NE(data.keys.codes, plain);
