@@ -54,6 +54,8 @@ def kv_formats(tools):
                  f"{float(draft['us']):.1f}" if draft else "-"]
         lines.append(line)
         used += [row for row in (plain, kept, draft) if row]
+    klt = one(rows_of(tools, "runs"), "runs", format="klt-2bit", problem="16 x 16384, 128 recent tokens, 4 sinks")
+    lines.insert(3, [pair("klt-2bit-keys", "klt-2bit-values"), "2", "-", "-", f"{float(klt['us']):.1f} (4 sinks)", "-", "-"])
     base = one(losses, "loss", keys="", values="")["kernels_nats_per_byte"]
     fp16 = one(rows_of(tools, "attention-fp16"), "attention-fp16", keys="vecinfer-d4b8i8", values="vecinfer-d4b8i8",
                batch=16, tokens=16384, query_heads=32, head_dim=128)["fp16_us"]
@@ -62,7 +64,8 @@ def kv_formats(tools):
     note = ("\n\nTimes: one H200, batch 16 x 16,384 tokens, 32 query and 8 KV heads, `head_dim` 128; FP16 (cuDNN) takes "
             f"{fp16} us in a run of its own. Losses: nats per byte above the {base} of the unquantized sample model. A "
             "number in parentheses is the window of a format that needs another one. `-`: not measured.")
-    return table(head, lines) + note + origin("windows", [row for row in used if "warm_up_ms" not in row], "warm-up", "loss")
+    used = [row for row in used if "warm_up_ms" not in row] + [{**klt, "gpu": ""}]
+    return table(head, lines) + note + origin("windows", used, "warm-up", "loss", "runs")
 
 
 def weight_formats(tools):

@@ -29,8 +29,7 @@ struct Doc {
   static constexpr const char* kScheduledSplits =
       "blocks that share one sequence's tokens; with schedule balanced, those of all sequences";
   static constexpr const char* kMergesSplits =
-      "what merges the splits: a second kernel, or the last block to end, by counters in the "
-      "workspace";
+      "what merges the splits: a second kernel, or the last block to end";
   static constexpr const char* kHeadsPerBlock = "query heads of one KV head that a block serves";
   static constexpr const char* kLanesPerToken =
       "threads that share the dot product of one key, a power of two";
@@ -42,14 +41,12 @@ struct Doc {
   static constexpr const char* kChunkColumns = "columns of x staged between barriers";
   static constexpr const char* kColumnSplits = "blocks that share the columns of one output";
   static constexpr const char* kSumsSplits =
-      "what sums up the splits: a second kernel, or the last block to end, by counters in the "
-      "workspace";
+      "what sums up the splits: a second kernel, or the last block to end";
   static constexpr const char* kSumsSplitsOrClusters =
-      "what sums up the splits: a second kernel; the last block to end, by counters in the "
-      "workspace; or the blocks as a cluster, of 2 to 8, in shared memory";
+      "what sums up the splits: a second kernel; the last block to end; or the blocks as a "
+      "cluster, of 2 to 8, in shared memory";
   static constexpr const char* kSumsBlocks =
-      "what sums up the blocks of an output: a second kernel, or the last block to end, by "
-      "counters in the workspace";
+      "what sums up the blocks of an output: a second kernel, or the last block to end";
   static constexpr const char* kSchedule =
       "whose tokens blocks share: each sequence has as many blocks, or all sequences share them by "
       "length";
