@@ -103,7 +103,46 @@ std::vector<Plan> plans_of(const AttentionDecode& op) {
   by_length.splits = 4;
   by_length.schedule = Schedule::balanced;
   AttentionMma whole{.splits = 1};
-  return {lanes, fragments, by_length, whole, AttentionChannels{.splits = 2}};
+  auto lut = rules_plan<AttentionLut>(op, sweep_gpu());
+  lut.splits = 2;
+  return {lanes, fragments, by_length, whole, AttentionChannels{.splits = 2}, lut};
+}
+
+// Two halves of a head's channels, each with such codebooks.
+VqFormat two_parts(const VqFormat& half, int head_dim) {
+  std::vector<VqFormat> parts{half, half};
+  for (int i = 0; i < head_dim; ++i) {
+    parts[static_cast<std::size_t>(2 * i / head_dim)].channels.push_back(i);
+  }
+  return in_parts(std::move(parts));
+}
+
+// What changes the code that looks at tokens: pages, blocks that leave the window at once, and
+// rows in a basis or in parts.
+template <class Op>
+std::vector<Op> kinds_of(const Op& plain) {
+  std::vector<Op> kinds;
+  const auto add = [&](const auto& change) {
+    kinds.push_back(plain);
+    change(kinds.back());
+    validate(kinds.back(), "wrong integers");
+  };
+  add([](Op& op) { op.shape.page_tokens = 16; });
+  add([](Op& op) { op.shape.flush_block = 4; });
+  add([](Op& op) {
+    op.shape.page_tokens = 32;
+    op.shape.flush_block = 4;
+  });
+  add([](Op& op) {
+    for (VqFormat* each : {&op.keys, &op.values}) each->center = each->klt = true;
+  });
+  add([](Op& op) {
+    for (VqFormat* each : {&op.keys, &op.values}) {
+      *each = two_parts(*each, op.shape.head_dim);
+      each->center = each->klt = true;
+    }
+  });
+  return kinds;
 }
 
 TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
@@ -137,6 +176,48 @@ TEST_F(WrongIntegers, OfAttentionByBytesWriteNothingElsewhere) {
   }
 }
 
+TEST_F(WrongIntegers, OfAttentionOfEachKindWriteNothingElsewhere) {
+  for (const AttentionDecode& op : a_third(kinds_of(attention(3)))) {
+    const AttentionData data =
+        make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged, .fresh = true});
+    for (const Plan& plan : plans_of(op)) {
+      const Verdict verdict = check(plan, op, sweep_gpu());
+      if (!verdict.ok) {
+        EXPECT_TRUE(op.keys.in_parts()) << verdict.reason;  // which are simt's and int8_mma's
+        continue;
+      }
+      expect_kept(op, plan, data, changes_of(3));
+    }
+  }
+}
+
+TEST_F(WrongIntegers, OfAttentionByBytesOfEachKindWriteNothingElsewhere) {
+  AttentionDecode plain = attention(1);
+  plain.keys = plain.values = {.vector_size = 4, .index_bits = 8};
+  with_integers(plain.keys, true);
+  with_integers(plain.values, true);
+  for (const AttentionDecode& op : a_third(kinds_of(plain))) {
+    const AttentionData data =
+        make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged});
+    expect_kept(op, Plan(AttentionInt8Mma{.threads = 64, .splits = 3, .heads_per_block = 2}), data,
+                changes_of(1));
+  }
+}
+
+TEST_F(WrongIntegers, OfAttentionByHistogramWriteNothingElsewhere) {
+  AttentionDecode op = attention(1);
+  op.keys = wide(16, 3, 6);
+  op.values = wide(64, 2, 5);
+  for (const bool parts : {false, true}) {
+    if (parts) op.keys = two_parts(wide(16, 3, 6), op.shape.head_dim);
+    const AttentionData data =
+        make_attention_data(op, {.seed = 7, .lengths = LengthPattern::ragged});
+    auto plan = rules_plan<AttentionHistogram>(op, sweep_gpu());
+    plan.splits = 2;
+    expect_kept(op, plan, data, changes_of(1));
+  }
+}
+
 TEST_F(WrongIntegers, OfAppendsWriteNothingElsewhere) {
   using Args = vq::KvAppendArgs;
   KvAppend op;
@@ -148,13 +229,26 @@ TEST_F(WrongIntegers, OfAppendsWriteNothingElsewhere) {
               .recent_tokens = 9,
               .sinks = 2};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6};
-  const AppendData data = make_append_data(op, {.seed = 8});
   const std::vector<Change<Args>> changes{{&Args::positions, {kMost, kMost - 3, kLeast}},
                                           {&Args::positions, {69, 70, 71}},
                                           {&Args::counts, {kMost, kLeast, 6}}};
-  for (const Plan& plan : {Plan(AppendSimt{}), Plan(AppendMma{})}) {
-    expect_kept(op, rules_plan(plan, op, sweep_gpu()), data, changes);
+  const auto expect_all = [&](const KvAppend& each, const std::vector<Plan>& dataflows) {
+    const AppendData data = make_append_data(each, {.seed = 8});
+    for (const Plan& plan : dataflows) {
+      expect_kept(each, rules_plan(plan, each, sweep_gpu()), data, changes);
+    }
+  };
+  expect_all(op, {AppendSimt{}, AppendMma{}});
+  for (const KvAppend& each : a_third(kinds_of(op))) {
+    expect_all(each, {AppendSimt{}});
+    if (!each.keys.in_parts()) expect_all(each, {AppendMma{}});
   }
+  op.keys = wide(32, 3, 6);
+  op.values = wide(64, 2, 5);
+  expect_all(op, {AppendGemm{}});
+  op.shape.page_tokens = 16;
+  op.shape.flush_block = 4;
+  expect_all(op, {AppendGemm{}});
 }
 
 TEST_F(WrongIntegers, OfDecodingWriteNothingElsewhere) {
@@ -168,19 +262,35 @@ TEST_F(WrongIntegers, OfDecodingWriteNothingElsewhere) {
                                           {&Args::recent_counts, {-1, kLeast, kMost}},
                                           {&Args::sinks, {-40, kLeast, kMost}}};
   expect_kept(op, rules_plan(DequantizeSimt{}, op, sweep_gpu()), data, changes);
+  for (const KvDequantize& each : a_third(kinds_of(op))) {
+    expect_kept(each, rules_plan(DequantizeSimt{}, each, sweep_gpu()),
+                make_dequantize_data(each, {.seed = 9}), changes);
+  }
 }
 
 TEST_F(WrongIntegers, OfExpertsWriteNothingElsewhere) {
   using Args = vq::LinearArgs;
-  Linear op = small_product(3, 6);
-  op.shape.experts = 4;
-  op.shape.total_rows = 9;
-  const LinearData data = make_linear_data(op, {.seed = 10});
+  const auto product = [](int index_bits, int num_codebooks) {
+    Linear op = small_product(3, index_bits, num_codebooks);
+    op.shape.experts = 4;
+    op.shape.total_rows = 9;
+    return op;
+  };
   const std::vector<Change<Args>> changes{{&Args::expert_rows, {0, kMost, kLeast, 9, 9}},
                                           {&Args::expert_rows, {9, 6, 3, 0, -1}},
                                           {&Args::expert_rows, {0, 9, 0, 9, 0}},
                                           {&Args::expert_rows, {-5, 4, 4, 4, kMost}}};
-  for (const Plan& plan : {Plan(LinearSimt{}), Plan(LinearMma{})}) {
+  Linear bytes = product(8, 2);
+  with_integers(bytes.weights, true);
+  bytes.weights.common_scale = true;
+  const std::vector<std::pair<Plan, Linear>> cases{
+      {LinearSimt{}, product(6, 1)},  {LinearMma{}, product(6, 1)},
+      {LinearLut{}, product(6, 1)},   {LinearSlicedCodebook{}, product(8, 1)},
+      {LinearWgmma{}, product(8, 1)}, {LinearWgmmaLargeM{}, product(8, 2)},
+      {LinearInt8Mma{}, bytes},       {LinearInt8Wgmma{}, bytes}};
+  for (const auto& [plan, op] : cases) {
+    if (needs_warpgroups(plan) && !sweep_gpu().warpgroup_products) continue;
+    const LinearData data = make_linear_data(op, {.seed = 10});
     Plan own = rules_plan(plan, as_problem(op), sweep_gpu());
     for (const bool last : {false, true}) {
       if (last) {
