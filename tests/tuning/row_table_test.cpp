@@ -4,20 +4,48 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cmath>
+#include <functional>
 #include <thread>
 
 #include "core/files/files.h"
 #include "core/plan/plan_name.h"
+#include "runtime/tuning/journal/journal.h"
 #include "tests/in_folder.h"
 #include "tests/message_of.h"
 #include "tests/tuning/landscape.h"
 
+namespace {
+
+// What flock() fails with in this program; 0: it locks.
+std::atomic<int> flock_error = 0;
+
+}  // namespace
+
+// In the C library's place.
+extern "C" int flock(int file, int operation) noexcept {
+  if (flock_error == 0) return static_cast<int>(::syscall(SYS_flock, file, operation));
+  errno = flock_error;
+  return -1;
+}
+
 namespace vqgen {
 namespace {
+
+// No locks while it lives.
+class NoLocks {
+ public:
+  explicit NoLocks(int error) { flock_error = error; }
+  ~NoLocks() { flock_error = 0; }
+  NoLocks(const NoLocks&) = delete;
+  NoLocks& operator=(const NoLocks&) = delete;
+};
 
 class RowTable : public test::InFolder {
  protected:
@@ -109,6 +137,28 @@ TEST_F(RowTable, IsNotChangedWithoutTheLock) {
   EXPECT_EQ(read_text(path()), before);
   ::close(other);
   EXPECT_EQ(put_row(path(), row_of("zipf:1", 4)).rows.size(), 2u);
+}
+
+// As on file systems of networks that were mounted without locks.
+TEST_F(RowTable, IsNotChangedWhereNoLocksAre) {
+  put_row(path(), row_of("uniform", 3));
+  const std::string before = read_text(path());
+  for (const int error : {ENOLCK, ENOSYS, EOPNOTSUPP, EINVAL}) {
+    const NoLocks none(error);
+    for (const auto& change : std::vector<std::function<void()>>{
+             [&] { put_row(path(), row_of("zipf:1", 4)); }, [&] { writable_table(path()); },
+             [&] { made_table(folder_ / "new.jsonl"); }}) {
+      const std::string message = message_of(change);
+      EXPECT_NE(message.find(": cannot lock " + folder_.string()), std::string::npos) << message;
+      EXPECT_NE(message.find("a file system with locks"), std::string::npos) << message;
+    }
+    NoisyReplay inner({}, {});
+    const std::string journal =
+        message_of([&] { JournaledEvaluator made(inner, folder_ / "a.journal", Json::object()); });
+    EXPECT_NE(journal.find("cannot lock the journal"), std::string::npos) << journal;
+  }
+  EXPECT_EQ(read_text(path()), before);
+  EXPECT_EQ(files(), 1u);
 }
 
 TEST_F(RowTable, WhatNoReaderTakesIsNotWritten) {

@@ -92,6 +92,13 @@ void JournaledEvaluator::open() {
     if (file_ < 0) fail_file(path_, "cannot open the journal");
     // The kernel releases the lock with the process, however that ends.
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      if (error != EWOULDBLOCK) {
+        close();
+        throw FileError(error, fmt::format("{}: cannot lock the journal: {}; name one on a file "
+                                           "system with locks (flock), such as a local one",
+                                           path_.string(), std::strerror(error)));
+      }
       if (made_) Leftovers().forget(path_);
       ::close(file_);
       throw Error(

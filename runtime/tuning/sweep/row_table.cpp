@@ -17,11 +17,6 @@
 namespace vqgen {
 namespace {
 
-// True if the file system has no such locks at all.
-bool has_no_locks(int error) {
-  return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
-}
-
 // Locks the table's folder, not a file in it. A lock file that is removed with its lock lets in two
 // processes, one that waited for the old file and one that made a new one; a file that stays
 // litters the folder.
@@ -37,9 +32,9 @@ OwnedFile locked_folder(const std::filesystem::path& table, std::chrono::millise
   const auto until = std::chrono::steady_clock::now() + longest;
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
-    if (has_no_locks(error)) break;
     if (error != EWOULDBLOCK && error != EINTR) {
-      throw FileError(error, fmt::format("{}: cannot lock {}: {}; choose another folder",
+      throw FileError(error, fmt::format("{}: cannot lock {}: {}; choose a folder of a file system "
+                                         "with locks (flock), such as a local one",
                                          table.string(), folder.string(), std::strerror(error)));
     }
     if (std::chrono::steady_clock::now() >= until) {

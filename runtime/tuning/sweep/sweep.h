@@ -95,13 +95,12 @@ std::filesystem::path item_journal(const std::filesystem::path& folder, const st
 
 // Changes a table. Several processes may change it at once (one per GPU), so each reads, changes
 // and publishes it under a lock on its folder, and never overwrites rows that it has not seen.
-// Without locks in the file system it goes on unlocked.
 
 inline constexpr std::chrono::milliseconds kTableLockWait{60'000};
 
 // Reads the table (empty if there is none), publishes and returns what `change` makes of it. Throws
-// Error(bad_input) as read_table(), publish_text() and change(), and if another process holds the
-// lock for longer than `longest`; the file is then as it was.
+// Error(bad_input) as read_table(), publish_text() and change(), if the file system has no locks,
+// and if another process holds the lock for longer than `longest`; the file is then as it was.
 TunedTable change_table(const std::filesystem::path& path,
                         const std::function<TunedTable(TunedTable)>& change,
                         std::chrono::milliseconds longest = kTableLockWait);
