@@ -142,21 +142,22 @@ TEST(Parts, AreOfKeysAndValuesAlone) {
 
 // Formats of a KLT for other heads are made by a function.
 TEST(Parts, OfAnotherHeadAreMadeByAFunctionWhereThatHasSuch) {
-  const auto said = [](const std::string& preset, int head_dim, bool klt) {
+  const auto said = [](const Json& keys, int head_dim) {
     Json attention = attention_json();
     attention["shape"]["head_dim"] = head_dim;
-    attention["keys"] = {{"preset", preset}, {"klt", klt}};
+    attention["keys"] = keys;
     return message_of([&] { read_config(attention, "c.json"); });
   };
   expect_words(
-      said("klt-2bit-keys", 64, true),
+      said("klt-2bit-keys", 64),
       {"/keys/parts/2/channels", "64 is beyond the 64 channels of a head; give parts of 64",
        "or take vqgen.hf.klt_format(\"keys\", 2, 64) of Python"});
-  expect_words(said("klt-1bit-keys", 96, true), {"klt_format(\"keys\", 1.25, 96)"});
-  expect_words(said("klt-3bit-keys", 256, true),
+  expect_words(said("klt-1bit-keys", 96), {"klt_format(\"keys\", 1.25, 96)"});
+  expect_words(said("klt-3bit-keys", 256),
                {"channel 128 is in no part", "klt_format(\"keys\", 3, 256)"});
-  EXPECT_EQ(said("klt-2bit-keys", 64, false).find("klt_format"), std::string::npos);
-  EXPECT_EQ(said("klt-2bit-keys", 128, true), "");
+  const std::string plain = said(parse_json(list({kLow, kHigh}), "parts"), 64);
+  expect_words(plain, {"beyond the 64 channels of a head; give parts of 64"});
+  EXPECT_EQ(plain.find("klt_format"), std::string::npos);
 }
 
 // Beside parts stand center and klt, which are of all of them, and what is written is read again.
