@@ -127,16 +127,6 @@ bool bins_pay(const AttentionDecode& op) {
          kLeastRows + kRowsPerEntry * entries + (op.raw_slots() > 0 ? kRowsOfRaw : 0);
 }
 
-// Of int8_mma attention, balanced if lengths may differ.
-AttentionInt8Mma bytes_by_rules(const AttentionDecode& op, const GpuSpec& gpu) {
-  if (may_differ_in_length(op)) {
-    const AttentionInt8Mma balanced =
-        choose_plan(AttentionInt8Mma{.schedule = Schedule::balanced}, op, gpu);
-    if (check(balanced, op, gpu).ok) return balanced;
-  }
-  return choose_plan(AttentionInt8Mma{}, op, gpu);
-}
-
 // The one that is expected to be the fastest: bytes and fragments where they can run, else bins of
 // more than few tokens, else lanes; to append few tokens lanes.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
@@ -163,7 +153,7 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     if (check(fragments, problem, gpu).ok) return fragments;
     return of_dataflow(LinearSimt{}, problem, gpu);
   }
-  const AttentionInt8Mma bytes = bytes_by_rules(*attention, gpu);
+  const AttentionInt8Mma bytes = int8_mma_by_rules(*attention, gpu);
   const bool runs_bytes = check(bytes, *attention, gpu).ok;
   if (runs_bytes && prefers_bytes(bytes, *attention, gpu)) return bytes;
   const Plan fragments = of_dataflow(AttentionMma{}, problem, gpu);

@@ -19,6 +19,7 @@ LONG = {  # path: why one file
     "LICENSE": "a licence",
     "docs/config.schema.json": "generated",
     "tests/golden/choices.txt": "generated",
+    "templates/vq/kernels/attention_int8_mma/kernel.cuh": "a block's run, from the query to the merge",
     "templates/vq/ops/attention_work.cuh": "the work of a block of attention, which each dataflow calls",
 }
 # Measured data, a line for each point.

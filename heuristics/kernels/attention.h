@@ -33,9 +33,8 @@ int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSp
 // end together.
 int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu);
 
-// True if int8_mma attention takes a balanced schedule: sequences may be so long that they differ
-// much in length, or hold many rows in parts, for which it costs next to nothing.
-bool may_differ_in_length(const AttentionDecode& op);
+// The rules' plan of int8_mma attention, balanced if the lengths of sequences may differ much.
+AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu);
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
   return format.row_words(op.shape.head_dim);

@@ -167,8 +167,8 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
   return of_size(plan, op, gpu, share < kLongShare || op.shape.head_dim < 128 ? 384 : 512);
 }
 
-}  // namespace
-
+// True if sequences may be so long that they differ much in length, or hold so many rows in parts
+// that a balanced schedule costs next to nothing.
 bool may_differ_in_length(const AttentionDecode& op) {
   constexpr std::int64_t kLong = 131072;          // tokens
   constexpr std::int64_t kLongInParts = 16384;    // tokens
@@ -178,6 +178,8 @@ bool may_differ_in_length(const AttentionDecode& op) {
   const bool many = in_parts(op) && op.shape.tokens >= kLongInParts && rows >= kManyInParts;
   return many || op.shape.tokens >= kLong;
 }
+
+}  // namespace
 
 void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecode& op,
                 const GpuSpec& gpu) {
@@ -227,6 +229,15 @@ AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, c
   const bool side_by_side = head_blocks(op, quads) <= gpu.sms;
   const std::int64_t most = quads.splits > 1 ? kShortShare : kFewTokens;
   return side_by_side && share_of_block(op, quads) <= most ? quads : together;
+}
+
+AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu) {
+  if (may_differ_in_length(op)) {
+    const AttentionInt8Mma balanced =
+        choose_plan(AttentionInt8Mma{.schedule = Schedule::balanced}, op, gpu);
+    if (check(balanced, op, gpu).ok) return balanced;
+  }
+  return choose_plan(AttentionInt8Mma{}, op, gpu);
 }
 
 // All entries are in shared memory in copies, whatever other placements are allowed. It is tuned on

@@ -124,8 +124,9 @@ class Uneven {
   Random& random_;
 };
 
+// Not in a basis, where queries are rounded to elements before they meet the scales.
 bool scales_parts(const VqFormat& keys) {
-  return keys.parts.size() > 1 &&
+  return keys.parts.size() > 1 && !keys.klt &&
          std::all_of(keys.parts.begin(), keys.parts.end(),
                      [](const VqFormat& part) { return part.stage_scales; });
 }
