@@ -343,8 +343,8 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   const double octets = dims / 32.0;
   double parts = vq::query_parts(config);
   if (op.keys.entry_type == EntryType::int8) parts /= 2;  // a product takes twice the channels
-  // Half as many with values. Coefficients of several query tokens were fitted without that.
-  const bool pairs = op.shape.query_tokens == 1 && vq::pairs_quads(config);
+  // Half as many with values.
+  const bool pairs = vq::pairs_quads(config);
   const double paired = pairs ? 0.5 : 1;
   // A product of keys takes two tiles, and as long of one.
   if (plan.step_tokens == 8) parts *= 2;
