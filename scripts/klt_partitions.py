@@ -18,7 +18,7 @@ from vqgen._klt import Moments
 from vqgen.eval import sequences_of
 
 HEAD_DIMS = 64, 80, 96, 112, 128, 192, 256
-# Of both operands, at so many codes of 128 channels: few runs, whose codes lanes share evenly in dataflow int8_mma.
+# Keys and values share these runs at 128 channels, by the number of codes: lanes of dataflow int8_mma share them evenly.
 _SHARED = {12: [(64, 8), (64, 16)], 32: [(32, 2), (32, 4), (64, 8)], 48: [(64, 2), (64, 4)]}
 
 

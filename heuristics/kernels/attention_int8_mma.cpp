@@ -14,7 +14,7 @@ int most_threads(const AttentionInt8Mma& plan) {
   return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
 }
 bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.values.in_parts(); }
-// Those of a chosen plan: parts need more registers.
+// The heuristics take fewer threads for parts, which need more registers.
 int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   if (!in_parts(op)) return most_threads(plan);
   constexpr int kOfQuad = 384;

@@ -27,6 +27,25 @@ class QueryRest : public QueryBytes<Plan, Row> {
     return step * step * (kNatural * kNatural * kDim) > kMost * kMost;
   }
 
+  // True if a head of the block needs its rest; `steps` are those of this lane's heads. All lanes
+  // of the warp get it.
+  VQ_DEVICE static bool any_needs_rest(const float (&steps)[Base::kQuads]) {
+    bool needed = false;
+    VQ_UNROLL
+    for (int quad = 0; quad < Base::kQuads; ++quad) needed = needed || needs_rest(steps[quad]);
+    return any_of_warp(needed);
+  }
+  // Adds the scores that the rests contribute.
+  template <int kTiles>
+  VQ_DEVICE static void add_scores(const float (&rests)[kTiles][Base::kQuads],
+                                   float (&scores)[kTiles][Base::kQuads]) {
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * Base::kQuads; ++i) {
+      float& score = scores[i / Base::kQuads][i % Base::kQuads];
+      score = fused(rests[i / Base::kQuads][i % Base::kQuads], 1.0f / kOfRest, score);
+    }
+  }
+
   // QueryBytes::prepare(), which also stores the rests in the same order.
   template <class Weight>
   VQ_DEVICE static void prepare(u32* words, u32* rests, int head, const float* row, float factor,

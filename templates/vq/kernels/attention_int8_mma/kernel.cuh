@@ -117,8 +117,8 @@ class AttentionInt8MmaBlock {
     softmax_.take_ends();
     if (asks) Rounds::await_first();
     sync_block();
-    if constexpr (kRests) {
-      with_rest() ? attend<true>() : attend<false>();
+    if constexpr (kRests) {  // a loop of its own, so that the common loop stays short
+      Query::any_needs_rest(scale_) ? attend<true>() : attend<false>();
     } else {
       attend<false>();
     }
@@ -216,17 +216,6 @@ class AttentionInt8MmaBlock {
       const bool real = head < kConfig.heads_per_block;
       scale_[quad] = real ? score_scale(args_) * load_shared(peaks() + head) / Query::kPeak : 0.0f;
     }
-  }
-
-  // True if a head's query needs what rounding left of it. Such blocks run a loop of their own, so
-  // that the common loop stays short.
-  VQ_DEVICE bool with_rest() const {
-    bool needed = false;
-    VQ_UNROLL
-    for (int quad = 0; quad < kQuads; ++quad) {
-      needed = needed || Query::needs_rest(scale_[quad]);
-    }
-    return any_of_warp(needed);
   }
 
   // Tokens [begin, end) of the block, a step at a time; warps take turns. With kWithRest scores
@@ -399,11 +388,7 @@ class AttentionInt8MmaBlock {
     if constexpr (kWithRest) {
       typename Softmax::Scores further;
       Query::take_scores(rests, further);
-      VQ_UNROLL
-      for (int i = 0; i < kTiles * kQuads; ++i) {
-        float& score = scores[i / kQuads][i % kQuads];
-        score = fused(further[i / kQuads][i % kQuads], 1.0f / Query::kOfRest, score);
-      }
+      Query::add_scores(further, scores);
     }
   }
 

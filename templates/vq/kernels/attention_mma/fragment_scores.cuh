@@ -123,14 +123,7 @@ class FragmentScores {
       if (kParts == 2 && head < kConfig.heads_per_block)
         scale_[quad] = scale * load_shared(peaks + head) / kPeak;
     }
-    if constexpr (kRests) {
-      bool needs_rest = false;
-      VQ_UNROLL
-      for (int quad = 0; quad < kQuads; ++quad) {
-        needs_rest = needs_rest || Query::needs_rest(scale_[quad]);
-      }
-      with_rest_ = any_of_warp(needs_rest);
-    }
+    if constexpr (kRests) with_rest_ = Query::any_needs_rest(scale_);
   }
 
   // All lanes of the warp, before score() of the group's tokens; `read` as Group::make() takes it.
@@ -221,11 +214,7 @@ class FragmentScores {
     }
     float rests[kTiles][kQuads];
     Query::take_scores(products, rests);
-    VQ_UNROLL
-    for (int i = 0; i < kTiles * kQuads; ++i) {
-      float& score = scores[i / kQuads][i % kQuads];
-      score = fused(rests[i / kQuads][i % kQuads], 1.0f / Query::kOfRest, score);
-    }
+    Query::add_scores(rests, scores);
   }
 
   // The query that a turn of score() multiplies by.
