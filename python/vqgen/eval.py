@@ -118,48 +118,48 @@ def _load(arguments):
 def _arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m vqgen.eval",
                                      description=__doc__.splitlines()[0])
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--random-weights", action="store_true", help="MODEL's sizes alone")
+    parser.add_argument("model", metavar="MODEL", help="a folder that transformers loads, or a config.json")
+    parser.add_argument("--random-weights", action="store_true", help="random weights of MODEL's sizes, to time alone")
     parser.add_argument("--format", nargs="+", type=_form, default=[], dest="forms",
-                        metavar="KEYS[:VALUES]", help="presets or files; the first is timed")
+                        metavar="KEYS[:VALUES]", help="presets or files to evaluate; the first is timed")
     parser.add_argument("--recipe", nargs="+", choices=[*RECIPES, "calibration"], default=[],
                         help="a table of the papers, evaluated on the text")
     parser.add_argument("--recent-tokens", nargs="+", type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
-                        help="raw slots of the newest; BATCH tokens leave them together (flush_block)")
-    parser.add_argument("--sinks", nargs="+", type=int, default=[0])
+                        help="newest tokens in full precision; BATCH tokens leave them together (flush_block)")
+    parser.add_argument("--sinks", nargs="+", type=int, default=[0], help="first tokens in full precision")
     parser.add_argument("--local", type=int, metavar="TOKENS",
                         help="of the rows of recipe vqkv with a window, which this many leave together: by "
                         "default 1024, or an eighth of --length if that is less")
-    parser.add_argument("--text", type=pathlib.Path, help="to evaluate on")
+    parser.add_argument("--text", type=pathlib.Path, help="a text to evaluate on")
     parser.add_argument("--calibration-text", type=pathlib.Path,
-                        help="to train codebooks on; else the beginning of the text, which is then "
-                        "not evaluated on")
-    parser.add_argument("--calibration", type=int, default=24, metavar="SEQUENCES")
-    parser.add_argument("--sequences", type=int, default=24, help="evaluated")
+                        help="a text to train on; without it, the beginning of --text, which is then not evaluated")
+    parser.add_argument("--calibration", type=int, default=24, metavar="SEQUENCES", help="sequences that train")
+    parser.add_argument("--sequences", type=int, default=24, help="sequences that are evaluated")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence")
-    parser.add_argument("--codebooks", metavar="FOLDER", help="keeps bundles, and takes those there")
+    parser.add_argument("--codebooks", metavar="FOLDER", help="keep the bundles in FOLDER, and reuse those there")
     parser.add_argument("--rsimvq", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
                         help="arguments of vqgen.train_rsimvq(), as steps=400, of runs that train by it")
     parser.add_argument("--judges", type=int, default=0, metavar="SEQUENCES",
-                        help="behind those that train, which tell the best of the steps of RSimVQ")
+                        help="sequences after those that train, which judge the steps of RSimVQ")
     parser.add_argument("--errors", action="store_true",
-                        help="also what codes lose of keys and values, on both texts")
+                        help="also print what codes lose of keys and values, in JSON by channel")
     parser.add_argument("--divergence", action="store_true",
                         help="also the KL divergence of the next token, and how often the most likely one is another")
     parser.add_argument("--passkeys", type=int, default=0, metavar="PROMPTS",
                         help="also the share of prompts whose pass key, five digits in the text, is found again")
-    parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone")
-    parser.add_argument("--contexts", nargs="+", type=int, default=[], help="times steps at these")
-    parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most")
+    parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone, which is much faster on a CPU")
+    parser.add_argument("--contexts", nargs="+", type=int, default=[], help="time captured steps at these contexts")
+    parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most",
+                        help="with --contexts: sequences; most: as many as fit")
     parser.add_argument("--first-token", action="store_true",
-                        help="times prompts as long as the contexts too")
-    parser.add_argument("--weights", metavar="FORMAT", help="times weights of it too, random codes")
+                        help="with --contexts: time prompts too")
+    parser.add_argument("--weights", metavar="FORMAT", help="with --contexts: time weights of FORMAT too, with random codes")
     parser.add_argument("--compile", action="store_true",
-                        help="norms, rotations and MLPs by torch.compile, over both caches")
-    parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--plot", metavar="PICTURE", help="of the losses; see vqgen.plots")
+                        help="compile norms, rotations and MLPs by torch.compile, over both caches")
+    parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16", help="element type of the model")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="PyTorch's device")
+    parser.add_argument("--json", type=pathlib.Path, help="write the results to this file")
+    parser.add_argument("--plot", metavar="PICTURE", help="draw the losses (vqgen.plots)")
     parsed = parser.parse_args(arguments)
     if not parsed.text and not parsed.contexts:
         parser.error("there is nothing to do; give --text, --contexts or both")
