@@ -3,6 +3,7 @@
 from markdown import table
 from measured import KV_FORMATS, faster, found, one, origin, pair, rows_of, times, without_arguments
 
+HEADS = "32 query and 8 KV heads, `head_dim` 128"  # of all tables of attention that name none
 CONTEXT = "docs/charts/flagship.json"
 
 
@@ -36,8 +37,8 @@ def speed_summary(tools):
                 recent_tokens=recent, sinks=sinks, query_tokens=1) for recent, sinks in ((0, 0), (128, 4))]
     slower = float(both[1]["us"]) / float(both[0]["us"])
     return table(["one H200", "FP16 time / vqgen time"], lines) + (
-        "\n\nCache format `vecinfer-d4b8i8`, weight format `aqlm-2x8i8` (`aqlm-2x8` in the step), cold caches, every result "
-        "verified. These times are without a full-precision window; a window of 128 tokens and 4 sink tokens make the "
+        f"\n\nCache format `vecinfer-d4b8i8`, {HEADS}, weight format `aqlm-2x8i8` (`aqlm-2x8` in the step), cold caches, every "
+        "result verified. These times are without a full-precision window; a window of 128 tokens and 4 sink tokens make the "
         f"first row {100 * (slower - 1):.0f} % slower.")
 
 
@@ -49,7 +50,7 @@ def attention_context(tools):
     lines = [[str(tokens), *(f"{points[batch, tokens]:.2f}" if (batch, tokens) in points else "-"
                              for batch in batches)] for tokens in contexts]
     return table(["tokens", *(f"batch {batch}" for batch in batches)], lines) + (
-        f"\n\nFormat `vecinfer-d4b8`, no window. Data: `{CONTEXT}`; `-`: not measured.")
+        f"\n\nFormat `vecinfer-d4b8`, {HEADS}, no window. Data: `{CONTEXT}`; `-`: not measured.")
 
 
 def gemm_by_m(tools):
@@ -86,7 +87,7 @@ def attention_recent(tools):
                       f"{float(kept['us']) / float(plain['us']):.2f}"])
         used += [plain, kept]
     return table(["batch x tokens", "us, no window", "us, window 128 and 4 sinks", "with / without"], lines) + (
-        "\n\nFormat `vecinfer-d4b8i8`, 32 query and 8 KV heads, `head_dim` 128.") + origin("windows", used)
+        f"\n\nFormat `vecinfer-d4b8i8`, {HEADS}.") + origin("windows", used)
 
 
 def attention_queries(tools):
@@ -102,7 +103,7 @@ def attention_queries(tools):
             lines.append([f"{batch} x {tokens:,}", pair(keys, values), f"{us[0]:.1f}", f"{us[1]:.1f}", f"{us[1] / us[0]:.2f}"])
             used += [single, four]
     head = ["batch x tokens", "keys, values", "us, 1 query token", "us, 4 query tokens", "ratio"]
-    return table(head, lines) + origin("windows", used)
+    return table(head, lines) + f"\n\nNo window, {HEADS}." + origin("windows", used)
 
 
 def paging(tools):
@@ -110,7 +111,7 @@ def paging(tools):
     rows = rows_of(tools, "paging")
     lines = [[f"{row['batch']} x {int(row['tokens']):,}", row["us_contiguous"], row["pages_16_over_contiguous"],
               row["pages_64_over_contiguous"]] for row in rows]
-    note = f"\n\nKeys `{rows[0]['keys']}`, values `{rows[0]['values']}`, pages in random order, heads before tokens."
+    note = f"\n\nKeys `{rows[0]['keys']}`, values `{rows[0]['values']}`, {HEADS}, pages in random order, heads before tokens."
     head = ["batch x tokens", "us, no pages", "pages of 16 / no pages", "pages of 64 / no pages"]
     return table(head, lines) + note + origin("paging", rows)
 
@@ -130,7 +131,7 @@ def mixed_lengths(tools):
             used += [even, balanced]
         lines.append(line)
     head = ["us: `per_sequence`, `balanced`", "500 to 20,000 tokens", "one of 20,000, 23 of 625", "all of 20,000"]
-    return table(head, lines) + "\n\nBatch 24, dataflow `mma`." + origin("mixed-lengths", used)
+    return table(head, lines) + f"\n\nBatch 24, {HEADS}, dataflow `mma`." + origin("mixed-lengths", used)
 
 
 def model_steps(tools):
@@ -189,7 +190,7 @@ def warm_up(tools):
         lines.append([pair(keys, values), f"{batch} x {int(tokens):,}",
                       *(f"{row['us']} after {row['warm_up_ms']} ms" for row in (short, long)),
                       f"{float(long['us']) / float(short['us']):.2f}"])
-    return table(["format", "batch x tokens", "us", "us", "ratio"], lines) + origin("warm-up", rows)
+    return table(["format", "batch x tokens", "us", "us", "ratio"], lines) + f"\n\nAttention, {HEADS}." + origin("warm-up", rows)
 
 
 def cold_codebooks(tools):
