@@ -4,7 +4,8 @@
     links_test.py SOURCE_DIR
 
 In Markdown: relative links to a file and to a heading in it. In all other text files: names of pages, such
-as docs/reference/config.md. Links must lead from README.md to every page of docs/.
+as docs/reference/config.md. In the pages: files of the tree, such as `tests/thirds.h`. Links must lead from
+README.md to every page of docs/.
 """
 
 import re
@@ -13,6 +14,9 @@ from pathlib import Path
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 MENTION = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w\.(?:md|svg|json)\b")
+# A file of the tree in a code span; a part in capitals stands for a name.
+CODE_PATH = re.compile(r"`((?:bench|cli|core|examples|generator|heuristics|include|profiles|python|quantizer|runtime|scripts|templates"
+                       r"|tests)/[\w./-]+\.[a-z]+)`")
 
 
 def files(source):
@@ -64,6 +68,10 @@ def main():
                     faults.append(f"{where}: {target}: no such file")
                 elif heading and heading not in anchors(to.read_text()):
                     faults.append(f"{where}: {target}: no such heading")
+            if where.parts[0] in ("README.md", "docs"):
+                named = [name for name in CODE_PATH.findall(path.read_text()) if not re.search(r"(?<![a-z])[A-Z]{2,}(?![a-z])", name)]
+                count += len(named)
+                faults += [f"{where}: {name}: no such file" for name in named if not (source / name).exists()]
         try:
             mentions = sorted(set(MENTION.findall(path.read_text())))
         except UnicodeDecodeError:
