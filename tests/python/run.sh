@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Runs the Python tests, or one file, on the package of a build tree.
 #
-#   run.sh BUILD_DIR SOURCE_DIR PYTHON [plain|torch [FILE]]
+#   run.sh BUILD_DIR SOURCE_DIR PYTHON [plain|torch|oldest [FILE]]
 #
 # plain: NumPy and pytest, installed from PyPI into build/python-tests if PYTHON lacks them. Tests
 # of PyTorch and of plots are skipped without PyTorch and matplotlib.
 # torch: the tests that need PyTorch, with VQGEN_TORCH_PYTHON, PYTHON or build/torch-venv, into
 # which PyTorch and transformers are installed from PyPI; fails without them.
+# oldest: the tests of vqgen.hf, with the PyTorch of torch and the oldest transformers that
+# pyproject.toml allows, installed from PyPI into build/; fails without it.
 # VQGEN_TEST_PRELOAD: libraries that Python must load first, such as sanitizers'.
 set -euo pipefail
 build="$1" source="$2" given="$3" kind="${4:-plain}" file="${5:-}"
@@ -26,11 +28,24 @@ in_venv() {
   ) 9>"$venv.lock" || { say "$imports cannot be installed into $venv; name a Python that has them by VQGEN_TORCH_PYTHON"; exit 1; }
 }
 pip() { "$python" -m pip install -q --disable-pip-version-check "$@"; }
+oldest="$(sed -n 's/.*"transformers>=\([0-9.]*\)".*/\1/p' "$source/pyproject.toml")"
+[ -n "$oldest" ] || { say "pyproject.toml names no oldest transformers"; exit 1; }
 # PyTorch on the CPU needs none of the 3 GB of NVIDIA libraries that it requests.
 install_torch() {
-  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' 'transformers>=5.17' safetensors \
+  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' "transformers>=$oldest" safetensors \
     filelock typing-extensions sympy networkx jinja2 fsspec setuptools
   pip --no-deps torch
+}
+# in_front: puts the oldest transformers, with what it needs but PyTorch, before the others of `python`.
+in_front() {
+  local folder="$source/build/transformers-$oldest"
+  local check="import transformers; assert (transformers.__version__ + '.').startswith('$oldest.')"
+  export PYTHONPATH="$folder:$PYTHONPATH"
+  (
+    flock 9
+    "$python" -c "$check" 2>/dev/null ||
+      { rm -rf "$folder" && pip --target "$folder" "transformers==$oldest.*" && "$python" -c "$check"; }
+  ) 9>"$folder.lock" || { say "transformers $oldest cannot be installed into $folder"; exit 1; }
 }
 
 python="$given"
@@ -46,11 +61,15 @@ elif ! "$python" -c "import $imports" 2>/dev/null; then
 fi
 
 export PYTHONPATH="$build/python" PYTHONDONTWRITEBYTECODE=1
+[ "$kind" != oldest ] || in_front
 export VQGEN_SOURCE_DIR="$source" VQGEN_TOOL="$build/bin/vqgen"
 [ -z "${VQGEN_TEST_PRELOAD:-}" ] ||
   export LD_PRELOAD="$VQGEN_TEST_PRELOAD" ASAN_OPTIONS=detect_leaks=0:handle_sigill=1  # leaks are Python's
-tests=("$source/tests/python")
-[ "$kind" = plain ] || mapfile -t tests < <(grep -l torch "$source"/tests/python/test_*.py)
+case "$kind" in
+  plain) tests=("$source/tests/python") ;;
+  torch) mapfile -t tests < <(grep -l torch "$source"/tests/python/test_*.py) ;;
+  oldest) tests=("$source"/tests/python/test_hf*.py) ;;
+esac
 case "$file" in
   "") "$python" -m pytest -q -rs -p no:cacheprovider "${tests[@]}" ;;
   *.py) VQGEN="$VQGEN_TOOL" "$python" "$file" ;;

@@ -4,6 +4,7 @@ and each function that makes masks, is supported or refused by name. A new one f
 
 import ast
 import inspect
+import os
 import pathlib
 import re
 
@@ -98,3 +99,11 @@ def test_each_function_that_makes_a_mask_is_known():
     found = of_masks("^create_")
     assert found <= CREATES.keys()
     assert {name for name, served in CREATES.items() if served} <= found
+
+
+def test_pages_name_the_oldest_version_that_the_package_allows():
+    source = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
+    oldest = re.search(r'"transformers>=([\d.]+)"', (source / "pyproject.toml").read_text(encoding="utf-8")).group(1)
+    for page in "huggingface.md", "pytorch.md":
+        text = (source / "docs" / "guides" / page).read_text(encoding="utf-8")
+        assert re.findall(r"transformers ([\d.]+) or later", text) == [oldest], page
