@@ -4,23 +4,36 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <system_error>
 #include <thread>
 
 namespace vqgen {
 
+inline constexpr rlim_t kUsualStack = rlim_t{8} << 20;
+
+// The limit of the stacks of this process and of its children, if it is less than the usual 8 MiB.
+inline std::optional<rlimit> small_stack() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kUsualStack) return std::nullopt;
+  return limit;
+}
+
 // Returns call(). If the stack may have less than the usual 8 MiB, call() runs on a thread that has
-// them, as all later threads do, or on the present stack if no thread can be made. For the
-// beginning of main(), before there are threads.
+// them, as all later threads do, or on the present stack if no thread can be made. Children may
+// have as much of them as the hard limit allows. For the beginning of main(), before there are
+// threads.
 template <class Call>
 int on_roomy_stack(Call&& call) {
-  constexpr std::size_t kUsual = std::size_t{8} << 20;
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kUsual) return call();
+  std::optional<rlimit> limit = small_stack();
+  if (!limit) return call();
+  limit->rlim_cur = std::min(kUsualStack, limit->rlim_max);
+  ::setrlimit(RLIMIT_STACK, &*limit);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kUsual);
+  pthread_attr_setstacksize(&attributes, kUsualStack);
   pthread_setattr_default_np(&attributes);
   pthread_attr_destroy(&attributes);
   int result = 0;

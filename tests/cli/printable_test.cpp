@@ -90,5 +90,34 @@ TEST(Printable, AStackOf64KiBIsEnough) {
   }
 }
 
+TEST(Printable, AHostCompilerHasTheStackThatTheHardLimitAllows) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const Folder folder;
+  const std::string config = folder.file("c.json", tiny_gemv().dump());
+  const std::string compiler =
+      folder.file("g++",
+                  "#!/bin/sh\n[ \"$1\" = --version ] && exec g++ --version\n"
+                  "test \"$(ulimit -s)\" -ge 8192 && exec g++ \"$@\"\n"
+                  "echo 'g++: error: Segmentation fault' >&2\nexit 1\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms(0700));
+  const Variables variables{{"VQGEN_CXX", compiler}, {"VQGEN_CACHE_DIR", folder.path("cache")}};
+  const auto with = [&](const std::string& limit, const std::string& more) {
+    return run_program("sh", {"-c", limit + "; exec " VQGEN_TOOL " " + more}, variables);
+  };
+  const std::string run = "run " + config + " --backend host";
+  const std::string measure = "measure " + config + " --backend host --gpu h200";
+  for (const std::string& each : {run, measure}) {
+    const Outcome outcome = with("ulimit -s 64", each);
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.out;
+    EXPECT_NE(outcome.err.find("Segmentation fault; its stack may have only 64 KiB, so raise the "
+                               "limit (ulimit -s 8192)"),
+              std::string::npos)
+        << outcome.err;
+  }
+  expect_success(with("ulimit -S -s 64", measure));
+  // The kernel is in the cache now.
+  for (const char* limit : {"ulimit -S -s 64", "ulimit -s 64"}) expect_success(with(limit, run));
+}
+
 }  // namespace
 }  // namespace vqgen

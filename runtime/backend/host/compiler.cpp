@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
+#include "core/roomy_stack.h"
 #include "runtime/backend/host/fiber.h"
 #include "runtime/process/child.h"
 
@@ -64,6 +65,14 @@ std::optional<int> run_compiler(const std::vector<std::string>& command,
   const std::string temporary = "TMPDIR=" + std::filesystem::absolute(folder.path()).string();
   return run_process(command, folder.path(), log,
                      {.environment = {temporary}, .longest = kLongest});
+}
+
+// A compiler that needs more stack ends without saying so.
+std::string about_stack() {
+  const std::optional<rlimit> small = small_stack();
+  if (!small) return "";
+  return fmt::format("; its stack may have only {} KiB, so raise the limit (ulimit -s {})",
+                     small->rlim_cur >> 10, kUsualStack >> 10);
 }
 
 // The library that a compiler made, by its first bytes; empty where there is none.
@@ -130,9 +139,10 @@ Artifact Compiler::compile(const KernelSource& source) const {
     const std::filesystem::path log = folder.path() / "compile.log";
     const std::string why = first_error(read_text(log));
     throw device_error(
-        "host compiler rejects {}: {}; whole log in {}, text in kernel.cpp beside it",
+        "host compiler rejects {}: {}{}; whole log in {}, text in kernel.cpp beside it",
         source.entries.at(0).name,
-        why.empty() ? fmt::format("exit status {}", status.value_or(127)) : why, log.string());
+        why.empty() ? fmt::format("exit status {}", status.value_or(127)) : why, about_stack(),
+        log.string());
   }
   Artifact artifact;
   artifact.binary = read_library(folder.path() / "kernel.so");
