@@ -96,10 +96,15 @@ void compile(const CompileArguments& options, Output& output) {
   output.line("gpu {} ({}): {}", gpu.spec.name, gpu.spec.arch, gpu.reason);
   report_source(prepared.from, output);
   const auto cost = CostModel(setting.config.problem, gpu.spec, {})(prepared.plan);
-  if (!output.json && !prepared.cache_hit && cost &&
-      !faster_entries(setting.config.problem, gpu.spec, cost->us).empty()) {
-    output.line("other entries of as many bits are expected to be faster: vqgen explain {}",
-                options.request.config);
+  if (!output.json && !prepared.cache_hit && cost) {
+    const Problem& problem = setting.config.problem;
+    const char* const faster = !faster_entries(problem, gpu.spec, cost->us).empty() ? "entries"
+                               : faster_presets(problem, gpu.spec, cost->us)        ? "formats"
+                                                                                    : nullptr;
+    if (faster != nullptr) {
+      output.line("other {} of as many bits are expected to be faster: vqgen explain {}", faster,
+                  options.request.config);
+    }
   }
   for (const Json& kernel : output.document["kernels"]) print_kernel(output, kernel);
   print_placement(output, prepared.placements);

@@ -298,7 +298,8 @@ std::vector<ReportSection> report(const Plan& plan, const Problem& problem, cons
       {"from lookup to arithmetic", fusion_lines(plan, problem)},
       {"expected time", cost_lines(plan, problem, gpu, input.profiles)},
       {"the best plan of each other kind", other_plan_lines(plan, problem, gpu, input.profiles)},
-      {"other entries of as many bits", other_entries_lines(plan, problem, gpu)}};
+      {"other entries of as many bits", other_entries_lines(plan, problem, gpu)},
+      {"other formats of as many bits", other_presets_lines(plan, problem, gpu)}};
 }
 
 }  // namespace vqgen

@@ -47,4 +47,9 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
 std::vector<std::string> other_entries_lines(const Plan& plan, const Problem& problem,
                                              const GpuSpec& gpu);
 
+// The other presets for the same use, of as many bits, that are expected to be the fastest; or a
+// line that says that none are faster.
+std::vector<std::string> other_presets_lines(const Plan& plan, const Problem& problem,
+                                             const GpuSpec& gpu);
+
 }  // namespace vqgen

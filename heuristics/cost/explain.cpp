@@ -57,6 +57,17 @@ std::optional<std::string> by_length_line(const Plan& plan, const Problem& probl
       cost->us);
 }
 
+constexpr const char* kUnknownTime = "not known: the time of the plan is not modelled";
+
+std::string faster_text(const OtherFormats& other, double own_us) {
+  return fmt::format("{:.1f} us expected of {}, {:.2f} times as fast", other.us, other.formats,
+                     own_us / other.us);
+}
+
+std::string none_faster(double speedup) {
+  return fmt::format("none is expected to be more than {:.0f} % faster", 100 * (speedup - 1));
+}
+
 }  // namespace
 
 std::vector<std::string> cost_lines(const Plan& plan, const Problem& problem, const GpuSpec& gpu,
@@ -95,17 +106,23 @@ std::vector<std::string> other_plan_lines(const Plan& plan, const Problem& probl
 std::vector<std::string> other_entries_lines(const Plan& plan, const Problem& problem,
                                              const GpuSpec& gpu) {
   const std::optional<Cost> own = CostModel(problem, gpu, {})(plan);
-  if (!own) return {"not known: the time of the plan is not modelled"};
+  if (!own) return {kUnknownTime};
   std::vector<std::string> lines;
-  for (const OtherEntries& each : faster_entries(problem, gpu, own->us)) {
-    lines.push_back(fmt::format("{:.1f} us expected of {}, {:.2f} times as fast", each.us,
-                                each.formats, own->us / each.us));
+  for (const OtherFormats& each : faster_entries(problem, gpu, own->us)) {
+    lines.push_back(faster_text(each, own->us));
   }
-  if (lines.empty()) {
-    lines.push_back(fmt::format("none is expected to be more than {:.0f} % faster",
-                                100 * (kWorthChanging - 1)));
-  }
+  if (lines.empty()) lines.push_back(none_faster(kWorthChanging));
   return lines;
+}
+
+std::vector<std::string> other_presets_lines(const Plan& plan, const Problem& problem,
+                                             const GpuSpec& gpu) {
+  const std::optional<Cost> own = CostModel(problem, gpu, {})(plan);
+  if (!own) return {kUnknownTime};
+  const std::optional<OtherFormats> best = faster_presets(problem, gpu, own->us);
+  if (!best) return {none_faster(kWorthTraining) + " than this and the above"};
+  return {faster_text(*best, own->us) +
+          "; it needs training and changes the loss (docs/formats.md)"};
 }
 
 }  // namespace vqgen

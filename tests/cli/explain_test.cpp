@@ -71,6 +71,24 @@ TEST(Explain, OfScalarFormatsSaysNothingOfEntries) {
   }
 }
 
+TEST(Explain, NamesAFasterFormatOfAsManyBits) {
+  const Folder folder;
+  for (const auto& [weights, words] :
+       {std::pair{"quip-2", " us expected of weights aqlm-2x8i8, "},
+        std::pair{"aqlm-2x8i8", "none is expected to be more than 20 % faster"}}) {
+    Json json = tiny_gemv();
+    json["weights"] = weights;
+    json["shape"] = {{"m", 8}, {"out_features", 28672}, {"in_features", 8192}};
+    json["plan"] = Json::object();
+    const std::string config = folder.file("c.json", json.dump());
+    const Outcome outcome = vqgen({"explain", config, "--gpu", "h200"});
+    expect_success(outcome);
+    const std::string::size_type at = outcome.out.find("\nother formats of as many bits\n");
+    ASSERT_NE(at, std::string::npos);
+    expect_in(outcome.out.substr(at), words);
+  }
+}
+
 TEST(Explain, CompilesForTheRegistersThatAreTaken) {
   if (!has("NVRTC")) GTEST_SKIP() << "this machine has no NVRTC";
   const Arguments arguments{

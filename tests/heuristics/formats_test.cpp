@@ -1,4 +1,4 @@
-// Other entries with as many bits: which presets correspond, and when they are said to be faster.
+// Other formats of as many bits: which presets correspond, and when they are said to be faster.
 #include "heuristics/formats.h"
 
 #include "core/profiles.h"
@@ -25,7 +25,7 @@ std::vector<std::string> faster(const Problem& problem) {
   const std::optional<Cost> own = CostModel(problem, gpu, {})(propose(problem, gpu));
   std::vector<std::string> formats;
   double before = 0;
-  for (const OtherEntries& each : faster_entries(problem, gpu, own.value().us)) {
+  for (const OtherFormats& each : faster_entries(problem, gpu, own.value().us)) {
     EXPECT_LE(each.us * kWorthChanging, own->us);
     EXPECT_GE(each.us, before);
     before = each.us;
@@ -85,6 +85,67 @@ TEST(OtherEntries, AreOfWeightsTooAndOfNoOtherOp) {
   append.keys = find_format("vecinfer-d4b8", "test");
   append.values = for_values(append.keys);
   EXPECT_TRUE(faster_entries(append, find_gpu("h200"), 1e6).empty());
+}
+
+std::string faster_preset(const Problem& problem, double slower = 1) {
+  const GpuSpec gpu = find_gpu("h200");
+  const std::optional<Cost> own = CostModel(problem, gpu, {})(propose(problem, gpu));
+  const auto best = faster_presets(problem, gpu, slower * own.value().us);
+  if (!best) return "";
+  EXPECT_LE(best->us * kWorthTraining, own->us);
+  return best->formats;
+}
+
+Gemv product(const std::string& weights, int m) {
+  Gemv op;
+  op.shape = {m, 28672, 8192};
+  op.weights = find_format(weights, "test");
+  return op;
+}
+
+// docs/formats.md has measurements of most of them.
+TEST(OtherPresets, AreNamedWhereTheyAreFaster) {
+  EXPECT_EQ(faster_preset(attention("cq-4c8b", "cq-4c8b", 1)),
+            "keys vecinfer-d4b8i8, values vecinfer-d4b8i8");
+  EXPECT_EQ(faster_preset(attention("klt-2bit-keys", "klt-2bit-values", 1)),
+            "keys vecinfer-d4b8i8, values vecinfer-d4b8i8");
+  EXPECT_EQ(faster_preset(attention("klt-2bit-keys", "klt-2bit-values", 4)),
+            "keys vecinfer-d4b8i8, values vecinfer-d4b8");
+  for (const int m : {1, 8}) {
+    EXPECT_EQ(faster_preset(product("aqlm-1x16i8", m)), "weights aqlm-2x8i8") << m;
+    EXPECT_EQ(faster_preset(product("quip-2", m)), "weights aqlm-2x8i8") << m;
+  }
+}
+
+TEST(OtherPresets, AreNotNamedWhereNoneIsFaster) {
+  EXPECT_EQ(faster_preset(attention("vecinfer-d4b8i8", "vecinfer-d4b8i8", 1)), "");
+  EXPECT_EQ(faster_preset(attention("vecinfer-d4b8i8", "vecinfer-d4b8", 4)), "");
+  EXPECT_EQ(faster_preset(attention("vecinfer-d2b8", "vecinfer-d2b8", 1)), "");
+  EXPECT_EQ(faster_preset(product("aqlm-2x8i8", 8)), "");
+  // Other entries, or the chosen plan, are as fast.
+  EXPECT_EQ(faster_preset(attention("vecinfer-d4b8", "vecinfer-d4b8", 1)), "");
+  EXPECT_EQ(faster_preset(product("aqlm-2x8", 8)), "");
+  EXPECT_EQ(faster_preset(product("aqlm-2x8i8", 8), 10), "");
+}
+
+TEST(OtherPresets, FitTheProblem) {
+  AttentionDecode op = attention("klt-2bit-keys", "klt-2bit-values", 1);
+  const GpuSpec gpu = find_gpu("h200");
+  const auto best = faster_presets(op, gpu, 1e6);
+  ASSERT_TRUE(best.has_value());
+  const auto& other = std::get<AttentionDecode>(best->problem);
+  EXPECT_EQ(other.keys, find_format("vecinfer-d4b8i8", "test"));
+  EXPECT_FALSE(other.values.hadamard);
+  EXPECT_TRUE(check(choose(other, gpu), other, gpu).ok);
+  Gemv grouped = product("quip-2", 8);
+  grouped.weights.layout = {4, 1};
+  const auto weights = faster_presets(grouped, gpu, 1e6);
+  ASSERT_TRUE(weights.has_value());
+  EXPECT_EQ(std::get<Gemv>(weights->problem).weights.layout, grouped.weights.layout);
+  KvAppend append;
+  append.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 64, .new_tokens = 1};
+  append.keys = append.values = find_format("cq-4c8b", "test");
+  EXPECT_FALSE(faster_presets(append, gpu, 1e6).has_value());
 }
 
 // Attention by int8_mma and mma side by side on an H200:
