@@ -233,6 +233,13 @@ KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& g
   source.arch = machine == Machine::cuda ? gpu.arch : "host";
   Amalgamator templates(machine);
   templates.add(fmt::format("vq/kernels/{}/kernel.cuh", kernel_name(plan)));
+  const auto changes_basis = [](const vq::Launch& launch) {
+    const std::string_view function = launch.function;
+    return function == "attention_to_basis" || function == "attention_from_basis";
+  };
+  if (std::any_of(shape.launches, shape.launches + shape.count, changes_basis)) {
+    templates.add("vq/ops/attention_basis.cuh");
+  }
   visit_plan(plan, problem, [&]<class P, class Op>(const P& each, const Op& op) {
     using Args = ArgsOf<Op>;
     source.args_bytes = sizeof(Args);

@@ -47,7 +47,6 @@ void point_into_basis(vq::AttentionDecodeArgs& args, const Op& op, std::byte* ba
     args.given_values = args.new_values;
     if (args.new_values != nullptr) args.new_values = at(rows.values);
   }
-  args.shifts = reinterpret_cast<float*>(basis + rows.shifts);
 }
 template <class Op>
 void point_into_basis(vq::KvAppendArgs& args, const Op& op, std::byte* basis) {

@@ -168,8 +168,9 @@ auto configured(const P& plan, const OpOf<P>& op) {
 // whose fields are in range.
 template <class P>
 vq::CallShape call_shape(const P& plan, const AttentionDecode& op) {
-  vq::CallShape shape = call_shape(configured(plan, op), op.shape.batch, op.shape.tokens);
-  add_basis(shape, facts(op), op.shape.batch);
+  const auto config = configured(plan, op);
+  vq::CallShape shape = call_shape(config, op.shape.batch, op.shape.tokens);
+  add_basis(shape, config, op.shape.batch);
   return shape;
 }
 template <class P>

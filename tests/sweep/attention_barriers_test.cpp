@@ -113,8 +113,12 @@ TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   op.shape.recent_tokens = 40;
   op.shape.sinks = 3;
   op.shape.query_heads = 8;
-  const AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
+  AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
   expect_every_barrier_needed(op, plan, 12);
+  // The main kernel rotates the query, and the one behind it merges splits.
+  op.shape.tokens = 600;
+  plan.splits = 2;
+  expect_every_barrier_needed(op, plan, 13);
 }
 
 // The first piece of a block ends before the second begins.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/profiles.h"
+#include "heuristics/check.h"
 #include "runtime/ops/attention_decode/reference.h"
 #include "runtime/ops/kv_append/reference.h"
 #include "runtime/ops/kv_dequantize/reference.h"
@@ -196,8 +198,10 @@ TEST_F(Bases, FaultsOfAttentionAreFound) {
   const AttentionResult reference = reference_of(op, data);
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   const Fault faults[] = {
-      {"block.dot_mean(given(h)) * args.softmax_scale", "block.dot_mean(given(h))"},
-      {"shuffle(float_bits(value), t * kChannels + c)", "shuffle(float_bits(value), c)"},
+      {"log_sum == -infinity() ? log_sum : log_sum + shift", "log_sum"},
+      {"args_.key_mean + i64{first_ / group(kConfig)} * kHeadDim", "args_.key_mean"},
+      {"shuffle(float_bits(values[group]), t * kChannels + c)",
+       "shuffle(float_bits(values[group]), c)"},
       {"from_float<kConfig.element>(value + mean)", "from_float<kConfig.element>(value)"},
       {"const i64 head = i64{kv_head} * kHeadDim;", "const i64 head = 0;"},
       {"(values ? args.value_mean : args.key_mean)", "args.key_mean"},
@@ -214,10 +218,36 @@ TEST_F(Bases, AMeanWhereNothingIsSeenIsFound) {
   const AttentionData data =
       make_attention_data(op, {.seed = 18, .lengths = LengthPattern::ragged});
   const AttentionResult reference = reference_of(op, data);
-  const Fault faults[] = {{"return own_seen ? place(h) : nullptr;", "return place(h);"}};
+  const Fault faults[] = {
+      {"return own_seen ? results.row(h) : nullptr;", "return results.row(h);"}};
   expect_faults_found(
       op, rules_plan(AttentionSimt{}, op, sweep_gpu()), faults,
       [&](Kernel& faulty) { return is_right(reference, faulty.run(data), op.dtype); });
+}
+
+// The main kernel rotates the query, and the one behind it merges splits.
+TEST_F(Bases, FaultsOfARotatedQueryAndOfMergedSplitsAreFound) {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 12, .kv_heads = 2, .head_dim = 128, .tokens = 300};
+  op.keys = find_format("klt-2bit-keys", "basis");
+  op.values = for_values(find_format("klt-2bit-values", "basis"));
+  validate(op, "basis");
+  AttentionInt8Mma plan{.threads = 96, .splits = 2, .heads_per_block = 6, .pipeline_stages = 2};
+  ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);
+  ASSERT_EQ(call_shape(plan, op).count, 2);
+  const AttentionData data =
+      make_attention_data(op, {.seed = 19, .lengths = LengthPattern::ragged});
+  const AttentionResult reference = reference_of(op, data);
+  const Fault faults[] = {
+      {"channel_of(row) * kHeadDim + lane() + 32 * j", "channel_of(row) * kHeadDim + lane()"},
+      {"query_of(head / 4, channel) + head % 4", "query_of(0, channel) + head % 4"},
+      {"i64{kv_head} * kHeadDim * kHeadDim;", "0;"},
+      {"if (head / 4 != quad) return;", ";"},
+      {"splits.count, channel, LoadGlobal());", "1, channel, LoadGlobal());"},
+      {"number, first_ + h, splits.first", "number, h, splits.first"}};
+  expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 TEST_F(Bases, FaultsOfAppendsAreFound) {

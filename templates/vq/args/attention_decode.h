@@ -47,7 +47,8 @@ struct AttentionDecodeArgs {
   const u16* new_keys;
   const u16* new_values;
   // Where keys or values are in a basis, the first kernel of a call brings the given rows into it,
-  // and all others read them: query, new_keys and new_values above point into the workspace.
+  // and all others read them: query, new_keys and new_values above point into the workspace. A
+  // kernel that brings its query there itself (brings_into_basis()) reads given_query.
   //
   // The basis of keys and values (layout/basis.h), null where the format has none: [kv_heads]
   // [head_dim], and [kv_heads][head_dim][head_dim], z_j = sum over i of x_i rotation[i][j].
@@ -58,7 +59,6 @@ struct AttentionDecodeArgs {
   const u16* given_query;
   const u16* given_keys;
   const u16* given_values;
-  float* shifts;  // [batch * query_tokens][query_heads]; see BasisRows
 };
 
 }  // namespace vq

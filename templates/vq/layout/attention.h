@@ -208,6 +208,22 @@ VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
   return balanced(c) ? 1 : groups < most ? groups : most;
 }
 
+// True if the main kernel brings the query into the keys' basis: a launch less. Only dataflow
+// int8_mma has that.
+template <class Plan>
+VQ_HD constexpr bool brings_into_basis(const AttentionConfig<Plan>&) {
+  return false;
+}
+// True if the kernel that takes results out of the values' basis merges the splits, too: a launch
+// less. It has one thread per channel, so that many splits are merged by a kernel of their own.
+template <class Plan>
+VQ_HD constexpr bool merges_out_of_basis(const AttentionConfig<Plan>& c) {
+  constexpr int kMostGroups = 2;
+  const int groups = ceil_div(partial_count(c), merged_together(c));
+  return has_partials(c) && c.combine == Combine::kernel && !c.value_basis.none() &&
+         (balanced(c) || groups <= kMostGroups);
+}
+
 // Counters, what a kernel of a call hands to the next, and the partials; alignment of codes.
 template <class Plan>
 VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64 batch,
@@ -221,7 +237,7 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   if (!has_partials(c)) return;
   shape.workspace_bytes +=
       i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
-  if (c.combine == Combine::last_block) return;
+  if (c.combine == Combine::last_block || merges_out_of_basis(c)) return;
   const int teams = merging_teams(c);
   const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
   const int threads = balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams;
@@ -240,7 +256,6 @@ VQ_HD constexpr BasisRows basis_rows(const AttentionProblem& c, i64 batch) {
   const bool several = c.query_tokens > 1;
   const i64 fresh = several ? rows * c.kv_heads * c.head_dim * 2 : 0;
   at.query = carve(c.key_basis.none() ? 0 : rows * c.query_heads * c.head_dim * 2);
-  at.shifts = carve(c.key_basis.mean ? rows * c.query_heads * 4 : 0);
   at.keys = carve(c.key_basis.none() ? 0 : fresh);
   at.values = carve(c.value_basis.none() ? 0 : fresh);
   at.total = carve.next;
@@ -253,18 +268,19 @@ VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
 }
 
 // Adds the kernels that change the basis.
-VQ_HD constexpr void add_basis(CallShape& shape, const AttentionProblem& c, i64 batch) {
-  const bool shifts = c.key_basis.mean;
+template <class Plan>
+VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
   if (basis_operands(c) == 0) return;
   const int threads = basis_threads(c.head_dim);
-  if (basis_kinds(c) > 0) {
+  if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
     add_first(shape,
               {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c), c.kv_heads,
                basis_blocks(c.kv_heads, batch), threads, basis_shared(c.head_dim), true, false});
   }
-  if (shifts || !c.value_basis.none()) {
+  if (c.key_basis.mean || !c.value_basis.none()) {
     shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads,
-               basis_blocks(c.kv_heads, batch), threads, 0, true, false});
+               basis_blocks(c.kv_heads, batch), threads,
+               merges_out_of_basis(c) ? i64{kBasisHeads} * (c.head_dim * 2 + 4) : 0, true, false});
   }
   hand_basis(shape, basis_rows(c, batch).total);
 }

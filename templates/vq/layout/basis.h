@@ -52,9 +52,8 @@ VQ_HD constexpr i64 basis_blocks(int kv_heads, i64 batch) {
 // Byte offsets of what the first kernel of a call hands to the others, from the workspace's
 // `basis`.
 struct BasisRows {
-  i64 query;   // [rows][query_heads][head_dim]
-  i64 shifts;  // [rows][query_heads] fp32: q . mean times the softmax's scale
-  i64 keys;    // new_keys and new_values
+  i64 query;  // [rows][query_heads][head_dim]
+  i64 keys;   // new_keys and new_values
   i64 values;
   i64 total;
 };

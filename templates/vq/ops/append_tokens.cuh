@@ -140,7 +140,8 @@ VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
   const u16* const from = values ? args.given_values : args.given_keys;
   u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
   block.change(
-      rows, true, [&](int t) { return from + at(t); }, [&](int t) { return to + at(t); });
+      rows, true, [&](int t, int channel) { return load_global(from + at(t) + channel); },
+      [&](int t) { return to + at(t); });
 }
 
 // `Stage` says how the nearest entries are found.

@@ -20,8 +20,12 @@ class QueryRows {
   static constexpr bool kEven = kHeads % kWarps == 0;  // warps have as many rows
   using Row = float[kOfLane];
 
+  // A kernel that rotates its query gives the rows later, by take().
+  static constexpr bool kGiven = brings_into_basis(kConfig) && kConfig.key_basis.rotation;
+
   VQ_DEVICE QueryRows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
       : heads_(work.heads) {
+    const u16* const query = brings_into_basis(kConfig) ? args.given_query : args.query;
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
@@ -33,11 +37,22 @@ class QueryRows {
       for (int i = 0; i < kOfWarp; ++i) {
         const int head = i * kWarps + warp();
         const i64 number = work.query_row() * kConfig.query_heads + work.first_head;
-        if (head < heads_)
+        if (!kGiven && head < heads_) {
           raw_[i][j] = load_global(
-              args.query + (number + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel);
+              query + (number + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel);
+        }
       }
     }
+  }
+
+  // The rows of heads 4 quad to 4 quad + 3: load(head of the quad, channel), if they are given.
+  template <class Load>
+  VQ_DEVICE void take(int quad, Load load) {
+    for_each([&](int i, int head) {
+      if (head / 4 != quad) return;
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) given_[i][j] = load(head % 4, lane() + 32 * j);
+    });
   }
 
   // Calls each(i, head) for the rows of this warp, of which `i` counts.
@@ -61,7 +76,7 @@ class QueryRows {
       for (int j = 0; j < kOfLane; ++j) {
         const int channel = lane() + 32 * j;
         const bool inside = kHeadDim % 32 == 0 || channel < kHeadDim;
-        row[j] = inside && head < heads_ ? to_float<kConfig.element>(raw_[i][j]) * scale : 0.0f;
+        row[j] = inside && head < heads_ ? value(i, j) * scale : 0.0f;
         if constexpr (reads_raw(kConfig) && transformed(kConfig)) {
           if (inside) store_shared(raw_query + head * kHeadDim + channel, row[j]);
         }
@@ -82,6 +97,10 @@ class QueryRows {
   }
 
  private:
+  VQ_DEVICE float value(int i, int j) const {
+    if constexpr (kGiven) return given_[i][j];
+    return to_float<kConfig.element>(raw_[i][j]);
+  }
   // Keys in parts store the query part after part.
   VQ_DEVICE static int place_of(int channel) {
     if constexpr (kConfig.key_parts.none()) {
@@ -94,6 +113,7 @@ class QueryRows {
 
   int heads_;  // real heads of the block
   u16 raw_[kOfWarp][kOfLane];
+  Row given_[kGiven ? kOfWarp : 1];
   float smooth_[kOfLane];
 };
 

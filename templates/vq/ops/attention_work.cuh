@@ -6,7 +6,6 @@
 #include <vq/layout/attention.h>
 #include <vq/ops/attention_pieces.cuh>
 #include <vq/ops/attention_splits.cuh>
-#include <vq/ops/basis.cuh>
 #include <vq/tokens/cached_rows.cuh>
 
 namespace vq {
@@ -357,92 +356,21 @@ struct AttentionWork {
   }
 };
 
-// Calls each(row) for the rows of query, new keys and new values that a block of the kernels that
-// change the basis has: query token `number` of its share of the sequences.
-template <class Plan, class Each>
-VQ_DEVICE void for_each_query_row(const AttentionDecodeArgs& args, int number, Each each) {
-  const auto blocks = static_cast<int>(basis_blocks(Plan::config().kv_heads, args.batch));
-  for (int batch = block_z(); batch < args.batch; batch += blocks) {
-    QueryToken<Plan> token;
-    int count = 1;
-    token.row = batch;
-    if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, batch, number, 1, count);
-    if (count > 0) each(token.row);
+// The partials of a sequence, if there are several: from slot `first` on.
+template <class Plan>
+struct SequenceSplits {
+  int first, count;
+
+  // Whole warps call it.
+  VQ_DEVICE SequenceSplits(const AttentionDecodeArgs& args, int batch)
+      : first(batch * partial_count(Plan::config())), count(partial_count(Plan::config())) {
+    if constexpr (balanced(Plan::config())) {
+      const AttentionPiece piece = AttentionPieces<Plan>::first_of(args, batch);
+      first = piece.slot;
+      count = piece.count;
+    }
   }
-}
-
-// Kernel attention_to_basis: queries, new keys and new values of one query token and KV head
-// (layout/basis.h).
-template <class Plan>
-VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
-  constexpr auto kConfig = Plan::config();
-  constexpr int kKinds = basis_kinds(kConfig);
-  constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new keys and values
-  constexpr int kGroup = group(kConfig);
-  using Block = BasisBlock<Plan, kBasisHeads, false>;
-  const int kind = block_x() % kKinds;
-  const int head = block_y();
-  const bool values = kind >= kQuery && basis_operand(kConfig, kind - kQuery) == 1;
-  const Block block(args, values, head);
-  after_last_launch();
-  for_each_query_row<Plan>(args, block_x() / kKinds, [&](i64 row) {
-    if (kind >= kQuery) {
-      const u16* const from = values ? args.given_values : args.given_keys;
-      if (from == nullptr) return;
-      const i64 at = (row * kConfig.kv_heads + head) * kConfig.head_dim;
-      u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys) + at;
-      block.change(
-          1, true, [&](int) { return from + at; }, [&](int) { return to; });
-      return;
-    }
-    const i64 first = row * kConfig.query_heads + head * kGroup;
-    for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
-      const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
-      const auto at = [&](int h) { return (first + begin + h) * kConfig.head_dim; };
-      const auto given = [&](int h) { return args.given_query + at(h); };
-      if constexpr (Plan::config().key_basis.mean) {
-        for (int h = warp(); h < heads; h += Block::kWarps) {
-          const float shift = block.dot_mean(given(h)) * args.softmax_scale;
-          if (lane() == 0) store_global(args.shifts + first + begin + h, shift);
-        }
-      }
-      block.change(heads, false, given,
-                   [&](int h) { return const_cast<u16*>(args.query) + at(h); });
-    }
-  });
-}
-
-// Kernel attention_from_basis: out and lse of one query token and KV head, in place.
-template <class Plan>
-VQ_DEVICE void attention_from_basis(const AttentionDecodeArgs& args) {
-  constexpr auto kConfig = Plan::config();
-  constexpr int kGroup = group(kConfig);
-  using Block = BasisBlock<Plan, kBasisHeads, true>;
-  const int head = block_y();
-  const Block block(args, true, head);
-  after_last_launch();
-  for_each_query_row<Plan>(args, block_x(), [&](i64 row) {
-    const i64 first = row * kConfig.query_heads + head * kGroup;
-    for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
-      const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
-      const auto place = [&](int h) { return args.out + (first + begin + h) * kConfig.head_dim; };
-      const auto lse = [&](int h) { return args.lse + first + begin + h; };
-      const auto seen = [&](int h) {
-        return h < heads && load_global_coherent(lse(h)) != -infinity();
-      };
-      const int own = thread_index();
-      const bool shifts = Plan::config().key_basis.mean && seen(own);
-      const float shifted =
-          shifts ? load_global_coherent(lse(own)) + load_global(args.shifts + first + begin + own)
-                 : 0.0f;
-      if constexpr (!Plan::config().value_basis.none()) {
-        const bool own_seen = seen(Block::own_row());  // else its row stays all zeros
-        block.change(heads, false, place, [&](int h) { return own_seen ? place(h) : nullptr; });
-      }
-      if (shifts) store_global(lse(own), shifted);
-    }
-  });
-}
+};
 
 // Kernel attention_combine: merges a sequence's splits; a block per (query head, sequence, query
 // token), a thread per channel and team. Teams load different groups of splits and pass them
@@ -461,12 +389,8 @@ VQ_DEVICE void attention_combine(const AttentionDecodeArgs& args) {
     token.read(args, batch, number, 1, count);
     row = token.row;
   }
-  int slot = batch * Splits::kSplits;
-  int splits = Splits::kSplits;
+  const auto [slot, splits] = SequenceSplits<Plan>(args, batch);
   if constexpr (balanced(Plan::config())) {
-    const AttentionPiece first = AttentionPieces<Plan>::first_of(args, batch);
-    slot = first.slot;
-    splits = first.count;
     if (splits == 1 || thread_index() >= Splits::kHeadDim) return;
   }
   const float* const partials = Splits::partial(args, number, head, slot);

@@ -14,6 +14,18 @@
 
 namespace vq {
 
+// A row of 16-bit elements times one of floats, by one warp; all of its lanes get it.
+template <int kChannels, Element kElement>
+VQ_DEVICE float dot(const u16* row, const float* other) {
+  float total = 0.0f;
+  for (int c = lane(); c < kChannels; c += 32) {
+    total += to_float<kElement>(load_global(row + c)) * load_constant(other + c);
+  }
+  VQ_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
+  return total;
+}
+
 // `Plan` is of an op on a KV cache; a block has kRows rows. kBack: out of the basis.
 template <class Plan, int kRows, bool kBack>
 class BasisBlock {
@@ -47,36 +59,25 @@ class BasisBlock {
   // The row of each four whose channel a lane gets from change() out of the basis.
   VQ_DEVICE static int own_row() { return lane() / kChannels; }
 
-  // Changes rows 0 .. count - 1 of 16-bit elements, row t at from(t) to row t at to(t), which may
-  // be the same, null where a row is left alone; on the way into the basis less the mean if
-  // `centered`. All threads.
-  template <class From, class To>
-  VQ_DEVICE void change(int count, bool centered, From from, To to) const {
+  // Changes rows 0 .. count - 1 of 16-bit elements: load(t, channel) of row t to row t at to(t),
+  // null where a row is left alone; on the way into the basis less the mean if `centered`. Out of
+  // it all are loaded, and a barrier is passed, before any is stored. All threads.
+  template <class Load, class To>
+  VQ_DEVICE void change(int count, bool centered, Load load, To to) const {
     if constexpr (!kBack) {
-      if (basis_.rotation) return into(count, centered, from, to);
+      if (basis_.rotation) return into(count, centered, load, to);
     }
     float values[kRows / kTogether];
     VQ_UNROLL
     for (int group = 0; group < kRows / kTogether; ++group) {
-      if (group * kTogether < count) values[group] = changed(count, group, centered, from);
+      if (group * kTogether < count) values[group] = changed(count, group, centered, load);
     }
-    if constexpr (kBack) sync_block();  // rows are changed in place
+    if constexpr (kBack) sync_block();
     VQ_UNROLL
     for (int group = 0; group < kRows / kTogether; ++group) {
       const int row = group * kTogether + lane() / kChannels;
       if (row < count) store(to(row), warp() * kChannels + lane() % kChannels, values[group]);
     }
-  }
-
-  // The mean times a row of 16-bit elements, by one warp; all of its lanes get it.
-  VQ_DEVICE float dot_mean(const u16* row) const {
-    float total = 0.0f;
-    for (int c = lane(); c < kHeadDim; c += 32) {
-      total += to_float<kConfig.element>(load_global(row + c)) * load_constant(mean_ + c);
-    }
-    VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
-    return total;
   }
 
  private:
@@ -98,23 +99,27 @@ class BasisBlock {
     const float mean = kBack && basis_.mean ? load_constant(mean_ + channel) : 0.0f;
     store_global(row + channel, from_float<kConfig.element>(value + mean));
   }
-  VQ_DEVICE float element_at(const u16* row, int channel, bool centered) const {
-    // Out of the basis rows come from this call's kernels.
-    const u16 bits = kBack ? load_global_coherent(row + channel) : load_global(row + channel);
+  VQ_DEVICE float value_of(u16 bits, int channel, bool centered) const {
     const float value = to_float<kConfig.element>(bits);
     return !kBack && basis_.mean && centered ? value - load_constant(mean_ + channel) : value;
   }
 
   // change() into the basis.
-  template <class From, class To>
-  VQ_DEVICE void into(int count, bool centered, From from, To to) const {
+  template <class Load, class To>
+  VQ_DEVICE void into(int count, bool centered, Load load, To to) const {
     float* const sums = shared_part<float>(0);  // [warp][row][channel]
-    for (int first = 0; first < count; first += kTogether) {
-      // Lane (t, c) has the warp's channel c of row t.
-      const int own = first + lane() / kChannels;
-      const float value =
-          own < count ? element_at(from(own), warp() * kChannels + lane() % kChannels, centered)
-                      : 0.0f;
+    // Lane (t, c) has the warp's channel c of row t of each group.
+    float values[kRows / kTogether];
+    VQ_UNROLL
+    for (int group = 0; group < kRows / kTogether; ++group) {
+      const int row = group * kTogether + lane() / kChannels;
+      const int channel = warp() * kChannels + lane() % kChannels;
+      values[group] = row < count ? value_of(load(row, channel), channel, centered) : 0.0f;
+    }
+    VQ_UNROLL
+    for (int group = 0; group < kRows / kTogether; ++group) {
+      const int first = group * kTogether;
+      if (first >= count) break;
       float parts[kTogether][kOfLane] = {};
       VQ_UNROLL
       for (int c = 0; c < kChannels; ++c) {
@@ -123,7 +128,7 @@ class BasisBlock {
         for (int i = 0; i < kOfLane; ++i) factors[i] = held(i, c);
         VQ_UNROLL
         for (int t = 0; t < kTogether; ++t) {
-          const float each = float_from_bits(shuffle(float_bits(value), t * kChannels + c));
+          const float each = float_from_bits(shuffle(float_bits(values[group]), t * kChannels + c));
           VQ_UNROLL
           for (int i = 0; i < kOfLane; ++i) parts[t][i] = fused(each, factors[i], parts[t][i]);
         }
@@ -151,12 +156,13 @@ class BasisBlock {
   }
 
   // Channel lane() % kChannels of the warp's of row lane() / kChannels of a group of rows.
-  template <class From>
-  VQ_DEVICE float changed(int count, int group, bool centered, From from) const {
+  template <class Load>
+  VQ_DEVICE float changed(int count, int group, bool centered, Load load) const {
     if (!basis_.rotation) {
       const int row = group * kTogether + lane() / kChannels;
       if (row >= count) return 0.0f;
-      return element_at(from(row), warp() * kChannels + lane() % kChannels, centered);
+      const int channel = warp() * kChannels + lane() % kChannels;
+      return value_of(load(row, channel), channel, centered);
     }
     float values[kOfLane][kTogether];  // all in flight before the first is used
     VQ_UNROLL
@@ -166,7 +172,7 @@ class BasisBlock {
       VQ_UNROLL
       for (int t = 0; t < kTogether; ++t) {
         const int row = group * kTogether + t;
-        values[i][t] = inside && row < count ? element_at(from(row), j, centered) : 0.0f;
+        values[i][t] = inside && row < count ? value_of(load(row, j), j, centered) : 0.0f;
       }
     }
     float sums[kTogether * kChannels] = {};

@@ -27,6 +27,7 @@
 #include <vq/kernels/attention_int8_mma/code_rounds.cuh>
 #include <vq/kernels/attention_int8_mma/entry_columns.cuh>
 #include <vq/kernels/attention_int8_mma/lane_codes.cuh>
+#include <vq/kernels/attention_int8_mma/rotated_query.cuh>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/query_rest.cuh>
 
@@ -57,6 +58,7 @@ class AttentionInt8MmaBlock {
     }
   };
   static constexpr bool kRests = rests(kConfig);
+  struct NoRotation {};
   using Query = Either<kRests, QueryRest<Plan, QueryOrder>, QueryBytes<Plan, QueryOrder>>;
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
   static constexpr int kWarps = kConfig.threads / 32;
@@ -65,6 +67,7 @@ class AttentionInt8MmaBlock {
   // Octets of a key, and words of a value, per lane.
   static constexpr int kTurns = kConfig.head_dim / 32;
   static constexpr bool kRaw = reads_raw(kConfig);
+  static constexpr bool kRotates = QueryRows<Plan>::kGiven;
   static_assert(kHasMmaS8, "attention_int8_mma needs sm_80");
 
   VQ_DEVICE explicit AttentionInt8MmaBlock(const AttentionDecodeArgs& args)
@@ -87,6 +90,7 @@ class AttentionInt8MmaBlock {
         sync_block();  // the next piece's rounds lie over the warps' parts
       });
     } else {
+      if constexpr (kRotates) rotation_.begin(args_, work_.kv_head);
       if constexpr (!Rounds::kPaged) Rounds::prefetch(args_, work_);
       after_last_launch();
       if (work_.read_lengths(args_)) attend_work();
@@ -99,16 +103,18 @@ class AttentionInt8MmaBlock {
   VQ_DEVICE void attend_work() {
     const bool asks = thread_index() >= kConfig.threads - 32;  // the warp
     rounds_.point_at(args_, work_);
-    const QueryRows<Plan> rows(args_, work_);
+    QueryRows<Plan> rows(args_, work_);
     if (asks) rounds_.ask_for_first();
     const auto pages = rounds_.load_first_pages();
-    const bool few = rounds_.others_are_few();
+    // The sums of a rotated query lie over the other rounds.
+    const bool few = !kRotates && rounds_.others_are_few();
     if (few) rounds_.ask_for_others(pages);
     if constexpr (kRaw) {
       softmax_.skip_below(work_.raw.sinks);
       if (thread_index() == 0) RawTiles<Plan>::keep(RawTiles<Plan>::tokens_of(work_));
     }
     if constexpr (Ends::kSeveral) Ends::keep(work_);
+    if constexpr (kRotates) rotation_.rotate(args_, work_, rows);
     make_query(rows);
     if constexpr (kRaw) RawTiles<Plan>::prefetch(args_, RawTiles<Plan>::tokens_of(work_));
     sync_block();
@@ -396,6 +402,7 @@ class AttentionInt8MmaBlock {
   Work work_;
   Rounds rounds_;
   Query query_;
+  Either<kRotates, RotatedQuery<Plan>, NoRotation> rotation_;
   float scale_[kQuads];
   Softmax softmax_;
 };

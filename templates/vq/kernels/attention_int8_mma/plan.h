@@ -66,6 +66,12 @@ VQ_HD constexpr i64 warp_tokens(const AttentionConfig<AttentionInt8Mma>& c, i64 
   return ceil_div(share, turn) * kBytesStep;
 }
 
+// Each block rotates its query, so there should be about one per SM: with one split there may be
+// several, and a balanced schedule would rotate once a piece.
+VQ_HD constexpr bool brings_into_basis(const AttentionConfig<AttentionInt8Mma>& c) {
+  return !c.key_basis.none() && c.query_tokens == 1 && c.splits > 1 && !balanced(c);
+}
+
 // Raw tokens are shared out by themselves, in tiles, after codes.
 VQ_HD constexpr bool raw_apart(const AttentionConfig<AttentionInt8Mma>& c) { return reads_raw(c); }
 // Tokens of such a tile: half of its rows fill the warp's key codes of a round, half its value
@@ -319,7 +325,8 @@ struct AttentionInt8MmaShared {
   i64 entries;      // wide columns, two by two: [entry][2] of 128 bytes
   i64 pairs;        // pair columns, one by one: [entry] of 128 bytes
   i64 rounds;       // [pipeline_stages]: rows of codes of keys, then of values
-  i64 query;        // [heads_per_block][head_dim] fp32, transformed
+  i64 query;        // [heads_per_block][head_dim] fp32, transformed; before, of whole quads
+  i64 query_sums;   // [warp][4][head_dim] fp32, where the kernel rotates the query
   i64 query_words;  // [heads_per_block][2] rows of operand words
   i64 query_rests;  // as many, of the rests of the query
   i64 query_peaks;  // [heads_per_block] fp32, their largest magnitudes
@@ -349,14 +356,22 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   const i64 part_bytes = warps * quad_heads(c) * i64{part_row(c.head_dim)} * 4;
   const i64 all_rounds = c.pipeline_stages * round_bytes(c);
   at.rounds = carve(balanced(c) && part_bytes > all_rounds ? part_bytes : all_rounds);
-  at.query = carve(i64{c.heads_per_block} * c.head_dim * 4);
+  const bool rotates = brings_into_basis(c) && c.key_basis.rotation;
+  at.query = carve(i64{rotates ? quad_heads(c) : c.heads_per_block} * c.head_dim * 4);
+  if (rotates) {  // over the second round, which is asked for later
+    const i64 sum_bytes = warps * 4 * c.head_dim * 4;
+    const bool fits = sum_bytes <= (c.pipeline_stages - 1) * round_bytes(c);
+    at.query_sums = fits ? at.rounds + round_bytes(c) : carve(sum_bytes);
+  }
   const i64 word_bytes =
       i64{query_word(quarter_words(c.head_dim) / 2, 2, 2 * c.heads_per_block, 0, 0)} * 4;
   at.query_words = carve(word_bytes);
   if (rests(c)) at.query_rests = carve(word_bytes);
   at.query_peaks = carve(i64{c.heads_per_block} * 4);
+  // The channels of parts are in order.
+  const bool changed = c.keys.smooth || c.keys.hadamard;
   at.raw_query =
-      transformed(c) && reads_raw(c) ? carve(i64{c.heads_per_block} * c.head_dim * 4) : at.query;
+      changed && reads_raw(c) ? carve(i64{c.heads_per_block} * c.head_dim * 4) : at.query;
   if (reads_raw(c)) {
     at.raw_words =
         carve(i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4);

@@ -296,7 +296,9 @@ VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   u16* const out =
       (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kConfig.head_dim;
   const auto place = [&](int t) { return out + i64{t} * kConfig.head_dim; };
-  block.change(rows, false, place, place);
+  block.change(
+      rows, false, [&](int t, int channel) { return load_global_coherent(place(t) + channel); },
+      place);
 }
 
 // Tokens from `first` on of format `number`, one of those from kNumber on.
