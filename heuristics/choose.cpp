@@ -102,11 +102,8 @@ bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, cons
   constexpr std::int64_t kFewTokens = 4096;
   if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
-  constexpr std::int64_t kLong = 8192;
-  const std::int64_t blocks = call_shape(plan, op).blocks();
-  const bool in_line = blocks > gpu.sms;
-  const bool begins_a_wave = in_line && 2 * blocks <= std::int64_t{3} * gpu.sms;
-  if (begins_a_wave && plan.splits == 1 && op.shape.tokens >= kLong) return false;
+  const bool in_line = call_shape(plan, op).blocks() > gpu.sms;
+  if (begins_a_wave(plan, op, gpu)) return false;
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
          (plan.heads_per_block <= 4 || plan.splits == 1 ||
           op.shape.tokens > kFewTokens * plan.splits) &&

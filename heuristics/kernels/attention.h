@@ -33,7 +33,10 @@ int resident_by_length(const AttentionDecode& op, AttentionMma plan, const GpuSp
 // end together.
 int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu);
 
-// The rules' plan of int8_mma attention, balanced if the lengths of sequences may differ much.
+// True if a few blocks of long sequences take a second wave, which is mostly empty.
+bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu);
+// The rules' plan of int8_mma attention, balanced if the lengths of sequences may differ much, or
+// if a wave would begin.
 AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu);
 
 inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {

@@ -14,9 +14,10 @@ int most_threads(const AttentionInt8Mma& plan) {
   return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
 }
 bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.values.in_parts(); }
-// The heuristics take fewer threads for parts, which need more registers.
+// The heuristics take fewer threads for parts and entries of 2 elements, which need more registers.
 int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
-  if (!in_parts(op)) return most_threads(plan);
+  const bool pairs = op.keys.vector_size == 2 || op.values.vector_size == 2;
+  if (!in_parts(op) && !pairs) return most_threads(plan);
   constexpr int kOfQuad = 384;
   constexpr int kOfTwoQuads = 256;
   return plan.heads_per_block <= 4 ? kOfQuad : kOfTwoQuads;
@@ -173,7 +174,6 @@ bool may_differ_in_length(const AttentionDecode& op) {
   constexpr std::int64_t kLong = 131072;          // tokens
   constexpr std::int64_t kLongInParts = 16384;    // tokens
   constexpr std::int64_t kManyInParts = 1 << 21;  // rows of all sequences and KV heads
-  if (op.shape.batch == 1 || op.shape.batch_invariant) return false;
   const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens;
   const bool many = in_parts(op) && op.shape.tokens >= kLongInParts && rows >= kManyInParts;
   return many || op.shape.tokens >= kLong;
@@ -231,13 +231,23 @@ AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, c
   return side_by_side && share_of_block(op, quads) <= most ? quads : together;
 }
 
+bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  constexpr std::int64_t kLong = 8192;  // tokens
+  const std::int64_t blocks = call_shape(plan, op).blocks();
+  return plan.splits == 1 && op.shape.tokens >= kLong && blocks > gpu.sms &&
+         2 * blocks <= std::int64_t{3} * gpu.sms;
+}
+
 AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu) {
-  if (may_differ_in_length(op)) {
+  const AttentionInt8Mma apart = choose_plan(AttentionInt8Mma{}, op, gpu);
+  const bool shared = op.shape.batch > 1 && !op.shape.batch_invariant;
+  const bool quad = apart.heads_per_block <= 4;  // more were not measured
+  if (shared && (may_differ_in_length(op) || (quad && begins_a_wave(apart, op, gpu)))) {
     const AttentionInt8Mma balanced =
         choose_plan(AttentionInt8Mma{.schedule = Schedule::balanced}, op, gpu);
     if (check(balanced, op, gpu).ok) return balanced;
   }
-  return choose_plan(AttentionInt8Mma{}, op, gpu);
+  return apart;
 }
 
 // All entries are in shared memory in copies, whatever other placements are allowed. It is tuned on

@@ -156,12 +156,13 @@ TEST(Propose, TakesBytesWhereTheyWereFaster) {
     std::int64_t tokens;
     int query_heads, kv_heads;
     bool bytes;
+    bool balanced = false;
   };
   for (const Case& each :
        {Case{16, 16384, 32, 8, true}, Case{64, 8192, 32, 8, true}, Case{1, 32768, 28, 4, true},
-        Case{32, 4096, 32, 8, true}, Case{17, 8192, 32, 8, false}, Case{18, 16384, 32, 8, false},
-        Case{24, 8192, 32, 8, false}, Case{24, 20000, 32, 8, false},
-        Case{27, 8192, 40, 5, false}}) {
+        Case{32, 4096, 32, 8, true}, Case{20, 8192, 32, 8, true, true},
+        Case{20, 32768, 32, 8, true, true}, Case{24, 8192, 32, 8, true, true},
+        Case{24, 20000, 32, 8, true, true}, Case{27, 8192, 40, 5, false}}) {
     AttentionDecode op = attention("vecinfer-d4b8i8", "vecinfer-d4b8i8", 1);
     op.shape.batch = each.batch;
     op.shape.tokens = each.tokens;
@@ -170,6 +171,9 @@ TEST(Propose, TakesBytesWhereTheyWereFaster) {
     const Plan plan = propose(op, find_gpu("h200"));
     EXPECT_EQ(std::holds_alternative<AttentionInt8Mma>(plan), each.bytes)
         << each.batch << " x " << each.tokens << " " << to_json(plan).dump();
+    EXPECT_EQ(is_by_length(plan), each.balanced) << each.batch << " x " << each.tokens;
+    op.shape.batch_invariant = true;
+    EXPECT_FALSE(is_by_length(propose(op, find_gpu("h200"))));
   }
 }
 
