@@ -23,7 +23,7 @@ Values named_values(const std::string& name) {
       {Values::json_files, {"config", "measured", "plans"}},
       {Values::text,
        {"keys", "values", "queries", "weights", "inputs", "exclude", "layout", "operand", "budget",
-        "shard", "device"}}};
+        "shard", "device", "entries", "lengths", "max-bytes"}}};
   for (const auto& [values, each] : names) {
     if (each.contains(name)) return values;
   }

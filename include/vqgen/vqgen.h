@@ -66,7 +66,7 @@ typedef enum vqgen_backend {
 typedef enum vqgen_miss_policy {
   VQGEN_COMPILE = 0, /* compiles it, which takes a second or so */
   VQGEN_FAIL = 1,    /* returns VQGEN_MISS */
-  /* Prepares the plain plan that can do every problem (dataflow lanes, by the rules), compiled if
+  /* Prepares the plain plan that can do every problem (dataflow simt, by the heuristics), compiled if
    * need be, and compiles the wanted plan in the background; later launches use that.
    */
   VQGEN_FALLBACK = 2

@@ -119,13 +119,13 @@ class VQCache(Cache):
 
     config: the model's. codebooks: a bundle that calibrate() or `vqgen quantize` wrote, with an item
     for each layer, in the order of their numbers; or what layers_of() reads of it. A batch has
-    `batch` sequences with room for `tokens` each; `recent_tokens` and `sinks` tokens are kept raw too, and
-    those of the window leave it `flush_block` at a time (docs/guides/kv-cache.md). On `device`, with
+    `batch` sequences with room for `tokens` each; `recent_tokens` and `sinks` tokens are also in full
+    precision, which recent ones leave `flush_block` at a time (docs/guides/kv-cache.md). On `device`, with
     elements of the bundle's dtype, which has to be the model's.
 
     drafts: tokens, up to 15, that a step may draft, and take back by crop(); it has room for as many
-    more. The newest tokens are attended to raw until the next pass appends them. Where drafts + 1 is
-    a power of two they cost least. batch_invariant: as of vqgen.torch.VQCache; with it, a window larger
+    more. Attention reads the newest tokens in full precision until the next pass appends them. Drafts
+    cost least where drafts + 1 is a power of two. batch_invariant: as of vqgen.torch.VQCache; with it, a window larger
     than `drafts` and captured(), greedy tokens with drafts are those without.
 
     A call that raises leaves the cache as it was, or, where layers have written already, refuses all but

@@ -4,10 +4,11 @@
 //   z = (x - mean) rotation,      x = z rotation^T + mean
 //
 // Codes and raw slots hold z; what comes in and goes out is x. Kernels of their own change the
-// basis (ops/basis.cuh), so that no dataflow knows of it:
+// basis (ops/basis.cuh), so that a dataflow need not know of it:
 //
 //   attention     q' = q rotation before, out = out' rotation^T + mean after; the log-sum-exp moves
-//                 by q . mean of the keys, which is the same for all tokens
+//                 by q . mean of the keys, which is the same for all tokens. The one after also
+//                 merges splits; int8_mma does without the one before
 //   kv_append     new rows before
 //   kv_dequantize the dense rows after
 #pragma once

@@ -1,8 +1,7 @@
 // Rows of a cache into its basis and back (layout/basis.h), four at a time. A block keeps the
 // rotation in registers, whose rows its lanes read side by side:
 //
-//   into the basis   a warp multiplies 8 channels of the rows by their rows of the rotation, and
-//   the
+//   into the basis   a warp multiplies 8 channels of the rows by its rows of the rotation, and the
 //                    block adds the warps' sums
 //   out of it        a warp makes 8 channels: its lanes share out the sums over the rows' channels,
 //                    and one transposing sum gives each lane a channel of a row
