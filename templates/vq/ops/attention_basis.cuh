@@ -85,13 +85,12 @@ class ResultsInBasis {
       const auto whole =
           Splits::template merged<1>(Splits::partial(args_, number, first_ + h, splits.first),
                                      splits.count, channel, LoadGlobal());
-      const bool empty = whole.sum == 0.0f;
-      const u16 bits = from_float<kConfig.element>(empty ? 0.0f : whole.values[0] / whole.sum);
+      const u16 bits = Splits::element(whole, 0);
       store_shared(rows() + h * kHeadDim + channel, bits);
       if (channel == 0) {
         store_shared(log_sums() + h, Splits::log_sum_exp(whole.maximum, whole.sum));
       }
-      if (empty) store_global(row(h) + channel, bits);
+      if (whole.sum == 0.0f) store_global(row(h) + channel, bits);
     }
     sync_block();
   }

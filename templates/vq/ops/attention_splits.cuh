@@ -103,17 +103,21 @@ struct AttentionSplits {
     });
   }
 
+  // Channel c of all splits as an element of `out`; 0 where nothing was summed.
+  template <int kChannels>
+  VQ_DEVICE static u16 element(const Part<kChannels>& whole, int c) {
+    return from_float<Plan::config().element>(whole.sum == 0.0f ? 0.0f
+                                                                : whole.values[c] / whole.sum);
+  }
   // All splits of a head are head number `to` of out; with channel 0 its log-sum-exp.
   template <int kChannels>
   VQ_DEVICE static void write(const AttentionDecodeArgs& args, const Part<kChannels>& whole, i64 to,
                               int channel) {
-    const auto& [values, maximum, sum] = whole;
     VQ_UNROLL
     for (int c = 0; c < kChannels; ++c) {
-      store_global(args.out + to * kHeadDim + channel + c,
-                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : values[c] / sum));
+      store_global(args.out + to * kHeadDim + channel + c, element(whole, c));
     }
-    if (channel == 0) store_global(args.lse + to, log_sum_exp(maximum, sum));
+    if (channel == 0) store_global(args.lse + to, log_sum_exp(whole.maximum, whole.sum));
   }
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
