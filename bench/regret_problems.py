@@ -31,7 +31,7 @@ def attention(draw):
     batch = logarithmic(draw, 1, 64)
     keys = draw.choice(CACHES)
     # MILLION and CQ have a codebook a sub-space, hence the same for both.
-    values = keys if keys.startswith(("million-d2b8", "cq")) else draw.choice(CACHES[:7])
+    values = keys if keys.startswith(("million", "cq")) else draw.choice(CACHES[:7])
     if keys.startswith("vecinfer") and head_dim == 96:
         keys = {"preset": keys, "hadamard": False}  # takes a power of two
     batch = max(1, min(batch, MOST_ELEMENTS // (tokens * heads * head_dim)))

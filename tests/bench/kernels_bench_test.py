@@ -27,7 +27,7 @@ class KernelsBench(unittest.TestCase):
             self.assertFalse(each.get("error_occurred"), each)
             self.assertEqual(each["iterations"], 1)
             self.assertGreater(each["real_time"], 0)
-            self.assertRegex(each["label"], r"^(attention|linear|append|decode|merge|scalar)_[a-z]+/")
+            self.assertRegex(each["label"], r"^(attention|linear|append|dequantize|merge|scalar)_[a-z0-9_]+/")
 
     def test_a_problem_without_a_kernel_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -30,11 +30,9 @@ in_venv() {
 pip() { "$python" -m pip install -q --disable-pip-version-check "$@"; }
 oldest="$(sed -n 's/.*"transformers>=\([0-9.]*\)".*/\1/p' "$source/pyproject.toml")"
 [ -n "$oldest" ] || { say "pyproject.toml names no oldest transformers"; exit 1; }
-# PyTorch on the CPU needs none of the 3 GB of NVIDIA libraries that it requests.
+# PyTorch links 3 GB of NVIDIA libraries, which it loads on a CPU too.
 install_torch() {
-  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' "transformers>=$oldest" safetensors \
-    filelock typing-extensions sympy networkx jinja2 fsspec setuptools
-  pip --no-deps torch
+  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' "transformers>=$oldest" safetensors torch
 }
 # in_front: puts the oldest transformers, with what it needs but PyTorch, before the others of `python`.
 in_front() {
