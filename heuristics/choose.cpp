@@ -61,17 +61,14 @@ class Cheapest final : public Candidates {
   double us_ = 0;  // time of the best
 };
 
-// Bounds from which kv_append on tensor cores is faster than on CUDA cores: new tokens of one
-// sequence, or sequences, of which a tensor-core block takes several. With batched flushing most
-// calls encode nothing.
+// New tokens from which kv_append on tensor cores is faster than on CUDA cores: of one sequence, or
+// of all, of which a block takes several. With batched flushing most calls encode nothing.
 constexpr int kManyNewTokens = 128;
-constexpr int kManySequences = 64;
 
 bool many_new_tokens(const KvAppend& op) {
   if (vq::visited_tokens(facts(op)) >= kManyNewTokens) return true;
   const std::int64_t of_all = std::int64_t{op.shape.new_tokens} * op.shape.batch;
-  return op.shape.flush_block == 1 &&
-         (of_all >= kManyNewTokens || op.shape.batch >= kManySequences);
+  return op.shape.flush_block == 1 && of_all >= kManyNewTokens;
 }
 
 void require(const Verdict& verdict, const Problem& problem) {

@@ -22,6 +22,14 @@ void judge_rows(Judge& judge, const P& plan, const KvAppend& op) {
                 plan.splits, op.shape.new_tokens, most_raw(op.shape));
 }
 
+// Whether a block may have several sequences.
+template <class P>
+void judge_sequences(Judge& judge, const P& plan, const KvAppend& op) {
+  judge.require(plan.sequences_per_block <= op.shape.batch,
+                "sequences_per_block {} is more than the {} sequences of a call",
+                plan.sequences_per_block, op.shape.batch);
+}
+
 template <class P>
 std::int64_t append_blocks(const P& plan, const KvAppend& op) {
   return call_shape(plan, op).blocks();

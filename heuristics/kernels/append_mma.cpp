@@ -61,9 +61,7 @@ void judge_plan(Judge& judge, const AppendMma& plan, const KvAppend& op, const G
   judge_entries(judge, op.keys, "keys");
   judge_entries(judge, op.values, "values");
   judge_rows(judge, plan, op);
-  judge.require(plan.sequences_per_block <= op.shape.batch,
-                "sequences_per_block {} is more than the {} sequences of a call",
-                plan.sequences_per_block, op.shape.batch);
+  judge_sequences(judge, plan, op);
   judge.require(plan.row_tiles != 3, "row_tiles 3 is neither 2 nor 4");
   if (!judge.ok()) return;
   judge_block(judge, plan.threads, call_shape(plan, op).shared_bytes(), gpu);

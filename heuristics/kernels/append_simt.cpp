@@ -9,8 +9,9 @@
 namespace vqgen {
 namespace {
 
-constexpr int kMostTokens = 8;  // per block: enough to amortize reading a codebook
-constexpr int kWarpsAnSm = 16;  // that hide the latency of loads of entries
+constexpr int kMostTokens = 8;     // per block: enough to amortize reading a codebook
+constexpr int kMostSequences = 8;  // likewise, where each has few tokens
+constexpr int kWarpsAnSm = 16;     // that hide the latency of loads of entries
 constexpr int kMostAppendThreads = 512;
 constexpr int kEntriesALane = 4;  // at least: as many loads are begun before the first is used
 
@@ -23,7 +24,7 @@ int runs_of_block(const KvAppend& op, const AppendSimt& plan) {
   int least = runs(config.values);
   vq::for_each_format(
       config, [&](const vq::FormatConfig& format) { least = std::min(least, runs(format)); });
-  return plan.tokens_per_block * least;
+  return plan.tokens_per_block * plan.sequences_per_block * least;
 }
 
 // Warps that have no run of their own help with the entries of another's.
@@ -66,7 +67,8 @@ void count_tensor(BlockWork& to, const Config& config, const vq::FormatConfig& f
   const double stages = format.num_codebooks;
   const int share = vq::share_sub_vectors(config, format);
   const int run = vq::run_sub_vectors(config, format);
-  const std::int64_t items = std::int64_t{config.tokens_per_block} * vq::ceil_div(share, run);
+  const std::int64_t items =
+      std::int64_t{config.tokens_per_block} * config.sequences_per_block * vq::ceil_div(share, run);
   const bool lattice = format.decoder == Decoder::e8p;
   const std::int64_t loads = ceil_div(vq::entries(format), 32 * config.warps_along_entries);
   // Decoding an entry and comparing: a subtraction and an FMA per number, and three to keep the
@@ -110,6 +112,12 @@ void judge_plan(Judge& judge, const AppendSimt& plan, const KvAppend& op, const 
                 "warps_along_entries {} does not divide the {} warps of a block",
                 plan.warps_along_entries, plan.threads / 32);
   judge_rows(judge, plan, op);
+  judge_sequences(judge, plan, op);
+  judge.require(
+      plan.sequences_per_block == 1 || least_window(op.keys, op.values) == 0,
+      "sequences_per_block {}: tokens of a sequence that share scales take a block; set it "
+      "to 1",
+      plan.sequences_per_block);
   judge_codebooks(judge, op, gpu);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
@@ -124,6 +132,14 @@ AppendSimt choose_plan(AppendSimt plan, const KvAppend& op, const GpuSpec& gpu) 
   while (plan.tokens_per_block * 2 <= std::min(visited_tokens(op), kMostTokens)) {
     AppendSimt more = plan;
     more.tokens_per_block *= 2;
+    if (append_blocks(more, op) < wanted) break;
+    plan = more;
+  }
+  // Sequences of few tokens share blocks, so that a block's code and codebook serve several rows.
+  const int most = std::min(kMostSequences / visited_tokens(op), op.shape.batch);
+  while (least_window(op.keys, op.values) == 0 && plan.sequences_per_block * 2 <= most) {
+    AppendSimt more = plan;
+    more.sequences_per_block *= 2;
     if (append_blocks(more, op) < wanted) break;
     plan = more;
   }
@@ -148,6 +164,7 @@ void add_candidates(Candidates& to, AppendSimt plan, const KvAppend& op, SpacePl
               {{&P::threads, {64, 128, 256, 512}},
                {&P::splits, {1, 2, 4, 8, 16}},
                {&P::tokens_per_block, {1, 4, 16}},  // more than there are is refused
+               {&P::sequences_per_block, {1, 8}},
                {&P::warps_along_entries, {1, 2, 4, 8, 16}},
                {&P::sub_vectors_per_warp, {1, 2, 4, 8}}},
               [&] {

@@ -39,6 +39,8 @@ struct Doc {
       "the memories that hold the entries of the value codebooks";
   static constexpr const char* kOutputsPerWarp = "output features that a warp serves";
   static constexpr const char* kChunkColumns = "columns of x staged between barriers";
+  static constexpr const char* kSequencesPerBlock =
+      "sequences of which one block encodes the new tokens at once";
   static constexpr const char* kColumnSplits = "blocks that share the columns of one output";
   static constexpr const char* kSumsSplits =
       "what sums up the splits: a second kernel, or the last block to end";

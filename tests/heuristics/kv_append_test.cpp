@@ -46,7 +46,7 @@ TEST(KvAppendPlans, AreAcceptedOnEveryGpu) {
         EXPECT_FALSE(report(plan, op, gpu, {}).empty());
       }
       const int all = op.shape.batch * op.shape.new_tokens;
-      const bool many = op.shape.new_tokens >= 128 || (op.shape.batch > 1 && all >= 64);
+      const bool many = all >= 128;
       for (const Chooser chooser : {Chooser::rules, Chooser::model}) {
         EXPECT_EQ(choose(op, gpu, {.chooser = chooser, .last_block = true}),
                   many ? fragments : lanes);
@@ -66,9 +66,19 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_simt");
 }
 
-// One token for each of many sequences: a block has several, and every SM a block.
+// One token for each of many sequences: a block has several, and every SM a block, or two of simt.
 TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   const GpuSpec gpu = find_gpu("h200");
+  const auto lanes_of = [&](const char* keys, const char* values, int batch, int tokens) {
+    KvAppend op = append("vecinfer-d4b8", batch, tokens);
+    op.keys = find_format(keys, "test");
+    op.values = for_values(find_format(values, "test"));
+    return choose_plan(AppendSimt{}, op, gpu).sequences_per_block;
+  };
+  EXPECT_EQ(lanes_of("vecinfer-d4b8i8", "vecinfer-d4b8i8", 64, 1), 2);
+  EXPECT_EQ(lanes_of("klt-2bit-keys", "klt-2bit-values", 64, 1), 8);
+  EXPECT_EQ(lanes_of("klt-2bit-keys", "klt-2bit-values", 8, 1), 1);
+  EXPECT_EQ(lanes_of("int4-kivi-keys", "int4-kivi-values", 1024, 1), 1);
   const auto plan_of = [&](int batch, int tokens) {
     return choose_plan(AppendMma{}, append("vecinfer-d4b8", batch, tokens), gpu);
   };

@@ -61,7 +61,7 @@ constexpr std::array kSplitCounts{1, 3, 128};
 constexpr std::array kBlockTokens{1, 2, 4};
 constexpr std::array kAlongs{1, 2, 4};
 constexpr std::array kRuns{1, 3, 8};
-constexpr std::array kBlockSequences{1, 2, 3};  // of append_mma
+constexpr std::array kBlockSequences{1, 2, 3};
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
@@ -105,14 +105,14 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
       .threads = pick(kThreadCounts, kThreads),
       .splits = vq::takes_slots(facts(op)) ? 1 : pick(kSplitCounts, kSplits),
       .tokens_per_block = std::min(pick(kBlockTokens, kTokensPerBlock), op.shape.new_tokens),
+      .sequences_per_block = std::min(pick(kBlockSequences, kSequences), op.shape.batch),
       .warps_along_entries = pick(kAlongs, kAlong),
       .sub_vectors_per_warp = pick(kRuns, kSubVectors)};
-  const AppendMma fragments{
-      .threads = lanes.threads,
-      .splits = lanes.splits,
-      .tokens_per_block = lanes.tokens_per_block,
-      .sequences_per_block = std::min(pick(kBlockSequences, kSequences), op.shape.batch),
-      .row_tiles = pick(kTilesOfRows, kRowTiles)};
+  const AppendMma fragments{.threads = lanes.threads,
+                            .splits = lanes.splits,
+                            .tokens_per_block = lanes.tokens_per_block,
+                            .sequences_per_block = lanes.sequences_per_block,
+                            .row_tiles = pick(kTilesOfRows, kRowTiles)};
   result.plan = v[kDataflow] == kFragments ? Plan(fragments) : lanes;
   result.input = {.seed = seed,
                   .lengths = v[kPlaces] == 0 ? LengthPattern::full : LengthPattern::ragged,

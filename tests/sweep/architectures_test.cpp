@@ -192,6 +192,27 @@ TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
   }
 }
 
+// Queries, new rows and results; sm_75 has no products in bf16.
+TEST_P(Architectures, BasesCompile) {
+  AttentionDecode op;
+  op.dtype = DType::bf16;
+  op.shape = {.batch = 4, .query_heads = 8, .kv_heads = 2, .head_dim = 128, .tokens = 4096};
+  op.shape.query_tokens = 2;
+  op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
+  op.keys.center = op.keys.klt = op.values.center = op.values.klt = true;
+  validate(op, "test");
+  const auto plan = test::rules_plan<AttentionSimt>(op, gpu);
+  const KernelSource source = generate(op, plan, gpu, Machine::cuda, {});
+  const Artifact artifact = backend->compile(source);
+  ASSERT_GE(artifact.kernels.size(), 3u);
+  for (std::size_t i = 0; i < artifact.kernels.size(); ++i) {
+    const KernelResources& kernel = artifact.kernels[i];
+    if (kernel.name.find("_basis") == kernel.name.npos) continue;
+    EXPECT_LE(kernel.registers * static_cast<int>(source.entries[i].threads), 65536);
+    EXPECT_EQ(kernel.spill_bytes, 0) << kernel.name;
+  }
+}
+
 // Keys with every transform and residual stages, values on the lattice.
 TEST_P(Architectures, AppendCompiles) {
   KvAppend op;

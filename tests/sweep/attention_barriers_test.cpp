@@ -33,7 +33,6 @@ void expect_every_barrier_of_attention_needed(const Plan& like, std::size_t barr
 TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionSimt{}, 7);
 }
-// Eight heads are changed in two turns.
 TEST(Barriers, OfABasisAreAllNeeded) {
   AttentionDecode op;
   op.shape = {.batch = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 64, .tokens = 300};
@@ -42,7 +41,7 @@ TEST(Barriers, OfABasisAreAllNeeded) {
   auto plan = rules_plan<AttentionSimt>(op, find_gpu("h200"));
   plan.splits = 1;
   plan.threads = 128;
-  expect_every_barrier_needed(op, plan, 9);
+  expect_every_barrier_needed(op, plan, 8);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionMma{}, 5);
@@ -103,8 +102,8 @@ TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
   EXPECT_NE(said.find("copy_async of 16 bytes"), std::string::npos) << said;
 }
 
-// Values in parts add raw tokens to what other lanes have stored of codes. A basis has two barriers
-// of queries, and one of results.
+// Values in parts add raw tokens to what other lanes have stored of codes. Kernels
+// of a basis have one barrier.
 TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
   op.keys = find_format("klt-2bit-keys", "test");
@@ -114,7 +113,7 @@ TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   op.shape.sinks = 3;
   op.shape.query_heads = 8;
   AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
-  expect_every_barrier_needed(op, plan, 12);
+  expect_every_barrier_needed(op, plan, 11);
   // The main kernel rotates the query, and the one behind it merges splits.
   op.shape.tokens = 600;
   plan.splits = 2;

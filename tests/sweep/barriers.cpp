@@ -121,14 +121,6 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       right.entries.begin(), right.entries.end(),
       [](const KernelEntry& each) { return each.name.find("to_basis") != std::string::npos; });
   add_part("class BasisBlock {", of_class, stands, basis);
-  add_part("VQ_DEVICE void into(", of_member, stands, to_basis);
-  const vq::CallShape shape = call_shape(plan, problem);
-  const bool merges =
-      std::any_of(shape.launches, shape.launches + shape.count, [](const vq::Launch& each) {
-        return each.function == std::string("attention_from_basis") && each.shared_bytes > 0;
-      });
-  add_part("VQ_DEVICE void merge(int batch, int number) {", of_member,
-           attention != nullptr && basis, merges);
 
   const auto* fragments = std::get_if<AttentionMma>(&plan);
   const bool grouped = (append != nullptr && append->keys.group_tokens > 0) ||

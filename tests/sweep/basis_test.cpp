@@ -191,21 +191,41 @@ TEST_F(Bases, RawRowsComeBack) {
   }
 }
 
+// Heads of a sequence fill a tile and begin another; a block has several sequences.
+TEST_F(Bases, TilesOfHeadsAndOfSequencesAreRight) {
+  for (const bool sequences : {false, true}) {
+    auto op = problem_of<AttentionDecode>(sequences ? 3 : 1);
+    op.shape.query_heads = 36;
+    if (sequences) {
+      op.shape.batch = 7;
+      op.shape.kv_heads = 64;
+      op.shape.query_heads = 192;
+      op.shape.tokens = 20;
+    }
+    const AttentionData data =
+        make_attention_data(op, {.seed = 20, .lengths = LengthPattern::ragged});
+    EXPECT_TRUE(is_right(reference_of(op, data), run(op, data), op.dtype)) << sequences;
+  }
+}
+
 TEST_F(Bases, FaultsOfAttentionAreFound) {
-  const auto op = problem_of<AttentionDecode>(2);
+  auto op = problem_of<AttentionDecode>(2);
+  op.shape.query_heads = 36;
   const AttentionData data =
       make_attention_data(op, {.seed = 15, .lengths = LengthPattern::ragged, .fresh = true});
   const AttentionResult reference = reference_of(op, data);
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   const Fault faults[] = {
       {"log_sum == -infinity() ? log_sum : log_sum + shift", "log_sum"},
-      {"args_.key_mean + i64{first_ / group(kConfig)} * kHeadDim", "args_.key_mean"},
-      {"shuffle(float_bits(values[group]), t * kChannels + c)",
-       "shuffle(float_bits(values[group]), c)"},
-      {"from_float<kConfig.element>(value + mean)", "from_float<kConfig.element>(value)"},
+      {"args_.key_mean + i64{block_y()} * kHeadDim", "args_.key_mean"},
+      {"rows() + lane() % 16 * kStride", "rows() + lane() % 8 * kStride"},
+      {"if (kBack && basis_.mean) value +=", "if (false) value +="},
       {"const i64 head = i64{kv_head} * kHeadDim;", "const i64 head = 0;"},
       {"(values ? args.value_mean : args.key_mean)", "args.key_mean"},
-      {"(warp() * kChannels + c) * kHeadDim + j", "j * kHeadDim + warp() * kChannels + c"},
+      {"kBack ? to * kHeadDim + from : from * kHeadDim + to", "to * kHeadDim + from"},
+      {"kBack ? to * kHeadDim + from : from * kHeadDim + to", "from * kHeadDim + to"},
+      {"each - to_float<kElement>(high[i])", "each"},
+      {"number % kOfSequence * kBasisHeads", "0"},
       {"values ? args.given_values : args.given_keys", "args.given_keys"}};
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
@@ -218,8 +238,8 @@ TEST_F(Bases, AMeanWhereNothingIsSeenIsFound) {
   const AttentionData data =
       make_attention_data(op, {.seed = 18, .lengths = LengthPattern::ragged});
   const AttentionResult reference = reference_of(op, data);
-  const Fault faults[] = {
-      {"return own_seen ? results.row(h) : nullptr;", "return results.row(h);"}};
+  const Fault faults[] = {{"load_shared(Tiles::log_sums() + row) != -infinity()",
+                           "load_shared(Tiles::places() + row) >= 0"}};
   expect_faults_found(
       op, rules_plan(AttentionSimt{}, op, sweep_gpu()), faults,
       [&](Kernel& faulty) { return is_right(reference, faulty.run(data), op.dtype); });
@@ -244,7 +264,7 @@ TEST_F(Bases, FaultsOfARotatedQueryAndOfMergedSplitsAreFound) {
       {"i64{kv_head} * kHeadDim * kHeadDim;", "0;"},
       {"if (head / 4 != quad) return;", ";"},
       {"splits.count, channel, LoadGlobal());", "1, channel, LoadGlobal());"},
-      {"number, first_ + h, splits.first", "number, h, splits.first"}};
+      {"block_x(), heads.first + h, splits.first", "block_x(), h, splits.first"}};
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
   });
@@ -256,7 +276,8 @@ TEST_F(Bases, FaultsOfAppendsAreFound) {
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
   const Fault faults[] = {{"* kConfig.kv_heads + block_y()) * kConfig.head_dim",
                            "* kConfig.kv_heads) * kConfig.head_dim"},
-                          {"!kBack && basis_.mean && centered", "false"},
+                          {"kCentered && basis_.mean", "false"},
+                          {"value - to_float<kElement>(bits[i])", "value"},
                           {"basis_operand(kConfig, block_x() % kOperands) == 1", "false"}};
   expect_faults_found(op, plan, faults,
                       [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
@@ -270,7 +291,7 @@ TEST_F(Bases, FaultsOfDenseRowsAreFound) {
   const Plan plan = rules_plan(DequantizeSimt{}, op, sweep_gpu());
   const Fault faults[] = {
       {"(length < args.tokens ? length : args.tokens) - first;", "args.tokens - first;"},
-      {"block_x() / kOperands * kBasisTokens", "0"}};
+      {"block_x() / kOperands * kBasisTile", "0"}};
   expect_faults_found(op, plan, faults, [&](Kernel& faulty) {
     const DequantizeVerdict verdict =
         judge_dequantize(data, reference, faulty.run_dequantize(data));

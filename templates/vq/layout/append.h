@@ -218,7 +218,7 @@ VQ_HD constexpr BasisRows basis_rows(const AppendProblem& c, i64 batch) {
 VQ_HD constexpr void add_basis(CallShape& shape, const AppendProblem& c, i64 batch) {
   const int operands = basis_operands(c);
   if (operands == 0) return;
-  const i64 tiles = ceil_div(batch * c.new_tokens, i64{kBasisTokens});
+  const i64 tiles = ceil_div(batch * c.new_tokens, i64{kBasisTile});
   add_first(shape, {"append_to_basis", "to_basis", tiles * operands, c.kv_heads, 1,
                     basis_threads(c.head_dim), basis_shared(c.head_dim), true, false});
   hand_basis(shape, basis_rows(c, batch).total);

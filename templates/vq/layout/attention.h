@@ -272,15 +272,14 @@ template <class Plan>
 VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
   if (basis_operands(c) == 0) return;
   const int threads = basis_threads(c.head_dim);
+  const i64 shared = basis_tiles_shared(c.head_dim);
   if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
-    add_first(shape,
-              {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c), c.kv_heads,
-               basis_blocks(c.kv_heads, batch), threads, basis_shared(c.head_dim), true, false});
+    add_first(shape, {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c),
+                      c.kv_heads, basis_blocks(c.kv_heads, batch), threads, shared, true, false});
   }
   if (c.key_basis.mean || !c.value_basis.none()) {
     shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads,
-               basis_blocks(c.kv_heads, batch), threads,
-               merges_out_of_basis(c) ? i64{kBasisHeads} * (c.head_dim * 2 + 4) : 0, true, false});
+               basis_blocks(c.kv_heads, batch), threads, shared, true, false});
   }
   hand_basis(shape, basis_rows(c, batch).total);
 }

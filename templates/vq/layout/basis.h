@@ -31,17 +31,22 @@ struct Basis {
   }
 };
 
-// Rows that a block changes at once: of kv_append and kv_dequantize tokens, of attention heads.
-inline constexpr int kBasisTokens = 16;
+// Rows that a block changes at once: tokens, or heads of attention, kBasisHeads of a sequence. A
+// warp makes kBasisChannels of each.
+inline constexpr int kBasisTile = 16;
 inline constexpr int kBasisHeads = 4;
-// A warp changes kBasisRows of them at a time and makes kBasisChannels of each: a sum per lane.
-inline constexpr int kBasisRows = 4;
-inline constexpr int kBasisChannels = 32 / kBasisRows;
+inline constexpr int kBasisChannels = 8;
 VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / kBasisChannels * 32; }
 
-// Shared memory of a block that brings rows into the basis: each warp's sums.
+// Elements from such a row to the next in shared memory, so that ldmatrix has no bank conflicts.
+VQ_HD constexpr int basis_row(int head_dim) { return head_dim + 8; }
+// Shared memory of the rows, each in two elements where it goes without its mean; attention has
+// behind them where rows belong, and their log-sum-exps.
 VQ_HD constexpr i64 basis_shared(int head_dim) {
-  return i64{basis_threads(head_dim) / 32} * kBasisRows * head_dim * 4;
+  return i64{2} * kBasisTile * basis_row(head_dim) * 2;
+}
+VQ_HD constexpr i64 basis_tiles_shared(int head_dim) {
+  return basis_shared(head_dim) + kBasisTile * 8;
 }
 // Blocks that share the sequences of a KV head: about one per SM of a large GPU, so that a block
 // reads the rotation once for several.

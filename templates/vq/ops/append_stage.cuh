@@ -116,8 +116,12 @@ class AppendStage {
           const u32 candidate = static_cast<u32>(variant * kEntries + number);
           VQ_UNROLL
           for (int j = 0; j < kRun; ++j) {
-            take_nearer(least[j], nearest[j], Candidates::distance(x[j], entry, variant),
-                        candidate);
+            const float distance = Candidates::distance(x[j], entry, variant);
+            if constexpr (Candidates::kOfEntry == 1) {
+              take_next(least[j], nearest[j], distance, candidate);
+            } else {
+              take_nearer(least[j], nearest[j], distance, candidate);
+            }
           }
         }
       }
@@ -129,14 +133,18 @@ class AppendStage {
     least = nearer ? distance : least;
     nearest = nearer ? candidate : nearest;
   }
-  // The nearest of the warp's lanes, in all of them.
+  // The same for a candidate with a higher number than all before.
+  VQ_DEVICE static void take_next(float& least, u32& nearest, float distance, u32 candidate) {
+    const bool nearer = distance < least;
+    least = nearer ? distance : least;
+    nearest = nearer ? candidate : nearest;
+  }
+  // The nearest of the warp's lanes, in all of them. Distances are not negative, so their bits are
+  // in their order.
   VQ_DEVICE static void meet(float& least, u32& nearest) {
-    VQ_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) {
-      const float distance = shuffle_xor(least, mask);
-      const u32 candidate = shuffle_xor(nearest, mask);
-      take_nearer(least, nearest, distance, candidate);
-    }
+    const u32 bits = ~largest_of_warp(~float_bits(least));
+    nearest = ~largest_of_warp(float_bits(least) == bits ? ~nearest : 0u);
+    least = float_from_bits(bits);
   }
 
   // The nearest entry over all warps of the block, ties to the lowest index.

@@ -129,18 +129,18 @@ VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
   constexpr auto kConfig = Plan::config();
   constexpr int kOperands = basis_operands(kConfig);
   const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
-  const i64 first = i64{block_x() / kOperands} * kBasisTokens;
+  const i64 first = i64{block_x() / kOperands} * kBasisTile;
   const i64 left = i64{args.batch} * kConfig.new_tokens - first;
-  const int rows = left < kBasisTokens ? static_cast<int>(left) : kBasisTokens;
+  const int rows = left < kBasisTile ? static_cast<int>(left) : kBasisTile;
   const auto at = [&](int t) {
     return ((first + t) * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   };
-  const BasisBlock<Plan, kBasisTokens, false> block(args, values, block_y());
+  const BasisBlock<Plan, false> block(args, values, block_y());
   after_last_launch();
   const u16* const from = values ? args.given_values : args.given_keys;
   u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-  block.change(
-      rows, true, [&](int t, int channel) { return load_global(from + at(t) + channel); },
+  block.template change<true>(
+      rows, [&](int t, int channel) { return load_global(from + at(t) + channel); },
       [&](int t) { return to + at(t); });
 }
 

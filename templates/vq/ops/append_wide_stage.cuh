@@ -49,9 +49,9 @@ class AppendWideStage {
     least = infinity();
     nearest = 0;
     for (int number = part * 32 + lane(); number < kEntries; number += 32 * parts) {
-      Narrow::take_nearer(least, nearest,
-                          distance<kTogether>(x, entry(book, number), scale, LoadGlobal{}),
-                          static_cast<u32>(number));
+      Narrow::take_next(least, nearest,
+                        distance<kTogether>(x, entry(book, number), scale, LoadGlobal{}),
+                        static_cast<u32>(number));
     }
     Narrow::meet(least, nearest);
   }

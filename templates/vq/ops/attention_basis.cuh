@@ -7,156 +7,263 @@
 
 namespace vq {
 
-// Calls each(batch, row) for query token `number` of each sequence of the block that has it: its
-// row among those of query and out.
-template <class Plan, class Each>
-VQ_DEVICE void for_each_query_row(const AttentionDecodeArgs& args, int number, Each each) {
-  const auto blocks = static_cast<int>(basis_blocks(Plan::config().kv_heads, args.batch));
-  for (int batch = block_z(); batch < args.batch; batch += blocks) {
-    QueryToken<Plan> token;
-    int count = 1;
-    token.row = batch;
-    if constexpr (QueryToken<Plan>::kMost > 1) token.read(args, batch, number, 1, count);
-    if (count > 0) each(batch, token.row);
-  }
-}
-
-// Kernel attention_to_basis: queries, new keys and new values of one query token and KV head.
+// The block's rows of query and out, of one query token, in tiles of kBasisTile: kBasisHeads of a
+// sequence beside those of the next. A row is head `h` of `heads`, if there are so many.
 template <class Plan>
-VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
-  constexpr auto kConfig = Plan::config();
-  constexpr int kKinds = basis_kinds(kConfig);
-  constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new keys and values
-  constexpr int kGroup = group(kConfig);
-  using Block = BasisBlock<Plan, kBasisHeads, false>;
-  const int kind = block_x() % kKinds;
-  const int head = block_y();
-  const bool values = kind >= kQuery && basis_operand(kConfig, kind - kQuery) == 1;
-  const Block block(args, values, head);
-  after_last_launch();
-  for_each_query_row<Plan>(args, block_x() / kKinds, [&](int, i64 row) {
-    if (kind >= kQuery) {
-      const u16* const from = values ? args.given_values : args.given_keys;
-      if (from == nullptr) return;
-      const i64 at = (row * kConfig.kv_heads + head) * kConfig.head_dim;
-      u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys) + at;
-      block.change(
-          1, true, [&](int, int channel) { return load_global(from + at + channel); },
-          [&](int) { return to; });
-      return;
-    }
-    const i64 first = row * kConfig.query_heads + head * kGroup;
-    for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
-      const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
-      const auto at = [&](int h) { return (first + begin + h) * kConfig.head_dim; };
-      block.change(
-          heads, false,
-          [&](int h, int channel) { return load_global(args.given_query + at(h) + channel); },
-          [&](int h) { return const_cast<u16*>(args.query) + at(h); });
-    }
-  });
-}
-
-// Results of heads of a query token before they leave the basis: in `out` and `lse`, or, where this
-// kernel merges splits, in shared memory, [kBasisHeads][head_dim] elements and [kBasisHeads]
-// log-sum-exps.
-template <class Plan>
-class ResultsInBasis {
+class BasisTiles {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr bool kMerges = merges_out_of_basis(kConfig);
+  static constexpr int kGroup = group(kConfig);
+  static constexpr int kOfSequence = ceil_div(kGroup, kBasisHeads);
+  static constexpr int kOfTile = kBasisTile / kBasisHeads;
 
-  // Heads [first, first + heads) of all query heads of row `row`.
-  VQ_DEVICE ResultsInBasis(const AttentionDecodeArgs& args, i64 row, int first, int heads)
-      : place_(row * kConfig.query_heads + first), first_(first), heads_(heads), args_(args) {}
+  VQ_DEVICE BasisTiles(const AttentionDecodeArgs& args, int number)
+      : args_(args),
+        number_(number),
+        blocks_(static_cast<int>(basis_blocks(kConfig.kv_heads, args.batch))) {}
 
-  // Merges the splits of query token `number` of a sequence, a thread per channel. Heads without
-  // tokens are zeros. All threads.
-  VQ_DEVICE void merge(int batch, int number) {
-    using Splits = AttentionSplits<Plan>;
-    static_assert(basis_threads(kHeadDim) == kBasisHeads * kHeadDim, "a thread per channel");
-    const SequenceSplits<Plan> splits(args_, batch);
-    merged_ = splits.count > 1;
-    if (!merged_) return;
-    const int h = thread_index() / kHeadDim;
-    const int channel = thread_index() % kHeadDim;
-    if (h < heads_) {
-      const auto whole =
-          Splits::template merged<1>(Splits::partial(args_, number, first_ + h, splits.first),
-                                     splits.count, channel, LoadGlobal());
-      const u16 bits = Splits::element(whole, 0);
-      store_shared(rows() + h * kHeadDim + channel, bits);
-      if (channel == 0) {
-        store_shared(log_sums() + h, Splits::log_sum_exp(whole.maximum, whole.sum));
-      }
-      if (whole.sum == 0.0f) store_global(row(h) + channel, bits);
-    }
-    sync_block();
+  // Heads of a sequence, `count` of them; none where there is no such sequence or query token.
+  struct Heads {
+    int batch;
+    int first;  // of all query heads
+    int count;
+    int row;  // of the first among all rows of query and out
+  };
+  VQ_DEVICE bool has(int tile) const { return batch_of(tile * kOfTile) < args_.batch; }
+  // The heads of row `row` of a tile.
+  VQ_DEVICE Heads heads_of(int tile, int row) const {
+    const int number = tile * kOfTile + row / kBasisHeads;
+    Heads heads{batch_of(number), 0, 0, 0};
+    if (heads.batch >= args_.batch) return heads;
+    QueryToken<Plan> token;
+    int count = 1;
+    token.row = heads.batch;
+    if constexpr (QueryToken<Plan>::kMost > 1) token.read(args_, heads.batch, number_, 1, count);
+    if (count <= 0) return heads;
+    const int first = number % kOfSequence * kBasisHeads;
+    heads.first = block_y() * kGroup + first;
+    heads.count = kGroup - first < kBasisHeads ? kGroup - first : kBasisHeads;
+    heads.row = static_cast<int>(token.row) * kConfig.query_heads + heads.first;
+    return heads;
   }
+  VQ_DEVICE static int head_of(int row) { return row % kBasisHeads; }
 
-  VQ_DEVICE u16* row(int h) const { return args_.out + (place_ + h) * kHeadDim; }
-  VQ_DEVICE u16 element(int h, int channel) const {
-    if (kMerges && merged_) return load_shared(rows() + h * kHeadDim + channel);
-    return load_global_coherent(row(h) + channel);
+  // Behind the tile's rows in shared memory: where each belongs among all rows of query and out, or
+  // -1 if nowhere; and its log-sum-exp.
+  VQ_DEVICE static i32* places() { return shared_part<i32>(basis_shared(kHeadDim)); }
+  VQ_DEVICE static float* log_sums() {
+    return shared_part<float>(basis_shared(kHeadDim) + kBasisTile * 4);
   }
-  VQ_DEVICE float log_sum(int h) const {
-    if (kMerges && merged_) return load_shared(log_sums() + h);
-    return load_global_coherent(args_.lse + place_ + h);
-  }
-  // True if the head has tokens.
-  VQ_DEVICE bool seen(int h) const { return h < heads_ && log_sum(h) != -infinity(); }
-  // The head's query times the mean of the keys, by a whole warp.
-  VQ_DEVICE float shift(int h) const {
-    return dot<kHeadDim, kConfig.element>(
-               args_.given_query + (place_ + h) * kHeadDim,
-               args_.key_mean + i64{first_ / group(kConfig)} * kHeadDim) *
-           args_.softmax_scale;
-  }
-  VQ_DEVICE void store_log_sum(int h, float value) const {
-    store_global(args_.lse + place_ + h, value);
+  VQ_DEVICE static void keep_place(const Heads& heads, int row) {
+    const int h = head_of(row);
+    store_shared(places() + row, h < heads.count ? heads.row + h : -1);
   }
 
  private:
-  VQ_DEVICE static u16* rows() { return shared_part<u16>(0); }
-  VQ_DEVICE static float* log_sums() { return shared_part<float>(kBasisHeads * kHeadDim * 2); }
+  VQ_DEVICE int batch_of(int heads) const { return block_z() + heads / kOfSequence * blocks_; }
 
-  i64 place_;
-  int first_, heads_;
-  bool merged_ = false;
   const AttentionDecodeArgs& args_;
+  int number_, blocks_;
 };
 
-// Kernel attention_from_basis: out and lse of one query token and KV head; merges splits if the
-// plan says so. The log-sum-exp moves by q . mean of the keys, which a warp of each head sums up.
+// Kernel attention_to_basis: queries, new keys or new values of one query token and KV head.
 template <class Plan>
-VQ_DEVICE void attention_from_basis(const AttentionDecodeArgs& args) {
-  using Results = ResultsInBasis<Plan>;
-  using Block = BasisBlock<Plan, kBasisHeads, true>;
-  constexpr int kGroup = group(Plan::config());
-  const int head = block_y();
-  const Block block(args, true, head);
-  after_last_launch();
-  for_each_query_row<Plan>(args, block_x(), [&](int batch, i64 row) {
-    for (int begin = 0; begin < kGroup; begin += kBasisHeads) {
-      const int heads = kGroup - begin < kBasisHeads ? kGroup - begin : kBasisHeads;
-      Results results(args, row, head * kGroup + begin, heads);
-      if constexpr (Results::kMerges) results.merge(batch, block_x());
-      const bool has_head = warp() < heads;  // lane 0 has the log-sum-exp of head warp()
-      const bool shifts = Results::kConfig.key_basis.mean && has_head;
-      const float shift = shifts ? results.shift(warp()) : 0.0f;
-      const float log_sum = has_head && lane() == 0 ? results.log_sum(warp()) : -infinity();
-      if constexpr (!Results::kConfig.value_basis.none()) {
-        const bool own_seen = results.seen(Block::own_row());  // else its row stays all zeros
-        block.change(
-            heads, false, [&](int h, int channel) { return results.element(h, channel); },
-            [&](int h) { return own_seen ? results.row(h) : nullptr; });
-      }
-      if (has_head && lane() == 0) {
-        results.store_log_sum(warp(), log_sum == -infinity() ? log_sum : log_sum + shift);
+class AttentionToBasis {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kKinds = basis_kinds(kConfig);
+  static constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new rows
+
+  VQ_DEVICE static void run(const AttentionDecodeArgs& args) {
+    const int kind = block_x() % kKinds;
+    const int number = block_x() / kKinds;
+    if (kind < kQuery) {
+      change_queries(args, number);
+    } else if constexpr (kKinds > kQuery) {
+      change_new(args, number, basis_operand(kConfig, kind - kQuery) == 1);
+    }
+  }
+
+ private:
+  VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args, int number) {
+    using Tiles = BasisTiles<Plan>;
+    const BasisBlock<Plan, false> block(args, false, block_y());
+    after_last_launch();
+    const Tiles tiles(args, number);
+    for (int tile = 0; tiles.has(tile); ++tile) {
+      if (tile > 0) sync_block();  // the tile before is read
+      const auto load = [&](int row, int channel) {
+        const auto heads = tiles.heads_of(tile, row);
+        if (channel == 0) Tiles::keep_place(heads, row);
+        const int h = Tiles::head_of(row);
+        if (h >= heads.count) return u16{0};
+        return load_global(args.given_query + i64{heads.row + h} * kHeadDim + channel);
+      };
+      block.template change<false>(kBasisTile, load, [&](int row) -> u16* {
+        const int place = load_shared(Tiles::places() + row);
+        return place < 0 ? nullptr : const_cast<u16*>(args.query) + i64{place} * kHeadDim;
+      });
+    }
+  }
+
+  // A row of each sequence that has the query token.
+  VQ_DEVICE static void change_new(const AttentionDecodeArgs& args, int number, bool values) {
+    const int head = block_y();
+    const BasisBlock<Plan, false> block(args, values, head);
+    after_last_launch();
+    const u16* const from = values ? args.given_values : args.given_keys;
+    if (from == nullptr) return;
+    u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
+    const auto blocks = static_cast<int>(basis_blocks(kConfig.kv_heads, args.batch));
+    // Of the block's sequence number `own` the place of the row, or -1.
+    const auto place = [&](int own) {
+      QueryToken<Plan> token;
+      int count = 0;
+      const int batch = block_z() + own * blocks;
+      if (batch < args.batch) token.read(args, batch, number, 1, count);
+      return count > 0 ? (token.row * kConfig.kv_heads + head) * kHeadDim : i64{-1};
+    };
+    for (int first = 0; block_z() + first * blocks < args.batch; first += kBasisTile) {
+      if (first > 0) sync_block();  // the tile before is read
+      block.template change<true>(
+          kBasisTile,
+          [&](int row, int channel) {
+            const i64 at = place(first + row);
+            return at < 0 ? u16{0} : load_global(from + at + channel);
+          },
+          [&](int row) -> u16* {
+            const i64 at = place(first + row);
+            return at < 0 ? nullptr : to + at;
+          });
+    }
+  }
+};
+template <class Plan>
+VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
+  AttentionToBasis<Plan>::run(args);
+}
+
+// Kernel attention_from_basis: out and lse of one query token and KV head; merges splits if the
+// plan says so. The log-sum-exp moves by q . mean of the keys. Rows without tokens stay all zeros.
+template <class Plan>
+class AttentionFromBasis {
+ public:
+  static constexpr auto kConfig = Plan::config();
+  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr bool kChanges = !kConfig.value_basis.none();
+  static constexpr bool kMerges = merges_out_of_basis(kConfig);
+  static constexpr int kWarps = basis_threads(kHeadDim) / 32;
+  static constexpr int kOfWarp = ceil_div(kBasisTile, kWarps);  // rows whose log-sum-exp it moves
+  using Tiles = BasisTiles<Plan>;
+  using Heads = typename Tiles::Heads;
+
+  VQ_DEVICE explicit AttentionFromBasis(const AttentionDecodeArgs& args)
+      : args_(args), tiles_(args, block_x()) {}
+
+  VQ_DEVICE void run() const {
+    const BasisBlock<Plan, true> block(args_, true, block_y());
+    after_last_launch();
+    for (int tile = 0; tiles_.has(tile); ++tile) {
+      if (tile > 0) sync_block();  // the tile before is read
+      float shifts[kOfWarp];
+      load_shifts(tile, shifts);
+      const auto load = [&](int row, int channel) {
+        const Heads heads = tiles_.heads_of(tile, row);
+        if (channel == 0) Tiles::keep_place(heads, row);
+        if constexpr (kMerges) {
+          return merged(heads, row, channel);
+        } else {
+          return stored(heads, row, channel);
+        }
+      };
+      // Splits are merged a sequence at a time, so that the code is there once.
+      constexpr int kInFlight = kMerges ? 1 : Tiles::kOfTile;
+      block.template change<false, kInFlight>(kBasisTile, load, [&](int row) -> u16* {
+        const bool seen = load_shared(Tiles::log_sums() + row) != -infinity();
+        return kChanges && seen ? out(load_shared(Tiles::places() + row)) : nullptr;
+      });
+      store_log_sums(shifts);
+    }
+  }
+
+ private:
+  VQ_DEVICE u16* out(int row) const { return args_.out + i64{row} * kHeadDim; }
+
+  // An element of the results that the kernel before has stored; with channel 0 keeps its
+  // log-sum-exp.
+  VQ_DEVICE u16 stored(const Heads& heads, int row, int channel) const {
+    const int h = Tiles::head_of(row);
+    const bool real = h < heads.count;
+    if (channel == 0) {
+      store_shared(Tiles::log_sums() + row,
+                   real ? load_global_coherent(args_.lse + heads.row + h) : -infinity());
+    }
+    return kChanges && real ? load_global_coherent(out(heads.row + h) + channel) : u16{0};
+  }
+  // The same of splits, which it merges. All threads.
+  VQ_DEVICE u16 merged(const Heads& heads, int row, int channel) const {
+    using Splits = AttentionSplits<Plan>;
+    if (heads.count == 0) return stored(heads, row, channel);
+    const SequenceSplits<Plan> splits(args_, heads.batch);
+    if (splits.count <= 1) return stored(heads, row, channel);
+    const int h = Tiles::head_of(row);
+    u16 bits = 0;
+    float log_sum = -infinity();
+    if (h < heads.count) {
+      const float* const first = Splits::partial(args_, block_x(), heads.first + h, splits.first);
+      const auto whole = Splits::template merged<1>(first, splits.count, channel, LoadGlobal());
+      bits = Splits::element(whole, 0);
+      log_sum = Splits::log_sum_exp(whole.maximum, whole.sum);
+      if (whole.sum == 0.0f) store_global(out(heads.row + h) + channel, bits);
+    }
+    if (channel == 0) store_shared(Tiles::log_sums() + row, log_sum);
+    return bits;
+  }
+
+  // What this lane has of q . mean of the keys, of each of the warp's rows.
+  VQ_DEVICE void load_shifts(int tile, float (&shifts)[kOfWarp]) const {
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int row = warp() + i * kWarps;
+      shifts[i] = 0.0f;
+      if (!kConfig.key_basis.mean || row >= kBasisTile) continue;
+      const Heads heads = tiles_.heads_of(tile, row);
+      if (Tiles::head_of(row) >= heads.count) continue;
+      const u16* const query = args_.given_query + i64{heads.row + Tiles::head_of(row)} * kHeadDim;
+      const float* const mean = args_.key_mean + i64{block_y()} * kHeadDim;
+      VQ_UNROLL
+      for (int j = 0; j < ceil_div(kHeadDim, 32); ++j) {
+        const int c = lane() + 32 * j;
+        if (kHeadDim % 32 != 0 && c >= kHeadDim) continue;
+        shifts[i] = fused(to_float<kConfig.element>(load_global(query + c)),
+                          load_constant(mean + c), shifts[i]);
       }
     }
-  });
+  }
+  VQ_DEVICE void store_log_sums(const float (&shifts)[kOfWarp]) const {
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int row = warp() + i * kWarps;
+      float shift = shifts[i];
+      VQ_UNROLL
+      for (int mask = 16; mask > 0; mask /= 2) shift += shuffle_xor(shift, mask);
+      if (row >= kBasisTile || lane() > 0) continue;
+      const int place = load_shared(Tiles::places() + row);
+      const float log_sum = load_shared(Tiles::log_sums() + row);
+      if (place < 0) continue;
+      store_global(args_.lse + place,
+                   log_sum == -infinity() ? log_sum : log_sum + shift * args_.softmax_scale);
+    }
+  }
+
+  const AttentionDecodeArgs& args_;
+  Tiles tiles_;
+};
+template <class Plan>
+VQ_DEVICE void attention_from_basis(const AttentionDecodeArgs& args) {
+  AttentionFromBasis<Plan>(args).run();
 }
 
 }  // namespace vq

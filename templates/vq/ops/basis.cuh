@@ -1,41 +1,30 @@
-// Rows of a cache into its basis and back (layout/basis.h), four at a time. A block keeps the
-// rotation in registers, whose rows its lanes read side by side:
+// Rows of a cache into its basis and back (layout/basis.h), up to kBasisTile at once, by MMAs where
+// the machine has them:
 //
-//   into the basis   a warp multiplies 8 channels of the rows by its rows of the rotation, and the
-//                    block adds the warps' sums
-//   out of it        a warp makes 8 channels: its lanes share out the sums over the rows' channels,
-//                    and one transposing sum gives each lane a channel of a row
+//   a   the rows, from shared memory
+//   b   factors of the rotation for the warp's kBasisChannels of each row, in registers
+//   c   lane (g, c) gets the warp's channels 2c and 2c + 1 of rows g and g + 8
+//
+// A factor is the sum of two elements, which misses it by 2^-17 at most; likewise what a row is
+// less its mean.
 #pragma once
 
 #include <vq/layout/basis.h>
-#include <vq/machine.cuh>
-#include <vq/transposing_sum.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
+#include <vq/numbers.cuh>
 
 namespace vq {
 
-// A row of 16-bit elements times one of floats, by one warp; all of its lanes get it.
-template <int kChannels, Element kElement>
-VQ_DEVICE float dot(const u16* row, const float* other) {
-  float total = 0.0f;
-  for (int c = lane(); c < kChannels; c += 32) {
-    total += to_float<kElement>(load_global(row + c)) * load_constant(other + c);
-  }
-  VQ_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
-  return total;
-}
-
-// `Plan` is of an op on a KV cache; a block has kRows rows. kBack: out of the basis.
-template <class Plan, int kRows, bool kBack>
+// `Plan` is of an op on a KV cache. kBack: out of the basis.
+template <class Plan, bool kBack>
 class BasisBlock {
  public:
   static constexpr auto kConfig = Plan::config();
+  static constexpr Element kElement = kConfig.element;
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kWarps = basis_threads(kHeadDim) / 32;
-  static constexpr int kChannels = kBasisChannels;        // that a warp makes
-  static constexpr int kOfLane = ceil_div(kHeadDim, 32);  // channels of a row that a lane reads
-  static constexpr int kTogether = kBasisRows;
-  static_assert(kHeadDim % kChannels == 0 && kRows % kTogether == 0, "whole warps");
+  // Rows that the block loads at a time, a thread per channel; and how often it does.
+  static constexpr int kRows = basis_threads(kHeadDim) / kHeadDim;
+  static constexpr int kTimes = kBasisTile / kRows;
 
   // The keys' basis, or the values', at one KV head. Its constants are in flight from here on,
   // which may be before after_last_launch().
@@ -48,150 +37,164 @@ class BasisBlock {
     rotation_ = (values ? args.value_rotation : args.key_rotation) + head * kHeadDim;
     if constexpr (kHeld) {
       VQ_UNROLL
-      for (int i = 0; i < kOfLane; ++i) {
-        VQ_UNROLL
-        for (int c = 0; c < kChannels; ++c) factors_[i][c] = factor(i, c);
-      }
+      for (int step = 0; step < kSteps; ++step) load_factors(factors_[step], step);
     }
   }
 
-  // The row of each four whose channel a lane gets from change() out of the basis.
-  VQ_DEVICE static int own_row() { return lane() / kChannels; }
-
-  // Changes rows 0 .. count - 1 of 16-bit elements: load(t, channel) of row t to row t at to(t),
-  // null where a row is left alone; on the way into the basis less the mean if `centered`. Out of
-  // it all are loaded, and a barrier is passed, before any is stored. All threads.
-  template <class Load, class To>
-  VQ_DEVICE void change(int count, bool centered, Load load, To to) const {
-    if constexpr (!kBack) {
-      if (basis_.rotation) return into(count, centered, load, to);
+  // Changes rows 0 .. count - 1: load(t, channel) is an element of row t, to(t) where row t goes,
+  // null if nowhere, asked behind a barrier that all loads stand before. kCentered: on the way into
+  // the basis less the mean. kInFlight * kRows rows are loaded before the first is used. What it
+  // keeps in shared memory is free behind the next barrier. All threads.
+  template <bool kCentered, int kInFlight = kTimes, class Load, class To>
+  VQ_DEVICE void change(int count, Load load, To to) const {
+    const int channel = thread_index() % kHeadDim;
+    const bool centered = kCentered && basis_.mean;
+    const float mean = centered ? load_constant(mean_ + channel) : 0.0f;
+    for (int time = 0; time < kTimes; time += kInFlight) {
+      u16 bits[kInFlight];
+      VQ_UNROLL
+      for (int i = 0; i < kInFlight; ++i) {
+        const int row = own_row(time + i);
+        bits[i] = row < count ? load(row, channel) : u16{0};
+      }
+      VQ_UNROLL
+      for (int i = 0; i < kInFlight; ++i) {
+        u16* const place = rows() + own_row(time + i) * kStride + channel;
+        if (centered) {
+          const float value = to_float<kElement>(bits[i]) - mean;
+          bits[i] = from_float<kElement>(value);
+          store_shared(place + kRests, from_float<kElement>(value - to_float<kElement>(bits[i])));
+        }
+        store_shared(place, bits[i]);
+      }
     }
-    float values[kRows / kTogether];
-    VQ_UNROLL
-    for (int group = 0; group < kRows / kTogether; ++group) {
-      if (group * kTogether < count) values[group] = changed(count, group, centered, load);
+    sync_block();
+    if (basis_.rotation) {
+      float sums[4];
+      centered ? multiply<true>(sums) : multiply<false>(sums);
+      VQ_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (row_of(i) < count) store(to(row_of(i)), channel_of(i), sums[i]);
+      }
+      return;
     }
-    if constexpr (kBack) sync_block();
-    VQ_UNROLL
-    for (int group = 0; group < kRows / kTogether; ++group) {
-      const int row = group * kTogether + lane() / kChannels;
-      if (row < count) store(to(row), warp() * kChannels + lane() % kChannels, values[group]);
+    for (int time = 0; time < kTimes; ++time) {
+      const int row = own_row(time);
+      if (row >= count) break;
+      const u16 bits = load_shared(rows() + row * kStride + channel);
+      store(to(row), channel, to_float<kElement>(bits));
     }
   }
 
  private:
-  static constexpr bool kHeld = kHeadDim <= 128;  // registers hold the warp's part of the rotation
+  static constexpr int kSteps = kHeadDim / 16;
+  static constexpr bool kMma = kHasMma<kElement> && kHeadDim % 16 == 0;
+  static constexpr bool kHeld = kMma && kHeadDim <= 128;  // registers hold the factors
+  static constexpr int kStride = basis_row(kHeadDim);
+  static constexpr int kRests = kBasisTile * kStride;  // what the elements of rows leave of them
+  static_assert(kBasisChannels == 8 && kBasisTile == 16, "an MMA per warp");
 
-  // Factor of the warp's channel c and this lane's channel number i: of rows that the warp reads
-  // and makes, or makes and reads.
-  VQ_DEVICE float factor(int i, int c) const {
-    const int j = lane() + 32 * i;
-    if (kHeadDim % 32 != 0 && j >= kHeadDim) return 0.0f;
-    return load_constant(rotation_ + (warp() * kChannels + c) * kHeadDim + j);
-  }
-  VQ_DEVICE float held(int i, int c) const {
-    if constexpr (kHeld) return factors_[i][c];
-    return factor(i, c);
+  VQ_DEVICE static u16* rows() { return shared_part<u16>(0); }
+  VQ_DEVICE static int own_row(int time) { return time * kRows + thread_index() / kHeadDim; }
+  // The row and the channel of this lane's sum i.
+  VQ_DEVICE static int row_of(int i) { return lane_group() + i / 2 * 8; }
+  VQ_DEVICE static int channel_of(int i) {
+    return warp() * kBasisChannels + 2 * place_in_group() + i % 2;
   }
   VQ_DEVICE void store(u16* row, int channel, float value) const {
     if (row == nullptr) return;
-    const float mean = kBack && basis_.mean ? load_constant(mean_ + channel) : 0.0f;
-    store_global(row + channel, from_float<kConfig.element>(value + mean));
-  }
-  VQ_DEVICE float value_of(u16 bits, int channel, bool centered) const {
-    const float value = to_float<kConfig.element>(bits);
-    return !kBack && basis_.mean && centered ? value - load_constant(mean_ + channel) : value;
+    if (kBack && basis_.mean) value += load_constant(mean_ + channel);
+    store_global(row + channel, from_float<kElement>(value));
   }
 
-  // change() into the basis.
-  template <class Load, class To>
-  VQ_DEVICE void into(int count, bool centered, Load load, To to) const {
-    float* const sums = shared_part<float>(0);  // [warp][row][channel]
-    // Lane (t, c) has the warp's channel c of row t of each group.
-    float values[kRows / kTogether];
+  // What channel `from` of a row gives to channel `to` of the changed one.
+  VQ_DEVICE float factor(int from, int to) const {
+    return begin_constant(rotation_ + (kBack ? to * kHeadDim + from : from * kHeadDim + to));
+  }
+  // Operand b of a step as it is stored, and as two elements per factor.
+  VQ_DEVICE void load_factors(float (&factors)[4], int step) const {
     VQ_UNROLL
-    for (int group = 0; group < kRows / kTogether; ++group) {
-      const int row = group * kTogether + lane() / kChannels;
-      const int channel = warp() * kChannels + lane() % kChannels;
-      values[group] = row < count ? value_of(load(row, channel), channel, centered) : 0.0f;
-    }
-    VQ_UNROLL
-    for (int group = 0; group < kRows / kTogether; ++group) {
-      const int first = group * kTogether;
-      if (first >= count) break;
-      float parts[kTogether][kOfLane] = {};
-      VQ_UNROLL
-      for (int c = 0; c < kChannels; ++c) {
-        float factors[kOfLane];
-        VQ_UNROLL
-        for (int i = 0; i < kOfLane; ++i) factors[i] = held(i, c);
-        VQ_UNROLL
-        for (int t = 0; t < kTogether; ++t) {
-          const float each = float_from_bits(shuffle(float_bits(values[group]), t * kChannels + c));
-          VQ_UNROLL
-          for (int i = 0; i < kOfLane; ++i) parts[t][i] = fused(each, factors[i], parts[t][i]);
-        }
-      }
-      VQ_UNROLL
-      for (int t = 0; t < kTogether; ++t) {
-        VQ_UNROLL
-        for (int i = 0; i < kOfLane; ++i) {
-          const int channel = lane() + 32 * i;
-          if (kHeadDim % 32 == 0 || channel < kHeadDim)
-            store_shared(sums + (warp() * kTogether + t) * kHeadDim + channel, parts[t][i]);
-        }
-      }
-      sync_block();
-      for (int i = thread_index(); i < kTogether * kHeadDim; i += kWarps * 32) {
-        const int row = first + i / kHeadDim;
-        if (row >= count) break;
-        float sum = 0.0f;
-        VQ_UNROLL
-        for (int w = 0; w < kWarps; ++w) sum += load_shared(sums + w * kTogether * kHeadDim + i);
-        store(to(row), i % kHeadDim, sum);
-      }
-      sync_block();  // the sums are read
+    for (int i = 0; i < 4; ++i) {
+      const int from = step * 16 + i / 2 * 8 + 2 * place_in_group() + i % 2;
+      factors[i] = factor(from, warp() * kBasisChannels + lane_group());
     }
   }
+  struct Elements {
+    u32 high[2], low[2];
+  };
+  // Not before the rows are there, since it waits for the factors.
+  VQ_DEVICE static Elements split(const float (&factors)[4]) {
+    Elements elements;
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float rest[2];
+      u16 high[2];
+      VQ_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const float each = float_from_bits(warpgroup_copy(float_bits(factors[half * 2 + i])));
+        high[i] = from_float<kElement>(each);
+        rest[i] = each - to_float<kElement>(high[i]);
+      }
+      elements.high[half] = high[0] | static_cast<u32>(high[1]) << 16;
+      elements.low[half] = pack2<kElement>(rest[0], rest[1]);
+    }
+    return elements;
+  }
 
-  // Channel lane() % kChannels of the warp's of row lane() / kChannels of a group of rows.
-  template <class Load>
-  VQ_DEVICE float changed(int count, int group, bool centered, Load load) const {
-    if (!basis_.rotation) {
-      const int row = group * kTogether + lane() / kChannels;
-      if (row >= count) return 0.0f;
-      const int channel = warp() * kChannels + lane() % kChannels;
-      return value_of(load(row, channel), channel, centered);
-    }
-    float values[kOfLane][kTogether];  // all in flight before the first is used
+  // This lane's channels of the changed rows. kWithRests: of rows in two elements.
+  template <bool kWithRests>
+  VQ_DEVICE void multiply(float (&sums)[4]) const {
     VQ_UNROLL
-    for (int i = 0; i < kOfLane; ++i) {
-      const int j = lane() + 32 * i;
-      const bool inside = kHeadDim % 32 == 0 || j < kHeadDim;
-      VQ_UNROLL
-      for (int t = 0; t < kTogether; ++t) {
-        const int row = group * kTogether + t;
-        values[i][t] = inside && row < count ? value_of(load(row, j), j, centered) : 0.0f;
+    for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+    if constexpr (kMma) {
+      multiply_by_mma<kWithRests>(sums);
+    } else {
+      multiply_by_lanes<kWithRests>(sums);
+    }
+  }
+  template <bool kWithRests>
+  VQ_DEVICE void multiply_by_mma(float (&sums)[4]) const {
+    float rests[4] = {};
+    VQ_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      Elements factors;
+      if constexpr (kHeld) {
+        factors = split(factors_[step]);
+      } else {
+        float stored[4];
+        load_factors(stored, step);
+        factors = split(stored);
+      }
+      u32 a[4];
+      const u16* const own = rows() + lane() % 16 * kStride + step * 16 + lane() / 16 * 8;
+      ldmatrix_x4(a, reinterpret_cast<const u32*>(own));
+      mma_m16n8k16<kElement>(sums, a, factors.high);
+      mma_m16n8k16<kElement>(rests, a, factors.low);
+      if constexpr (kWithRests) {
+        ldmatrix_x4(a, reinterpret_cast<const u32*>(own + kRests));
+        mma_m16n8k16<kElement>(rests, a, factors.high);
       }
     }
-    float sums[kTogether * kChannels] = {};
     VQ_UNROLL
-    for (int i = 0; i < kOfLane; ++i) {
+    for (int i = 0; i < 4; ++i) sums[i] += rests[i];
+  }
+  template <bool kWithRests>
+  VQ_DEVICE void multiply_by_lanes(float (&sums)[4]) const {
+    for (int from = 0; from < kHeadDim; ++from) {
       VQ_UNROLL
-      for (int t = 0; t < kTogether; ++t) {
-        VQ_UNROLL
-        for (int c = 0; c < kChannels; ++c) {
-          sums[t * kChannels + c] = fused(values[i][t], held(i, c), sums[t * kChannels + c]);
-        }
+      for (int i = 0; i < 4; ++i) {
+        const u16* const place = rows() + row_of(i) * kStride + from;
+        float each = to_float<kElement>(load_shared(place));
+        if constexpr (kWithRests) each += to_float<kElement>(load_shared(place + kRests));
+        sums[i] = fused(each, factor(from, channel_of(i)), sums[i]);
       }
     }
-    return transposing_sum<kTogether * kChannels>(sums);
   }
 
   const Basis basis_;
   const float* mean_ = nullptr;
   const float* rotation_ = nullptr;
-  float factors_[kHeld ? kOfLane : 1][kChannels];
+  float factors_[kHeld ? kSteps : 1][4];
 };
 
 }  // namespace vq

@@ -27,8 +27,7 @@ struct AppendMma {
           "blocks that share the sub-vectors of a row, at most: each writes whole words");
     visit("tokens_per_block", &P::tokens_per_block, Range{1, 128},
           "new tokens of a sequence that a block encodes at once");
-    visit("sequences_per_block", &P::sequences_per_block, Range{1, 32},
-          "sequences of which one block encodes the new tokens at once");
+    visit("sequences_per_block", &P::sequences_per_block, Range{1, 32}, Doc::kSequencesPerBlock);
     visit("row_tiles", &P::row_tiles, Range{2, 4},
           "tiles of 16 sub-vectors that a warp compares with an entry once it is loaded: 2 or 4");
   }

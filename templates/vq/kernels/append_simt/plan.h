@@ -10,9 +10,9 @@ struct AppendSimt {
   int threads = 128;
   int splits = 1;
   int tokens_per_block = 1;
+  int sequences_per_block = 1;
   int warps_along_entries = 1;
   int sub_vectors_per_warp = 4;
-  static constexpr int sequences_per_block = 1;
   static constexpr bool norms = false;
 
   static constexpr const char* kType = "AppendSimt";
@@ -26,6 +26,7 @@ struct AppendSimt {
           "blocks that share the sub-vectors of a row, at most: each writes whole words");
     visit("tokens_per_block", &P::tokens_per_block, Range{1, 64},
           "new tokens of a sequence that a block encodes at once");
+    visit("sequences_per_block", &P::sequences_per_block, Range{1, 32}, Doc::kSequencesPerBlock);
     visit("warps_along_entries", &P::warps_along_entries, Range{1, 32},
           "warps of a block that share the entries of a codebook, a power of two that divides the "
           "block's warps");

@@ -285,20 +285,19 @@ VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   constexpr auto kConfig = Plan::config();
   constexpr int kOperands = basis_operands(kConfig);
   const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
-  const int first = block_x() / kOperands * kBasisTokens;
-  const BasisBlock<Plan, kBasisTokens, true> block(args, values, block_y());
+  const int first = block_x() / kOperands * kBasisTile;
+  const BasisBlock<Plan, true> block(args, values, block_y());
   after_last_launch();
   const int length = load_global(args.lengths + block_z());
   const int left = (length < args.tokens ? length : args.tokens) - first;
   if (left <= 0) return;
-  const int rows = left < kBasisTokens ? left : kBasisTokens;
+  const int rows = left < kBasisTile ? left : kBasisTile;
   const i64 head = i64{block_z()} * kConfig.kv_heads + block_y();
   u16* const out =
       (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kConfig.head_dim;
   const auto place = [&](int t) { return out + i64{t} * kConfig.head_dim; };
-  block.change(
-      rows, false, [&](int t, int channel) { return load_global_coherent(place(t) + channel); },
-      place);
+  block.template change<false>(
+      rows, [&](int t, int channel) { return load_global_coherent(place(t) + channel); }, place);
 }
 
 // Tokens from `first` on of format `number`, one of those from kNumber on.

@@ -116,8 +116,8 @@ VQ_HD constexpr void add_basis(CallShape& shape, const DequantizeProblem& c, i64
                                i64 tokens) {
   const int operands = basis_operands(c);
   if (operands == 0) return;
-  shape.add({"dequantize_from_basis", "from_basis", ceil_div(tokens, i64{kBasisTokens}) * operands,
-             c.kv_heads, batch, basis_threads(c.head_dim), 0, true, false});
+  shape.add({"dequantize_from_basis", "from_basis", ceil_div(tokens, i64{kBasisTile}) * operands,
+             c.kv_heads, batch, basis_threads(c.head_dim), basis_shared(c.head_dim), true, false});
 }
 
 VQ_HD constexpr CallShape call_shape(const DequantizeConfig<DequantizeSimt>& c, i64 batch,
