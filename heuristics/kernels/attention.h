@@ -340,7 +340,8 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   // Turns per warp and tile: tokens at a time, sub-vectors per lane.
   const double key_turns = std::ceil(tile * plan.lanes_per_token / plan.threads) *
                            std::ceil(key_subs / plan.lanes_per_token);
-  const double slices = std::floor(plan.threads / value_subs);
+  // Values in parts may have more sub-vectors than there are threads.
+  const double slices = std::max(1.0, std::floor(plan.threads / value_subs));
   const double value_turns = std::ceil(tile / slices);
   const double keys = tiles * warps * key_turns;
   const double values = tiles * warps * value_turns;

@@ -30,6 +30,18 @@ std::vector<Problem> problems() {
   op.shape = {64, 4096, 11008};
   op.weights = find_format("gptvq-2", "test");
   all.emplace_back(op);
+  // Values in parts, of more sub-vectors than a small block has threads.
+  AttentionDecode parts;
+  parts.shape = {.batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 256, .tokens = 900};
+  parts.keys = find_format("vecinfer-d4b8", "test");
+  VqFormat half{.vector_size = 2, .index_bits = 4, .scope = Scope::tensor};
+  for (int c = 0; c < 128; ++c) half.channels.push_back(c);
+  parts.values.parts.push_back(half);
+  for (int& c : half.channels) c += 128;
+  parts.values.parts.push_back(half);
+  parts.values.take_alone();
+  validate(parts, "test");
+  all.emplace_back(parts);
   return all;
 }
 
