@@ -22,7 +22,7 @@ void judge_rows(Judge& judge, const P& plan, const KvAppend& op) {
                 plan.splits, op.shape.new_tokens, most_raw(op.shape));
 }
 
-// Whether a block may have several sequences.
+// Refuses more sequences per block than a call has.
 template <class P>
 void judge_sequences(Judge& judge, const P& plan, const KvAppend& op) {
   judge.require(plan.sequences_per_block <= op.shape.batch,

@@ -133,7 +133,7 @@ class AppendStage {
     least = nearer ? distance : least;
     nearest = nearer ? candidate : nearest;
   }
-  // The same for a candidate with a higher number than all before.
+  // take_nearer() of a candidate whose number is higher than all before.
   VQ_DEVICE static void take_next(float& least, u32& nearest, float distance, u32 candidate) {
     const bool nearer = distance < least;
     least = nearer ? distance : least;

@@ -117,7 +117,7 @@ class AttentionToBasis {
     if (from == nullptr) return;
     u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
     const auto blocks = static_cast<int>(basis_blocks(kConfig.kv_heads, args.batch));
-    // Of the block's sequence number `own` the place of the row, or -1.
+    // Where the row of the block's sequence number `own` is, or -1.
     const auto place = [&](int own) {
       QueryToken<Plan> token;
       int count = 0;
@@ -202,7 +202,7 @@ class AttentionFromBasis {
     }
     return kChanges && real ? load_global_coherent(out(heads.row + h) + channel) : u16{0};
   }
-  // The same of splits, which it merges. All threads.
+  // Merges the splits of an element; otherwise as stored(). All threads.
   VQ_DEVICE u16 merged(const Heads& heads, int row, int channel) const {
     using Splits = AttentionSplits<Plan>;
     if (heads.count == 0) return stored(heads, row, channel);
