@@ -17,7 +17,7 @@ PyObject* op_type = nullptr;
 template <class Result, class Act>
 Result guarded(Result failed, const Act& act) noexcept {
   try {
-    return act();
+    return in_python(act);
   } catch (const PythonError&) {
   } catch (const StatusError& error) {
     set_error(error);
@@ -25,8 +25,6 @@ Result guarded(Result failed, const Act& act) noexcept {
     PyErr_NoMemory();
   } catch (const std::exception& error) {
     set_error({VQGEN_INTERNAL, error.what()});
-  } catch (const abi::__forced_unwind&) {
-    park();  // see in_python()
   }
   return failed;
 }

@@ -19,8 +19,9 @@ namespace vqgen::python {
 
 // Calls what may wait for the GIL. Up to Python 3.13 a thread that waits for it while the
 // interpreter ends is unwound by pthread_exit(), which no destructor here survives: it is parked.
+// The handler's reference is null there, which UBSan would trap.
 template <class Act>
-auto in_python(const Act& act) {
+__attribute__((no_sanitize("null"))) auto in_python(const Act& act) {
   try {
     return act();
   } catch (const abi::__forced_unwind&) {
