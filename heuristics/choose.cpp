@@ -62,13 +62,17 @@ class Cheapest final : public Candidates {
 };
 
 // New tokens from which kv_append on tensor cores is faster than on CUDA cores: of one sequence, or
-// of all, of which a block takes several. With batched flushing most calls encode nothing.
+// of all, of which a block takes several. With batched flushing most calls encode nothing. Each
+// part of a format has blocks of its own, which fill later.
 constexpr int kManyNewTokens = 128;
+constexpr int kManyInParts = 256;
 
 bool many_new_tokens(const KvAppend& op) {
-  if (vq::visited_tokens(facts(op)) >= kManyNewTokens) return true;
+  const bool parts = op.keys.in_parts() || op.values.in_parts();
+  const int many = parts ? kManyInParts : kManyNewTokens;
+  if (vq::visited_tokens(facts(op)) >= many) return true;
   const std::int64_t of_all = std::int64_t{op.shape.new_tokens} * op.shape.batch;
-  return op.shape.flush_block == 1 && of_all >= kManyNewTokens;
+  return op.shape.flush_block == 1 && of_all >= many;
 }
 
 void require(const Verdict& verdict, const Problem& problem) {

@@ -1,6 +1,7 @@
 // Plans of mma kv_append: many new tokens, so that a block has enough rows for each of its warps.
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "core/ceil_div.h"
 #include "heuristics/kernels/append.h"
@@ -15,19 +16,36 @@ constexpr int kItemsAnSm = 8;  // warps, where items can be made smaller instead
 // Items of sub-vectors that the warps of a block share, of the tensor that has fewer.
 std::int64_t items_of_block(const KvAppend& op, const AppendMma& plan) {
   const auto config = configured(plan, op);
-  const auto items = [&](const vq::FormatConfig& format) {
-    return std::int64_t{vq::share_units(config, format)} * vq::unit_items(config, format);
-  };
-  return std::min(items(config.keys), items(config.values));
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    least = std::min(
+        least, std::int64_t{vq::share_units(config, format)} * vq::unit_items(config, format));
+  });
+  return least;
 }
 
-void judge_entries(Judge& judge, const VqFormat& format, const char* operand) {
-  judge_narrow(judge, format, operand);
+// Wide entries are compared one by one, beside narrow ones of another part alone.
+void judge_entries(Judge& judge, const VqFormat& format, bool beside_narrow, const char* operand) {
+  judge.require(
+      !format.is_wide() || beside_narrow,
+      "{}: entries of {} elements are more than the 8 of this dataflow; use dataflow simt", operand,
+      format.vector_size);
+  judge.require(format.num_codebooks <= 4,
+                "{}: {} residual stages are more than the 4 of this dataflow; use dataflow simt",
+                operand, format.num_codebooks);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are not numbers of entries; use dataflow simt", operand);
   judge.require(format.entries() >= vq::kAppendTile,
                 "{}: a codebook of {} entries is less than a tile of {}; use dataflow simt",
                 operand, format.entries(), vq::kAppendTile);
+}
+
+void judge_operand(Judge& judge, const VqFormat& format, const char* operand) {
+  bool any_narrow = false;
+  for_each_part(format, 0, [&](const VqFormat& part, int) { any_narrow |= !part.is_wide(); });
+  for_each_part(format, 0, [&](const VqFormat& part, int) {
+    judge_entries(judge, part, any_narrow, operand);
+  });
 }
 
 // Work of one tensor's blocks, added to `to` by their share of all blocks.
@@ -58,8 +76,8 @@ void count_products(BlockWork& to, const Config& config, const vq::FormatConfig&
 void judge_plan(Judge& judge, const AppendMma& plan, const KvAppend& op, const GpuSpec& gpu) {
   judge.require(op.dtype == DType::f16 || gpu.bf16_products,
                 "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
-  judge_entries(judge, op.keys, "keys");
-  judge_entries(judge, op.values, "values");
+  judge_operand(judge, op.keys, "keys");
+  judge_operand(judge, op.values, "values");
   judge_rows(judge, plan, op);
   judge_sequences(judge, plan, op);
   judge.require(plan.row_tiles != 3, "row_tiles 3 is neither 2 nor 4");
@@ -120,11 +138,10 @@ PlanUse use_of(const AppendMma& plan, const KvAppend& op) { return append_plan_u
 void count_work(BlockWork& to, const AppendMma& plan, const KvAppend& op, const PlanUse&,
                 ConflictTable&) {
   const auto config = configured(plan, op);
-  const int key_shares = vq::shares(config, config.keys);
-  const int value_shares = vq::shares(config, config.values);
-  const double all = key_shares + value_shares;
-  count_products(to, config, config.keys, key_shares / all);
-  count_products(to, config, config.values, value_shares / all);
+  const double all = vq::key_shares(config) + vq::value_shares(config);
+  vq::for_each_format(config, [&](const vq::FormatConfig& format) {
+    count_products(to, config, format, vq::shares(config, format) / all);
+  });
   to.registers = 112;
 }
 

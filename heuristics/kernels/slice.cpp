@@ -48,9 +48,8 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units,
 }
 
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(!format.in_parts(),
-                "{}: {} parts are in dataflows simt and int8_mma alone; use dataflow simt", operand,
-                format.parts.size());
+  judge.require(!format.in_parts(), "{}: {} parts are not in this dataflow; use dataflow simt",
+                operand, format.parts.size());
   judge.require(
       !format.is_wide(),
       "{}: entries of {} elements are more than the 8 of this dataflow; use dataflow simt", operand,

@@ -211,7 +211,8 @@ TEST(Parts, LanesAndBinsRunThem) {
     expect_ok(check(choose_plan(AttentionHistogram{}, wide, spec), wide, spec));
     const auto append = with_keys<KvAppend>(list({kLow, kHigh}));
     expect_ok(check(choose(append, spec), append, spec));
-    expect_refused(check(AppendMma{}, append, spec), {"keys", "2 parts", "use dataflow simt"});
+    expect_refused(check(AppendMma{}, append, spec),
+                   {"keys", "more than the 8", "use dataflow simt"});
     const auto wide_append = [&] {
       KvAppend each = append;
       each.values = wide.values;

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "tests/sweep/cases.h"
 #include "tests/sweep/hard_append.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -25,6 +26,12 @@ KvAppend hard_problem(DType dtype) {
   return op;
 }
 
+// Parts with entries of elements, which hard data may scale.
+VqFormat of_elements(VqFormat format) {
+  for (VqFormat& part : format.parts) part.entry_type = EntryType::element;
+  return format;
+}
+
 std::vector<KvAppend> hard_problems() {
   std::vector<KvAppend> problems;
   for (const DType dtype : {DType::f16, DType::bf16}) {
@@ -42,6 +49,10 @@ std::vector<KvAppend> hard_problems() {
     op.keys.hadamard = op.keys.smooth = op.keys.stage_scales = true;
     op.values = {.vector_size = 2, .index_bits = 5, .scope = Scope::head};
     op.shape.page_tokens = 16;
+    problems.push_back(op);
+    // As KLT caches have them; wide entries beside narrow ones.
+    op.keys = of_elements(in_runs({{16, 2}, {16, 4}, {32, 8}}, Scope::head));
+    op.values = of_elements(in_runs({{32, 4}, {32, 16}}, Scope::head));
     problems.push_back(op);
   }
   return problems;

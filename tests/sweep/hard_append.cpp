@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "quantizer/parts.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
@@ -20,6 +21,31 @@ class Hardener {
   Hardener(Hard kind, DType dtype, std::uint64_t seed)
       : kind_(kind), dtype_(dtype), random_(seed) {}
 
+  // Changes each part by itself.
+  void change_parts(QuantizedTensor& tensor, Elements& rows) {
+    if (!tensor.format.in_parts()) return change(tensor, rows);
+    const auto columns = static_cast<std::size_t>(tensor.columns);
+    std::vector<QuantizedTensor> parts;
+    for (std::size_t i = 0; i < tensor.format.parts.size(); ++i) {
+      parts.push_back(take_part(tensor, i));
+      const std::vector<int>& channels = tensor.format.parts[i].channels;
+      Elements of_part;
+      for (std::size_t row = 0; row < rows.size(); row += columns) {
+        for (const int channel : channels)
+          of_part.push_back(rows[row + static_cast<std::size_t>(channel)]);
+      }
+      change(parts.back(), of_part);
+      auto next = of_part.begin();
+      for (std::size_t row = 0; row < rows.size(); row += columns) {
+        for (const int channel : channels) rows[row + static_cast<std::size_t>(channel)] = *next++;
+      }
+    }
+    const QuantizedTensor joined = join_parts(tensor.format, parts, tensor.columns);
+    tensor.codebooks = joined.codebooks;
+    tensor.stage_scales = joined.stage_scales;
+  }
+
+ private:
   // Changes codebooks first, since rows of new tokens are made from them.
   void change(QuantizedTensor& tensor, Elements& rows) {
     const auto size = static_cast<std::size_t>(tensor.format.vector_size);
@@ -65,7 +91,6 @@ class Hardener {
     for (std::size_t i = 0; i < rows.size(); i += 1 + below(300)) rows[i] = put(numbers[i % 3]);
   }
 
- private:
   static std::ptrdiff_t at(std::size_t entry, std::size_t size) {
     return static_cast<std::ptrdiff_t>(entry * size);
   }
@@ -172,8 +197,8 @@ class Hardener {
 AppendData hard_data(const KvAppend& op, Hard kind) {
   AppendData data = make_append_data(op, {.seed = 51, .lengths = LengthPattern::ragged});
   Hardener hardener(kind, op.dtype, 52);
-  if (!op.keys.in_parts()) hardener.change(data.keys, data.new_keys);
-  hardener.change(data.values, data.new_values);
+  hardener.change_parts(data.keys, data.new_keys);
+  hardener.change_parts(data.values, data.new_values);
   return data;
 }
 

@@ -21,7 +21,7 @@ inline constexpr std::array kAllHard{Hard::halfway,   Hard::copies,   Hard::in_t
                                      Hard::one_entry, Hard::one_side, Hard::large,
                                      Hard::small,     Hard::scaled,   Hard::none};
 
-// Keys in parts are make_append_data()'s, except for NaN rows.
+// Each part is hard by itself.
 AppendData hard_data(const KvAppend& op, Hard kind);
 
 // Words of codes that differ.

@@ -129,12 +129,15 @@ Op problem_of(const PartsCase& from, std::uint64_t seed) {
 
 class Parts : public SweepTest<> {
  protected:
-  // Tests the rules' plan, and the plan with each of `changes`.
+  // Tests the rules' plan, and the plan with each of `changes`, for the cases that `takes` accepts.
   template <class Op, class P>
-  static void expect_right(const std::vector<void (*)(P&)>& changes) {
+  static void expect_right(
+      const std::vector<void (*)(P&)>& changes,
+      bool (*takes)(const PartsCase&) = [](const PartsCase&) { return true; }) {
     std::uint64_t seed = 1;
     std::vector<SweepCase> cases;
     for (const PartsCase& from : parts_cases()) {
+      if (!takes(from)) continue;
       for (std::size_t change = 0; change <= changes.size(); ++change, ++seed) {
         const Op op = problem_of<Op>(from, seed);
         SweepCase each;
@@ -204,6 +207,27 @@ TEST_F(Parts, AppendedByLanes) {
         plan.tokens_per_block = 5;
       },
   });
+}
+
+// Tensor cores take narrow parts, of up to 4 stages and 8 entries at least, and wide ones beside
+// them.
+TEST_F(Parts, AppendedByEstimates) {
+  expect_right<KvAppend, AppendMma>({
+                                        [](AppendMma& plan) {
+                                          plan.splits = 7;
+                                          plan.tokens_per_block = 2;
+                                          plan.row_tiles = 2;
+                                        },
+                                        [](AppendMma& plan) {
+                                          plan.threads = 64;
+                                          plan.tokens_per_block = 5;
+                                          plan.sequences_per_block = 2;
+                                        },
+                                    },
+                                    [](const PartsCase& from) {
+                                      const std::string_view name = from.name;
+                                      return name == "narrow" || name.starts_with("klt");
+                                    });
 }
 
 // A format with a codebook per half head, and its equivalent in two parts.

@@ -148,6 +148,13 @@ VQ_HD constexpr int block_rows(const AppendConfig<Plan>& c, const FormatConfig& 
   return f.scale_tokens > 0 ? f.scale_tokens : c.tokens_per_block * c.sequences_per_block;
 }
 
+// True if the search of a format keeps |c|^2 / 2 of its entries. The mma dataflow compares wide
+// entries, which some parts have, as simt does.
+template <class Plan>
+VQ_HD constexpr bool keeps_norms(const AppendConfig<Plan>& c, const FormatConfig&) {
+  return c.norms;
+}
+
 // Bytes of shared memory that a dataflow's search has to itself.
 template <class Plan>
 VQ_HD constexpr i64 search_bytes(const AppendConfig<Plan>&, const FormatConfig&) {
@@ -181,8 +188,8 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   const i64 rows = block_rows(c, f);
   const i64 vectors = rows * share_sub_vectors(c, f);
   at.rows = carve(rows * row_floats(c, f) * 4);
-  at.norms = carve(c.norms ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
-  at.distances = carve(c.norms ? i64{0} : vectors * c.warps_along_entries * 4);
+  at.norms = carve(keeps_norms(c, f) ? i64{share_units(c, f)} * entries(f) * 4 : i64{0});
+  at.distances = carve(keeps_norms(c, f) ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.num_codebooks * 4);
   at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});

@@ -8,9 +8,14 @@
 
 namespace vq {
 
+// Parts of wide sub-vectors are compared as in append_simt.
+template <class Share>
+using AppendEstimatesOrWide =
+    Either<(entry_pieces(Share::kFormat) > 1), AppendWideStage<Share>, AppendEstimates<Share>>;
+
 template <class Plan>
 VQ_DEVICE void kv_append_mma(const KvAppendArgs& args) {
-  append_tokens<Plan, AppendEstimates>(args);
+  append_tokens<Plan, AppendEstimatesOrWide>(args);
 }
 
 }  // namespace vq

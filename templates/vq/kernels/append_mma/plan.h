@@ -52,6 +52,10 @@ VQ_HD constexpr int unit_items(const AppendConfig<AppendMma>& c, const FormatCon
   return ceil_div(block_rows(c, f) * unit_sub_vectors(c, f), item_rows(c));
 }
 
+VQ_HD constexpr bool keeps_norms(const AppendConfig<AppendMma>&, const FormatConfig& f) {
+  return entry_pieces(f) == 1;
+}
+
 VQ_HD constexpr CallShape call_shape(const AppendConfig<AppendMma>& c, i64 batch) {
   return append_shape(c, "kv_append_mma", batch);
 }
