@@ -142,10 +142,15 @@ TEST(Export, WritesTextThatPlainNvccCompiles) {
   } catch (const std::runtime_error&) {
     nvcc = false;
   }
-  for (const char* name : {"mixed-d4b10-d8b12", "tinycode-projection"}) {
-    const std::string text = folder.path(std::string(name) + ".cu");
-    const Outcome outcome =
-        vqgen({"export", example(name), "--gpu", "h200", "--out", text, "--json"});
+  // New rows in a basis of their own: three kernels, of which two change the basis.
+  const std::string drafts = folder.file("drafts.json", R"({
+    "op": "attention_decode", "dtype": "f16", "keys": "klt-2bit-keys", "values": "klt-2bit-values",
+    "shape": {"batch": 2, "query_heads": 8, "kv_heads": 2, "head_dim": 128, "tokens": 4096,
+              "query_tokens": 4}})");
+  for (const std::string& config :
+       {example("mixed-d4b10-d8b12"), example("tinycode-projection"), drafts}) {
+    const std::string text = folder.path("text.cu");
+    const Outcome outcome = vqgen({"export", config, "--gpu", "h200", "--out", text, "--json"});
     expect_success(outcome);
     const Json document = document_of(outcome);
     EXPECT_EQ(document["arch"], "sm_90a");

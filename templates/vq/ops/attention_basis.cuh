@@ -82,7 +82,7 @@ class AttentionToBasis {
     if (kind < kQuery) {
       change_queries(args, number);
     } else if constexpr (kKinds > kQuery) {
-      change_new(args, number, basis_operand(kConfig, kind - kQuery) == 1);
+      change_new(args, number, basis_operand(Plan::config(), kind - kQuery) == 1);
     }
   }
 
