@@ -84,7 +84,7 @@ def require(name: str, mean, rotation) -> None:
     if rotation is None:
         return
     products = rotation.float().mT @ rotation.float()
-    off = (products - torch.eye(products.shape[-1], device=products.device)).abs().amax((-2, -1))
+    off = (products - torch.eye(products.shape[-1], dtype=products.dtype, device=products.device)).abs().amax((-2, -1))
     for head, most in enumerate(off.tolist()):
         if not most <= 1e-3:
             raise vqgen.BadInput(f"{name}_rotation of head {head} is not orthogonal: an inner product of its columns is "

@@ -371,7 +371,7 @@ def _gains(trained, vectors):
     """The gain of each unit, float32 [units]: sum z.z / sum z.z' over its vectors z and what their codes stand for.
     vectors: [units, rows, columns]."""
     books, scales = trained
-    gains = torch.ones(len(books))
+    gains = torch.ones(len(books), dtype=torch.float32)
     for unit, own in enumerate(vectors.reshape(len(books), -1, books.shape[-1])):
         tables = books[unit].to(own.device).float()
         if scales is not None:

@@ -38,7 +38,7 @@ def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: in
     one machine, as far as PyTorch's matmul does."""
     shape = units, stages, entries, size = tables_shape(vectors, fields)
     books = torch.empty(shape, dtype=dtype, device=vectors.device)
-    scales = torch.ones(units, stages, device=vectors.device)
+    scales = torch.ones(units, stages, dtype=torch.float32, device=vectors.device)
     for unit, own in enumerate(vectors.reshape(units, -1, size)):
         draw = generator_of(seed, unit)
         left = _sample(own, entries, draw).clone()
@@ -87,7 +87,7 @@ def _sums(vectors, codes, entries: int):
     out = 0.0
     for rows, numbers in ((vectors[:whole], codes[:whole]), (vectors[whole:], codes[whole:])):
         if len(rows):
-            chosen = torch.zeros(len(rows), entries, device=rows.device).scatter_(1, numbers[:, None], 1.0)
+            chosen = torch.zeros(len(rows), entries, dtype=rows.dtype, device=rows.device).scatter_(1, numbers[:, None], 1.0)
             slices = _SLICES if len(rows) == whole else 1
             out = out + torch.bmm(chosen.view(slices, -1, entries).mT,
                                   rows.view(slices, -1, rows.shape[1])).double().sum(0)

@@ -81,7 +81,7 @@ def trained(vectors, options: Options, start, shape, scales, progress=None, judg
     """
     units, stages = shape[:2]
     tables = torch.empty(shape, dtype=ELEMENTS[options.dtype])
-    of_stages = torch.ones(units, stages)
+    of_stages = torch.ones(units, stages, dtype=torch.float32)
     for unit in range(units):
         draw = generator_of(options.seed, unit)
         own, size = _normalized(vectors[unit])
@@ -136,7 +136,7 @@ def _started(vectors, begin, entries: int, stages: int, draw):
         scales = torch.stack([table[taken].square().mean().sqrt() for table, taken in zip(begin, codes.T)])
         scales = torch.where(scales > 0, scales, torch.ones_like(scales))
         return Stages(begin / scales[:, None, None], scales)
-    drawn = torch.randn(stages, entries, size, generator=draw).to(vectors.device)
+    drawn = torch.randn(stages, entries, size, generator=draw, dtype=torch.float32).to(vectors.device)
     share = (1 - entries**(-2 / size))**0.5
     scales = []
     for table in drawn:
@@ -210,9 +210,9 @@ def _revive(vectors, module, codes, draw) -> None:
         dead = (uses == 0).nonzero()[:, 0]
         if len(dead) == 0:
             continue
-        missed = torch.zeros(len(table), device=left.device).index_add_(0, own, left.square().sum(1))
+        missed = torch.zeros(len(table), dtype=left.dtype, device=left.device).index_add_(0, own, left.square().sum(1))
         beside = missed.topk(min(len(dead), int((uses > 0).sum()))).indices
         dead = dead[:len(beside)]
-        apart = torch.randn(len(dead), table.shape[1], generator=draw).to(left.device)
+        apart = torch.randn(len(dead), table.shape[1], generator=draw, dtype=torch.float32).to(left.device)
         apart *= _APART * left.square().mean().sqrt() / module.scales[stage]
         module.entries[stage, dead] = module.entries[stage, beside] + apart

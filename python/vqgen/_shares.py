@@ -69,7 +69,8 @@ def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
     trained = {}  # by layer, operand and codes
     for number, states in enumerate(layers):
         for operand, rows in zip(OPERANDS, states):
-            some = rows[:, torch.linspace(0, rows.shape[1] - 1, min(_TRAIN, rows.shape[1])).long().to(rows.device)]
+            last = rows.shape[1] - 1
+            some = rows[:, torch.linspace(0, last, min(_TRAIN, last + 1), dtype=torch.float32).long().to(rows.device)]
             basis = basis_of(some)
             for codes, cut in choices(operand, rows.shape[2]).items():
                 trained[number, operand, codes] = _trained(some, basis, operand, cut, seed, key_gain, model.device)

@@ -156,7 +156,7 @@ def random_tensors(op, formats, dtype, device):
     tensors = {}
     for argument in op.arguments:
         operand, _, name = argument.name.partition(".")
-        drawn = torch.randn(argument.shape, device=device)
+        drawn = torch.randn(argument.shape, dtype=torch.float32, device=device)
         if name == "codebooks":
             if formats[operand].get("entry_type") == "int8":
                 drawn = (drawn * 40).round().clamp(-127, 127)

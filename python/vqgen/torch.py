@@ -378,7 +378,7 @@ class VQCache:
         """Tokens that were written with a gradient have none here: backward() raises, and drops nothing."""
         if not (self._written_with_gradient and torch.is_grad_enabled()):
             return call()
-        return _gradients.without_gradient("append", call, torch.ones((), requires_grad=True))
+        return _gradients.without_gradient("append", call, torch.ones((), dtype=torch.float32, requires_grad=True))
 
     def bytes_per_token(self) -> float:
         """The bytes that codes take in this layer, for one token of one sequence."""

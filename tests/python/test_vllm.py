@@ -30,6 +30,14 @@ def own_cache(tmp_path_factory):
     vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def half_by_default():
+    """vLLM loads models, and so makes layers and launches their kernels, with the model's dtype as PyTorch's default."""
+    torch.set_default_dtype(torch.float16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @dataclasses.dataclass
 class Request:
     number: int

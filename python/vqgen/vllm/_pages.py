@@ -305,6 +305,6 @@ def warm(kernels: Kernels, layer: Layer) -> None:
             kernels(*name)(rows, *caches, whole, block_table=whole.new_zeros(name[1], columns), **layer.transforms, **more)
     whole = torch.zeros(1, dtype=torch.int32, device=device)
     kernels("dequantize")(*caches, whole, block_table=whole.new_zeros(1, 1), tokens=1, **layer.transforms)
-    rows, lse = new(1, shape.query_heads), torch.zeros(1, shape.query_heads, device=device)
+    rows, lse = new(1, shape.query_heads), torch.zeros(1, shape.query_heads, dtype=torch.float32, device=device)
     kernels("merge")([rows, rows.clone()], [lse, lse.clone()])
 
