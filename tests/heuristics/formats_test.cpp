@@ -1,6 +1,8 @@
 // Other formats of as many bits: which presets correspond, and when they are said to be faster.
 #include "heuristics/formats.h"
 
+#include <tuple>
+
 #include "core/profiles.h"
 #include "tests/core/support.h"
 
@@ -146,6 +148,25 @@ TEST(OtherPresets, FitTheProblem) {
   append.shape = {.batch = 1, .kv_heads = 8, .head_dim = 128, .tokens = 64, .new_tokens = 1};
   append.keys = append.values = find_format("cq-4c8b", "test");
   EXPECT_FALSE(faster_presets(append, gpu, 1e6).has_value());
+}
+
+// A balanced schedule of formats in parts costs 1.02 of the time alone, 1.07 with a window or
+// pages.
+TEST(Propose, BalancesPartsWhereItCostsLittle) {
+  AttentionDecode op = attention("klt-2bit-keys", "klt-2bit-values", 1);
+  op.shape.batch = 16;
+  op.shape.query_heads = 32;
+  op.shape.kv_heads = 8;
+  for (const auto& [tokens, raw, page_tokens, balanced] :
+       {std::tuple(16384, 0, 0, true), std::tuple(16384, 128, 0, false),
+        std::tuple(16384, 0, 16, false), std::tuple(32768, 128, 0, true),
+        std::tuple(32768, 0, 16, true), std::tuple(8192, 0, 0, false)}) {
+    op.shape.tokens = tokens;
+    op.shape.recent_tokens = raw;
+    op.shape.page_tokens = page_tokens;
+    EXPECT_EQ(is_by_length(propose(op, find_gpu("h200"))), balanced)
+        << tokens << " tokens, " << raw << " of them raw, pages of " << page_tokens;
+  }
 }
 
 // Attention by int8_mma and mma side by side on an H200:

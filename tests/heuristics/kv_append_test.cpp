@@ -1,6 +1,9 @@
 // The plans of kv_append: accepted, distinct, and with enough blocks to fill the GPU in a decode
 // step.
+#include <fmt/format.h>
+
 #include <set>
+#include <utility>
 
 #include "core/profiles.h"
 #include "heuristics/choose.h"
@@ -64,6 +67,23 @@ TEST(KvAppendPlans, AreOfLanesWhereFragmentsCannotRun) {
   EXPECT_EQ(kernel_name(choose(op, find_gpu("t4"))), "append_mma");
   op.values.index_bits = 2;
   EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_simt");
+}
+
+// Each part has blocks of its own, so that formats in parts need more tokens to fill them.
+TEST(KvAppendPlans, OfPartsTakeTensorCoresFromMoreTokens) {
+  for (const auto& [batch, tokens] : {std::pair(1, 128), std::pair(128, 1), std::pair(64, 2)}) {
+    for (const int times : {1, 2}) {
+      KvAppend op = append("vecinfer-d4b8i8", batch, tokens * times);
+      EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_mma");
+      for (const char* bits : {"1", "1.5", "2", "3"}) {
+        op.keys = find_format(fmt::format("klt-{}bit-keys", bits), "test");
+        op.values = find_format(fmt::format("klt-{}bit-values", bits), "test");
+        EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))),
+                  times == 1 ? "append_simt" : "append_mma")
+            << bits << " bits, " << batch << " x " << tokens * times;
+      }
+    }
+  }
 }
 
 // One token for each of many sequences: a block has several, and every SM a block, or two of simt.
