@@ -26,13 +26,8 @@ std::int64_t items_of_block(const KvAppend& op, const AppendMma& plan) {
 
 // Wide entries are compared one by one, beside narrow ones of another part alone.
 void judge_entries(Judge& judge, const VqFormat& format, bool beside_narrow, const char* operand) {
-  judge.require(
-      !format.is_wide() || beside_narrow,
-      "{}: entries of {} elements are more than the 8 of this dataflow; use dataflow simt", operand,
-      format.vector_size);
-  judge.require(format.num_codebooks <= 4,
-                "{}: {} residual stages are more than the 4 of this dataflow; use dataflow simt",
-                operand, format.num_codebooks);
+  if (!beside_narrow) judge_width(judge, format, operand);
+  judge_stages(judge, format, operand);
   judge.require(format.decoder == Decoder::table,
                 "{}: codes are not numbers of entries; use dataflow simt", operand);
   judge.require(format.entries() >= vq::kAppendTile,

@@ -47,20 +47,28 @@ void judge_codebooks(Judge& judge, const VqFormat& format, std::int64_t units,
                 gpu.memory_bytes);
 }
 
-void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
-  judge.require(!format.in_parts(), "{}: {} parts are not in this dataflow; use dataflow simt",
-                operand, format.parts.size());
+void judge_width(Judge& judge, const VqFormat& format, const char* operand) {
   judge.require(
       !format.is_wide(),
       "{}: entries of {} elements are more than the 8 of this dataflow; use dataflow simt", operand,
       format.vector_size);
+}
+
+void judge_stages(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(format.num_codebooks <= 4,
+                "{}: {} residual stages are more than the 4 of this dataflow; use dataflow simt",
+                operand, format.num_codebooks);
+}
+
+void judge_narrow(Judge& judge, const VqFormat& format, const char* operand) {
+  judge.require(!format.in_parts(), "{}: {} parts are not in this dataflow; use dataflow simt",
+                operand, format.parts.size());
+  judge_width(judge, format, operand);
   judge.require(format.entry_type == EntryType::element || format.vector_size >= 4,
                 "{}: int8 entries of 2 elements are in dataflows simt and int8_mma alone; use "
                 "dataflow simt",
                 operand);
-  judge.require(format.num_codebooks <= 4,
-                "{}: {} residual stages are more than the 4 of this dataflow; use dataflow simt",
-                operand, format.num_codebooks);
+  judge_stages(judge, format, operand);
 }
 
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu) {

@@ -169,7 +169,10 @@ void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
     });
   });
 }
-// Rules of dataflows with entries of up to 8 elements and up to 4 stages.
+// Rules of dataflows with entries of up to 8 elements; with up to 4 stages; with both, in one
+// format and without int8 entries of 2 elements.
+void judge_width(Judge& judge, const VqFormat& format, const char* operand);
+void judge_stages(Judge& judge, const VqFormat& format, const char* operand);
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand);
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
 
