@@ -44,7 +44,7 @@ class BinFill {
         first_head_(block_y() / kSlices % kHeadBlocks * kSide),
         first_entry_(block_y() % kSlices * kEntries),
         pair_(kv_head_ * args.batch + block_z()),
-        length_(load_global(args.lengths + block_z())) {}
+        length_(length_within(args, block_z())) {}
 
   VQ_DEVICE void run() const {
     for (int i = thread_index(); i < kColumns * kHeads * kEntries; i += kThreads) {

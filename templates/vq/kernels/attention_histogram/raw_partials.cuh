@@ -26,7 +26,7 @@ class RawPartials {
       : args_(args),
         kv_head_(block_y()),
         batch_(block_z()),
-        length_(load_global(args.lengths + block_z())),
+        length_(length_within(args, block_z())),
         raw_(Raw::tokens(args, block_z(), length_)) {}
 
   VQ_DEVICE void run() {

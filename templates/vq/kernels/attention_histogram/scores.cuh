@@ -27,7 +27,7 @@ class BinScores {
       : args_(args),
         kv_head_(block_y()),
         pair_(block_y() * args.batch + block_z()),
-        length_(load_global(args.lengths + block_z())) {
+        length_(length_within(args, block_z())) {
     const BinsWorkspace<Plan> workspace(args);
     tables_ = workspace.tables(pair_);
     powers_ = workspace.powers(pair_);
