@@ -63,14 +63,14 @@ void judge_cache(Judge& judge, const Op& op) {
 }  // namespace
 
 std::string klt_remedy(const VqFormat& format, const std::string& path, int head_dim) {
-  constexpr std::array kBits{0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0};
-  const double bits = format.bits_per_element();
+  const bool keys = path.starts_with("/keys");
+  // Presets of more bits have no parts, and serve any head_dim.
   if (!format.klt || !head_dim_fault(kAttentionHeadDims, head_dim).empty() ||
-      std::ranges::find(kBits, bits) == kBits.end()) {
+      format.bits_per_element() != (keys ? 1.25 : 0.75)) {
     return "";
   }
-  return fmt::format(", or take vqgen.hf.klt_format(\"{}\", {}, {}) of Python",
-                     path.starts_with("/keys") ? "keys" : "values", bits, head_dim);
+  return fmt::format(", or take vqgen.hf.klt_format(\"{}\", 1, {}) of Python",
+                     keys ? "keys" : "values", head_dim);
 }
 
 std::string head_dim_fault(const Problem& problem) {

@@ -200,12 +200,6 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   const auto config = configured(plan, op);
   judge_rows(judge, config, false, "keys");
   judge_rows(judge, config, true, "values");
-  const int least_row = std::min(vq::key_stride(config), vq::value_stride(config));
-  judge.require(
-      !vq::reads_raw(config) || vq::kBytesStep * least_row >= vq::kRawTile / 2 * head_dim * 2,
-      "rows of {} bytes leave no room for recent tokens and sinks of {} channels in "
-      "dataflow int8_mma; use dataflow mma, or simt",
-      least_row, head_dim);
   judge.require(plan.threads <= most_threads(plan),
                 "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
                 "at most {} threads",

@@ -270,15 +270,15 @@ def write_basis_bundle(out, layers, formats, seed: int, key_gain: bool = True) -
 
 
 def _in_basis(rows, form, seed, gain, basis=None, with_codes=True):
-    """The tensors of an operand by their names in a bundle, of rows [kv_heads, tokens, head_dim]. basis: of these, if it
-    is known. Without `with_codes` they lack the codes of the rows."""
-    from vqgen._klt import based, basis_of, sampled
+    """The tensors of an operand by their names in a bundle, of rows [kv_heads, tokens, head_dim]. basis: basis_of() these,
+    if it is known. Without `with_codes` they lack the codes of the rows."""
+    from vqgen._klt import based, basis_of, dealt, sampled
     out = {}
     basis = basis_of(rows) if basis is None else basis
     if form.get("center"):
         out["mean"] = basis.mean.float().to(rows.device)
     if form.get("klt"):
-        out["rotation"] = basis.rotation.float().to(rows.device)
+        out["rotation"] = dealt(basis, form).rotation.float().to(rows.device)
     states = based(rows, out.get("mean"), out.get("rotation"))
     in_parts = "parts" in form
     trained = []

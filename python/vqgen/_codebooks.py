@@ -85,7 +85,7 @@ class Codebooks:
         if run.klt is None:
             return run.keys[1], run.values[1]
         head_dim = heads_of(self.model.config.get_text_config(decoder=True))[2]
-        return [vqgen.hf.klt_format(operand, bits, head_dim) for operand, bits in zip(("keys", "values"), run.klt)]
+        return [vqgen.hf.klt_format(operand, run.klt, head_dim) for operand in ("keys", "values")]
 
     def rotated_first(self, run, tokens):
         self.say(run, tokens)

@@ -1,9 +1,10 @@
 """KLT caches in plain PyTorch: keys and values are centred and rotated into the eigenvectors of their covariance, for
-each layer and KV head; channels in falling order of variance are cut into parts with codebooks of their own
-(vqgen._partitions). Training and simulation alone; no kernel is asked."""
+each layer and KV head, and dealt out to sub-vectors (vqgen._partitions) so that each code has as much to say. Training
+and simulation alone; no kernel is asked."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -11,11 +12,11 @@ import torch
 import vqgen.torch
 from vqgen._errors import BadInput
 from vqgen._kmeans import generator_of
-from vqgen._partitions import BITS, partition, share_out, shipped
+from vqgen._partitions import BITS, share_out
 from vqgen._training import SEEDS
 from vqgen.simulation import dequantized
 
-__all__ = ["Basis", "Moments", "form_of", "gained", "operand_form", "partition", "share_out", "shipped", "train"]
+__all__ = ["Basis", "Moments", "dealt", "form_of", "gained", "operand_form", "share_out", "train"]
 
 GAINS = "none", "head", "channel"
 SCOPES = "head", "channel_group"
@@ -31,8 +32,8 @@ class Basis(NamedTuple):
     """Where rows are quantized: z = (row - mean) @ rotation. float64, in the CPU's memory."""
 
     mean: torch.Tensor  # [kv_heads, head_dim]
-    variances: torch.Tensor  # of z, falling, [kv_heads, head_dim]
-    rotation: torch.Tensor  # eigenvectors as columns, [kv_heads, head_dim, head_dim]
+    variances: torch.Tensor  # of z, [kv_heads, head_dim]
+    rotation: torch.Tensor  # of columns that are orthonormal, [kv_heads, head_dim, head_dim]
 
 
 class Moments:
@@ -78,7 +79,7 @@ class Moments:
 
     @torch.no_grad()
     def basis(self, entries: int = _ENTRIES) -> Basis:
-        """Return the mean, and the eigenvalues and eigenvectors of the covariance.
+        """Return the mean, and the eigenvalues and eigenvectors (as columns) of the covariance.
 
         Eigenvalues fall and are at least 0; the largest component of each eigenvector is positive, so that the same
         rows give the same basis. Channels that are constant take the last places.
@@ -109,8 +110,63 @@ def basis_of(rows: torch.Tensor) -> Basis:
     return moments.basis()
 
 
+def dealt(basis: Basis, form: dict) -> Basis:
+    """The basis in which rows of format `form` are quantized, of the eigenvectors of their covariance.
+
+    An entry of a codebook serves all sub-vectors of its part, so these are made alike: element i of all sub-vectors of
+    a part is a stratum of eigenvectors next to each other in falling order of variance, mixed by an orthogonal matrix
+    with components of about equal size. Each channel then has the stratum's mean variance, elements of a sub-vector
+    differ, and the codebook spends its bits on those of much variance. Strata are dealt to parts in turn: the next to
+    the part whose codes have spent the least of their bits by reverse water-filling (a channel of variance v spends
+    log2(v / level) / 2, or nothing below the level), the narrower of equal ones.
+
+    A part of scope "channel_group", whose sub-vectors have codebooks of their own, leaves the basis as it is.
+    Source: reverse water-filling, Cover and Thomas, Elements of Information Theory, 10.3.3.
+    """
+    heads, head_dim = basis.variances.shape
+    parts = form.get("parts") or [{**form, "channels": [*range(head_dim)]}]
+    if any(part["scope"] == "channel_group" for part in parts):
+        return basis
+    turns = torch.stack([_turn(spectrum, parts) for spectrum in basis.variances])
+    return Basis(basis.mean, (basis.variances[:, None] @ turns.square())[:, 0], basis.rotation @ turns)
+
+
+def _turn(spectrum: torch.Tensor, parts) -> torch.Tensor:
+    """dealt() of one head, from eigenvectors of falling variances [head_dim]: [head_dim, head_dim]."""
+    head_dim = len(spectrum)
+    sizes = [part["vector_size"] for part in parts]
+    bits = [part["index_bits"] * part.get("num_codebooks", 1) for part in parts]
+    logs = (spectrum / spectrum.max().clamp_min(1e-300)).clamp_min(1e-12).log2()
+    whole = sum(each * (len(part["channels"]) // size) for each, part, size in zip(bits, parts, sizes))
+    levels = (logs.cumsum(0) - 2 * whole) / torch.arange(1, head_dim + 1)  # where so many channels spend bits
+    level = levels[max(int((logs > levels).sum()), 1) - 1]
+    turn = torch.zeros(head_dim, head_dim, dtype=torch.double)
+    taken, spent, at = [0] * len(parts), [0.0] * len(parts), 0
+    while at < head_dim:
+        chosen = min((part for part in range(len(parts)) if taken[part] < sizes[part]),
+                     key=lambda part: (spent[part] / bits[part], sizes[part]))
+        channels = parts[chosen]["channels"][taken[chosen]::sizes[chosen]]
+        stratum = slice(at, at + len(channels))
+        turn[stratum, channels] = _mixing(len(channels))
+        spent[chosen] += float((logs[stratum].exp2().mean().log2() - level).clamp_min(0) / 2)
+        taken[chosen], at = taken[chosen] + 1, stratum.stop
+    return turn
+
+
+def _mixing(size: int) -> torch.Tensor:
+    """An orthogonal matrix with components of about equal size: the Kronecker product of Hadamard's of the power of two
+    in `size` and Hartley's of the rest."""
+    odd = size // (size & -size)
+    angles = 2 * math.pi / odd * torch.outer(*[torch.arange(odd, dtype=torch.double)] * 2)
+    mixing = (angles.cos() + angles.sin()) / math.sqrt(odd)
+    pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.double) / math.sqrt(2)
+    while len(mixing) < size:
+        mixing = torch.kron(pair, mixing)
+    return mixing
+
+
 def operand_form(parts, scope: str = "head") -> dict:
-    """The format of one operand of a partition [(channels, vector_size), ...], by the fields of `parts` in
+    """The format of one operand of runs [(channels, vector_size), ...], by the fields of `parts` in
     docs/reference/config.md. scope: "head", or "channel_group" for a codebook per sub-vector position."""
     if scope not in SCOPES:
         raise BadInput(f"scope is {scope!r}; give one of {', '.join(SCOPES)}")
@@ -126,7 +182,7 @@ def operand_form(parts, scope: str = "head") -> dict:
 
 
 def form_of(runs) -> dict:
-    """The format of one operand of a partition [(channels, vector_size), ...] as bundles have it: rows less their mean,
+    """The format of one operand of runs [(channels, vector_size), ...] as bundles have it: rows less their mean,
     rotated, and entries that are int8."""
     integers = {"entry_type": "int8", "stage_scales": True}
     form = operand_form(runs)
@@ -144,14 +200,14 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
 
     Args:
         rows: [kv_heads, tokens, head_dim], floats, on any device.
-        parts: a partition, [(channels, vector_size), ...], whose channels add up to head_dim.
+        parts: runs [(channels, vector_size), ...], whose channels add up to head_dim.
         key_gain: lengthens what codes stand for, as entries are means, so that the scores of quantized tokens compare
             to those of raw ones: by sum z.z / sum z.z' for each "channel" or each "head"; "none" for values. Codes are
             the nearest entries without it: entries times the gain would be chosen so that most of it is lost.
         seed, iterations: of k-means. The same arguments give the same bits on one machine's CPU.
         scope: "head", a codebook per part and KV head; "channel_group", one per sub-vector position too.
         entry_type: "f16" or "bf16", or "int8" with a scale per codebook.
-        basis: of all rows if these are a sample; by default it is that of `rows`.
+        basis: basis_of() all rows if these are a sample; by default it is that of `rows`.
 
     Returns:
         The format, operand_form(), and its tensors on the device of `rows`, as simulation.simulated() takes them:
@@ -163,7 +219,7 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
     Raises:
         BadInput: for NaN, too few rows, parts that do not add up, and unknown words.
 
-    Example: form, tensors = train(keys, shipped("keys", 32, 128), key_gain="channel")
+    Example: form, tensors = train(keys, runs_of(32, 128), key_gain="channel")
     """
     for name, given, known in (("key_gain", key_gain, GAINS), ("entry_type", entry_type, ENTRY_TYPES)):
         if given not in known:
@@ -175,6 +231,7 @@ def train(rows: torch.Tensor, parts, key_gain: str = "none", seed: int = 1, iter
     if total != head_dim or basis.rotation.shape != (heads, head_dim, head_dim):
         raise BadInput(f"parts: they have {total} channels, the basis is {list(basis.rotation.shape)}, and rows are "
                        f"{list(rows.shape)}; give parts whose channels add up to head_dim, and a basis of these rows")
+    basis = dealt(basis, form)
     mean, rotation = (each.float().to(rows.device) for each in (basis.mean, basis.rotation))
     books = [_codebooks(rows, part, mean, rotation, (seed + 1009 * number) % SEEDS, iterations)
              for number, part in enumerate(form["parts"])]

@@ -19,8 +19,8 @@ class Run(typing.NamedTuple):
     codebooks are trained, else by k-means. parts: keys are quantized in two parts, of low and high
     frequencies, which the errors of codebooks of the keys in one part tell apart; they share the
     stages by their channels, but so many go from the high ones to the low ones, and none gets more
-    than a format has. klt: the bits of keys and of values as of vqgen.hf.klt_format(), instead of formats; bits: of
-    an element in the mean, shared out as vqgen.hf.calibrate() does. key_gain: as of vqgen.hf.calibrate()."""
+    than a format has. klt: the bits of a vqgen.hf.klt_format(), instead of formats; bits: of an element
+    in the mean, shared out as vqgen.hf.calibrate() does. key_gain: as of vqgen.hf.calibrate()."""
 
     keys: tuple
     values: tuple
@@ -31,7 +31,7 @@ class Run(typing.NamedTuple):
     rotated_first: bool = False
     rsimvq: bool = False
     parts: int | None = None
-    klt: tuple | None = None
+    klt: float | None = None
     bits: float | None = None
     key_gain: bool = True
 
@@ -55,8 +55,8 @@ def _wide(size, stages):
                                    "scope": "tensor"}
 
 
-def _klt(bits, keys=None, values=None):
-    return Run((f"klt-{bits}bit-keys",) * 2, (f"klt-{bits}bit-values",) * 2, klt=(keys or bits, values or bits))
+def _klt(bits):
+    return Run((f"klt-{bits}bit-keys",) * 2, (f"klt-{bits}bit-values",) * 2, klt=bits)
 
 
 def _shared(bits):
@@ -105,7 +105,7 @@ RECIPES = {
     "klt": [  # VecInfer without and with g and a centre, and KLT as presets have it and shared out
         run._replace(recent_tokens=recent_tokens) for recent_tokens in (0, 128)
         for run in (Run(D4B8I8, D4B8I8, key_gain=False), Run(D4B8I8, D4B8I8), Run(*(_centred(D4B8I8[0]),) * 2),
-                    _klt(1, 1.25, 0.75), _klt(1.5), _klt(2), _klt(3), _klt(4), *map(_shared, (1, 1.5, 2, 3)))],
+                    _klt(1), _klt(1.5), _klt(2), _klt(3), _klt(4), *map(_shared, (1, 1.5, 2, 3)))],
     "gain": [  # of the keys' entries, with a window and without
         Run(D4B8, D4B8, recent_tokens, key_gain=key_gain) for recent_tokens in (0, 128) for key_gain in (False, True)],
     "raw": [  # tokens that stay raw

@@ -10,13 +10,13 @@ from vqgen._calibration import _in_basis
 from vqgen._klt import basis_of, form_of
 from vqgen._losses import loss
 from vqgen._models import in_float32
-from vqgen._partitions import BITS, LEVELS, share_out, shipped, stored_codes
+from vqgen._partitions import BITS, LEVELS, runs_of, share_out, stored_codes
 from vqgen.simulation import held_of, replaced
 
 MEASURES = "loss", "attention"
 OPERANDS = "keys", "values"
 _TRAIN = 4096  # tokens that train the codebooks by which rises are measured
-_FITTED = 4  # partitions of fewest codes, whose rises of the loss are measured
+_FITTED = 4  # choices of fewest codes, whose rises of the loss are measured
 _JUDGE = 16384  # tokens that they are measured on, unless the caller gives others
 
 
@@ -25,8 +25,8 @@ class Shares(dict):
     str() is a table.
 
     bits: stored per element, the mean of all rows. by: "loss" or "attention". rise: the sum of the rows'. rows: of each layer
-    and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`, and `rises` of every
-    partition, by bits. A rise is nats per token of the loss, or the share of the attention output's squares that is lost.
+    and operand `layer`, `operand`, `bits`, `parts` [[channels, vector_size], ...], `rise`, and `rises` of all
+    choices, by bits. A rise is nats per token of the loss, or the share of the attention output's squares that is lost.
     """
 
     def __str__(self):
@@ -43,9 +43,9 @@ class Shares(dict):
         return [{operand: rows[number, operand] for operand in OPERANDS} for number in range(len(rows) // 2)]
 
 
-def choices(operand: str, head_dim: int) -> dict[int, list]:
-    """The shipped partitions of an operand, by the codes that a row of them takes the room of."""
-    runs = [shipped(operand, level, head_dim) for level in LEVELS]
+def choices(head_dim: int) -> dict[int, list]:
+    """The runs that an operand may get, by the codes that a row of them takes the room of."""
+    runs = [runs_of(level, head_dim) for level in LEVELS]
     return {stored_codes(each): each for each in reversed(runs)}
 
 
@@ -53,10 +53,9 @@ def require(head_dim: int, bits, by) -> None:
     """Refuses what cannot be shared out in a cache of head_dim channels."""
     if by not in MEASURES:
         raise vqgen.BadInput(f"by is {by!r}; give one of {', '.join(MEASURES)}")
-    stored = [choices(operand, head_dim) for operand in OPERANDS]
-    least, most = (BITS * sum(end(each) for each in stored) / len(stored) / head_dim for end in (min, max))
+    least, most = (BITS * end(choices(head_dim)) / head_dim for end in (min, max))
     if isinstance(bits, bool) or not isinstance(bits, (int, float)) or not least <= bits <= most:
-        raise vqgen.BadInput(f"bits is {bits!r}, which no partitions of head_dim {head_dim} meet; give a number from "
+        raise vqgen.BadInput(f"bits is {bits!r}, which no formats of head_dim {head_dim} meet; give a number from "
                              f"{least:g} to {most:g}")
 
 
@@ -72,7 +71,7 @@ def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
             last = rows.shape[1] - 1
             some = rows[:, torch.linspace(0, last, min(_TRAIN, last + 1), dtype=torch.float32).long().to(rows.device)]
             basis = basis_of(some)
-            for codes, cut in choices(operand, rows.shape[2]).items():
+            for codes, cut in choices(rows.shape[2]).items():
                 trained[number, operand, codes] = _trained(some, basis, operand, cut, seed, key_gain, model.device)
     with in_float32(model):
         errors = _by_operand(_by_attention(model, judges, trained))
@@ -91,7 +90,7 @@ def _by_operand(rises: dict) -> dict:
 
 def _scaled(errors: dict, rises: dict) -> dict:
     """Rises of the loss that are proportional to the errors of an operand's attention output, as those of small errors
-    are, by the least squares over what was measured: noise of the loss chooses no partition."""
+    are, by the least squares over what was measured: noise of the loss decides nothing."""
     out = {}
     for key, own in errors.items():
         squares = sum(own[codes]**2 for codes in rises[key])
@@ -104,7 +103,7 @@ def shared(rises: dict, bits: float, by: str, head_dim: int) -> Shares:
     """Share codes out by measured() rises, at `bits` stored for an element in the mean."""
     rows = []
     for (number, operand), codes in share_out(rises, bits * head_dim / BITS).items():
-        own, parts = rises[number, operand], choices(operand, head_dim)[codes]
+        own, parts = rises[number, operand], choices(head_dim)[codes]
         rows.append({"layer": number, "operand": operand, "bits": BITS * codes / head_dim,
                      "parts": [list(run) for run in parts], "rise": own[codes],
                      "rises": {f"{BITS * each / head_dim:g}": own[each] for each in sorted(own)}})

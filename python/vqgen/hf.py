@@ -206,17 +206,21 @@ class VQCache(Cache):
 
 
 def klt_format(operand: str, bits: float, head_dim: int) -> dict:
-    """The format of "keys" or "values" in a KLT cache: rows less their mean, rotated into the eigenvectors of their
-    covariance, with codes shared out among the rotated channels by variance. bits: stored for an element, 0.75, 1, 1.25,
-    1.5, 2, 2.5, 3 or 4; rows are whole words in each part, so small heads may store up to a word more. head_dim: 64, 80,
-    96, 112, 128, 192 or 256. Raises BadInput for others. The presets klt-2bit-keys and the like are those of 128 channels.
+    """The format of "keys" or "values" in a KLT cache: rows less their mean, rotated into eigenvectors of their
+    covariance that are mixed so that each code has as much to say. bits: of the cache, the mean of keys and values: 1
+    (keys 1.25, values 0.75), 1.5 (2 and 1), 2, 3 (4 and 2) or 4; rows are whole words in each part, so small heads may store
+    up to a word more. head_dim: a multiple of 16. Raises BadInput for others. The presets klt-2bit-keys and the like are
+    those of 128 channels.
 
-    Example: calibrate(model, batches, out, keys=klt_format("keys", 2, 64), values=klt_format("values", 2, 64))
+    Example: calibrate(model, batches, out, keys=klt_format("keys", 1, 64), values=klt_format("values", 1, 64))
     """
     from vqgen._klt import form_of
-    from vqgen._partitions import BITS, shipped
+    from vqgen._partitions import OF_BITS, runs_of
 
-    return form_of(shipped(operand, round(bits * 128 / BITS), head_dim))
+    if operand not in ("keys", "values") or isinstance(bits, bool) or bits not in OF_BITS:
+        raise vqgen.BadInput(f"klt_format({operand!r}, {bits!r}): give keys or values, and bits of "
+                             f"{', '.join(map(str, OF_BITS))}")
+    return form_of(runs_of(OF_BITS[bits][operand == "values"], head_dim))
 
 
 def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None, bits: float | None = None,

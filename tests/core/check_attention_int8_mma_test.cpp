@@ -3,6 +3,7 @@
 #include "heuristics/choose.h"
 #include "heuristics/kernels/slice.h"
 #include "tests/core/check_support.h"
+#include "tests/klt_runs.h"
 
 namespace vqgen {
 namespace {
@@ -75,9 +76,9 @@ TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
     return check(choose_plan(AttentionInt8Mma{}, op, gpu), op, gpu);
   };
   const auto verdict = [&](const VqFormat& keys, int recent_tokens = 128) {
-    return of(keys, find_format("klt-2bit-values", "test"), recent_tokens);
+    return of(keys, test::klt_of_three_runs(), recent_tokens);
   };
-  const VqFormat sound = find_format("klt-2bit-keys", "test");
+  const VqFormat sound = test::klt_of_three_runs();
   for (const std::string name : {"klt-1bit", "klt-1.5bit", "klt-2bit", "klt-3bit", "klt-4bit"}) {
     expect_ok(of(find_format(name + "-keys", "test"), find_format(name + "-values", "test")));
   }
@@ -98,18 +99,16 @@ TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
   expect_refused(with(with_less_pairs),
                  {"keys", "12 codes of 2 channels", "shared out evenly", "use dataflow simt"});
   // Half of the lanes of values have no word of the pairs, and no word of quads instead.
-  VqFormat half = find_format("klt-1.5bit-values", "test");
-  half.parts[1].vector_size = 8;
+  const VqFormat half = test::klt_runs({{16, 2}, {48, 8}, {64, 16}});
   expect_refused(of(sound, half), {"values", "8 codes of 2 channels", "shared out evenly"});
   expect_refused(with([](auto& parts) {
                    parts[0].vector_size = 4, parts[1].vector_size = 2;
                    parts[2].scope = Scope::channel_group;
                  }),
                  {"keys", "one codebook a head"});
-  VqFormat narrow = sound.parts[2];
+  VqFormat narrow = sound.parts[2];  // rows of 16 bytes
   narrow.channels.clear();
-  expect_ok(verdict(narrow, 0));
-  expect_refused(verdict(narrow), {"rows of 16 bytes", "recent tokens", "use dataflow mma"});
+  for (const int recent_tokens : {0, 128}) expect_ok(verdict(narrow, recent_tokens));
 }
 
 TEST(CheckAttentionInt8Mma, ABlockServesTheHeadsOfWholeQueryTokens) {

@@ -5,6 +5,7 @@
 
 #include "core/profiles.h"
 #include "tests/core/support.h"
+#include "tests/klt_runs.h"
 
 namespace vqgen {
 namespace {
@@ -109,9 +110,7 @@ Gemv product(const std::string& weights, int m) {
 TEST(OtherPresets, AreNamedWhereTheyAreFaster) {
   EXPECT_EQ(faster_preset(attention("cq-4c8b", "cq-4c8b", 1)),
             "keys vecinfer-d4b8i8, values vecinfer-d4b8i8");
-  EXPECT_EQ(faster_preset(attention("klt-2bit-keys", "klt-2bit-values", 1)),
-            "keys vecinfer-d4b8i8, values vecinfer-d4b8i8");
-  EXPECT_EQ(faster_preset(attention("klt-2bit-keys", "klt-2bit-values", 4)),
+  EXPECT_EQ(faster_preset(attention("cq-4c8b", "cq-4c8b", 4)),
             "keys vecinfer-d4b8i8, values vecinfer-d4b8");
   for (const int m : {1, 8}) {
     EXPECT_EQ(faster_preset(product("aqlm-1x16i8", m)), "weights aqlm-2x8i8") << m;
@@ -122,6 +121,9 @@ TEST(OtherPresets, AreNamedWhereTheyAreFaster) {
 TEST(OtherPresets, AreNotNamedWhereNoneIsFaster) {
   EXPECT_EQ(faster_preset(attention("vecinfer-d4b8i8", "vecinfer-d4b8i8", 1)), "");
   EXPECT_EQ(faster_preset(attention("vecinfer-d4b8i8", "vecinfer-d4b8", 4)), "");
+  for (const int query_tokens : {1, 4}) {
+    EXPECT_EQ(faster_preset(attention("klt-2bit-keys", "klt-2bit-values", query_tokens)), "");
+  }
   EXPECT_EQ(faster_preset(attention("vecinfer-d2b8", "vecinfer-d2b8", 1)), "");
   EXPECT_EQ(faster_preset(product("aqlm-2x8i8", 8)), "");
   // Other entries, or the chosen plan, are as fast.
@@ -131,7 +133,7 @@ TEST(OtherPresets, AreNotNamedWhereNoneIsFaster) {
 }
 
 TEST(OtherPresets, FitTheProblem) {
-  AttentionDecode op = attention("klt-2bit-keys", "klt-2bit-values", 1);
+  AttentionDecode op = attention("cq-4c8b", "cq-4c8b", 1);
   const GpuSpec gpu = find_gpu("h200");
   const auto best = faster_presets(op, gpu, 1e6);
   ASSERT_TRUE(best.has_value());
@@ -154,6 +156,7 @@ TEST(OtherPresets, FitTheProblem) {
 // pages.
 TEST(Propose, BalancesPartsWhereItCostsLittle) {
   AttentionDecode op = attention("klt-2bit-keys", "klt-2bit-values", 1);
+  op.keys = op.values = test::klt_of_three_runs();
   op.shape.batch = 16;
   op.shape.query_heads = 32;
   op.shape.kv_heads = 8;

@@ -14,6 +14,7 @@
 #include "heuristics/tuned/ladder.h"
 #include "tests/core/support.h"
 #include "tests/heuristics/tuned_rows.h"
+#include "tests/klt_runs.h"
 
 namespace vqgen {
 namespace {
@@ -75,12 +76,13 @@ TEST(KvAppendPlans, OfPartsTakeTensorCoresFromMoreTokens) {
     for (const int times : {1, 2}) {
       KvAppend op = append("vecinfer-d4b8i8", batch, tokens * times);
       EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))), "append_mma");
-      for (const char* bits : {"1", "1.5", "2", "3"}) {
-        op.keys = find_format(fmt::format("klt-{}bit-keys", bits), "test");
-        op.values = find_format(fmt::format("klt-{}bit-values", bits), "test");
+      for (const VqFormat& format :
+           {test::klt_runs({{64, 8}, {64, 16}}), test::klt_runs({{16, 2}, {48, 4}, {64, 16}}),
+            test::klt_of_three_runs(), test::klt_runs({{64, 2}, {64, 4}})}) {
+        op.keys = op.values = format;
         EXPECT_EQ(kernel_name(choose(op, find_gpu("h200"))),
                   times == 1 ? "append_simt" : "append_mma")
-            << bits << " bits, " << batch << " x " << tokens * times;
+            << short_name(format) << ", " << batch << " x " << tokens * times;
       }
     }
   }
@@ -89,16 +91,17 @@ TEST(KvAppendPlans, OfPartsTakeTensorCoresFromMoreTokens) {
 // One token for each of many sequences: a block has several, and every SM a block, or two of simt.
 TEST(KvAppendPlans, OfFewTokensOfManySequencesShareBlocks) {
   const GpuSpec gpu = find_gpu("h200");
-  const auto lanes_of = [&](const char* keys, const char* values, int batch, int tokens) {
+  const auto preset = [](const char* name) { return find_format(name, "test"); };
+  const auto lanes_of = [&](const VqFormat& keys, const VqFormat& values, int batch, int tokens) {
     KvAppend op = append("vecinfer-d4b8", batch, tokens);
-    op.keys = find_format(keys, "test");
-    op.values = for_values(find_format(values, "test"));
+    op.keys = keys;
+    op.values = for_values(values);
     return choose_plan(AppendSimt{}, op, gpu).sequences_per_block;
   };
-  EXPECT_EQ(lanes_of("vecinfer-d4b8i8", "vecinfer-d4b8i8", 64, 1), 2);
-  EXPECT_EQ(lanes_of("klt-2bit-keys", "klt-2bit-values", 64, 1), 8);
-  EXPECT_EQ(lanes_of("klt-2bit-keys", "klt-2bit-values", 8, 1), 1);
-  EXPECT_EQ(lanes_of("int4-kivi-keys", "int4-kivi-values", 1024, 1), 1);
+  EXPECT_EQ(lanes_of(preset("vecinfer-d4b8i8"), preset("vecinfer-d4b8i8"), 64, 1), 2);
+  EXPECT_EQ(lanes_of(test::klt_of_three_runs(), test::klt_of_three_runs(), 64, 1), 8);
+  EXPECT_EQ(lanes_of(test::klt_of_three_runs(), test::klt_of_three_runs(), 8, 1), 1);
+  EXPECT_EQ(lanes_of(preset("int4-kivi-keys"), preset("int4-kivi-values"), 1024, 1), 1);
   const auto plan_of = [&](int batch, int tokens) {
     return choose_plan(AppendMma{}, append("vecinfer-d4b8", batch, tokens), gpu);
   };

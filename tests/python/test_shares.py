@@ -17,7 +17,9 @@ import vqgen.hf
 import vqgen.torch as vt
 from hf_models import DEVICE, IDS, own_cache, tiny  # noqa: F401
 from vqgen import _calibration, _losses, _partitions, _passkey, _shares
+from vqgen._klt import form_of
 from vqgen._models import attending, in_float32
+from vqgen._partitions import runs_of
 from vqgen.simulation import simulated
 
 VOCABULARY = 512  # values of few tokens would be few vectors, which any codebook holds
@@ -88,8 +90,8 @@ def test_a_report_says_the_bits_that_are_stored(shared):
 
 def test_layers_with_formats_of_their_own_are_the_simulation(model, states, tmp_path):
     """In one pass, by chunks, step by step with and without a window, and after a copy."""
-    formats = [{"keys": vqgen.hf.klt_format("keys", 3, 64), "values": vqgen.hf.klt_format("values", 1, 64)},
-               {"keys": vqgen.hf.klt_format("keys", 1, 64), "values": vqgen.hf.klt_format("values", 4, 64)}]
+    formats = [{"keys": form_of(runs_of(48, 64)), "values": form_of(runs_of(16, 64))},
+               {"keys": form_of(runs_of(16, 64)), "values": form_of(runs_of(64, 64))}]
     _calibration.write_basis_bundle(tmp_path / "bundle", states, formats, 1)
     layers = vqgen.hf.layers_of(tmp_path / "bundle")
     keys = [layer[1]["keys.codebooks"].shape for layer in layers]
@@ -120,7 +122,7 @@ def test_layers_with_formats_of_their_own_are_the_simulation(model, states, tmp_
 
 def test_a_step_is_captured_for_the_kernels_of_all_layers(model, states, tmp_path, monkeypatch):
     """Layers of other formats may change kernels at other lengths."""
-    formats = [{"keys": vqgen.hf.klt_format("keys", bits, 64), "values": vqgen.hf.klt_format("values", 1, 64)} for bits in (3, 1)]
+    formats = [{"keys": form_of(runs_of(level, 64)), "values": form_of(runs_of(16, 64))} for level in (48, 16)]
     _calibration.write_basis_bundle(tmp_path / "bundle", states, formats, 1)
     cache = vqgen.hf.VQCache(model.config, tmp_path / "bundle", batch=2, tokens=32, device=DEVICE)
     for layer, buckets in zip(cache.layers, ((8, 32), (16, 32))):
@@ -128,13 +130,12 @@ def test_a_step_is_captured_for_the_kernels_of_all_layers(model, states, tmp_pat
     assert [cache.bucket(tokens) for tokens in (1, 8, 9, 16, 17, 32)] == [8, 8, 16, 16, 32, 32]
 
 
-def test_shipped_partitions_store_what_they_count():
+def test_choices_store_what_they_count():
     """A part's codes are stored in whole words: the kernels' rows are no longer than what shares count."""
-    for operand in _shares.OPERANDS:
-        runs = _shares.choices(operand, 128)
-        assert list(sorted(runs)) == list(_partitions.LEVELS)  # at 128 channels each level has all its codes
-        for codes, cut in runs.items():
-            assert codes == sum(-(-channels // size // 4) * 4 for channels, size in cut)
+    runs = _shares.choices(128)
+    assert list(sorted(runs)) == list(_partitions.LEVELS)  # at 128 channels each level has all its codes
+    for codes, cut in runs.items():
+        assert codes == sum(-(-channels // size // 4) * 4 for channels, size in cut)
 
 
 def test_rises_of_the_loss_have_the_shape_of_the_attention_errors(draw):
@@ -147,7 +148,7 @@ def test_rises_of_the_loss_have_the_shape_of_the_attention_errors(draw):
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"bits": 0.5}, "bits is 0.5, which no partitions of head_dim 64 meet; give a number from 1 to 4"),
+    ({"bits": 0.5}, "bits is 0.5, which no formats of head_dim 64 meet; give a number from 1 to 4"),
     ({"bits": 4.5}, "bits is 4.5"), ({"bits": math.nan}, "bits is nan"), ({"bits": "2"}, "bits is '2'"), ({"bits": True}, "bits is True"),
     ({"bits": 2, "by": "kl"}, "by is 'kl'; give one of loss, attention"),
     ({"bits": 2, "keys": "klt-2bit-keys"}, "bits takes no keys"),
@@ -165,7 +166,7 @@ def test_what_cannot_be_shared_out_is_refused_in_a_line(model, tmp_path, options
 
 
 @pytest.mark.parametrize("head_dim, kind, words", [
-    (80, torch.float16, "head_dim"), (72, torch.float16, "head_dim is 72; partitions are shipped for"),
+    (80, torch.float16, "head_dim"), (72, torch.float16, "head_dim is 72; KLT caches have a multiple of 16"),
     (64, torch.float32, "calibrated from models of float16 and bfloat16")])
 def test_models_that_no_shares_serve_are_refused_before_they_run(tmp_path, monkeypatch, head_dim, kind, words):
     model = tiny(head_dim=head_dim).to(kind)

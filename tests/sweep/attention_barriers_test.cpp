@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/profiles.h"
+#include "tests/klt_runs.h"
 #include "tests/sweep/barriers.h"
 #include "tests/sweep/plans.h"
 
@@ -106,8 +107,7 @@ TEST(Barriers, OfAttentionByBytesWithRawTokensAreAllNeeded) {
 // of a basis have one barrier.
 TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   AttentionDecode op = attention_of_integers();
-  op.keys = find_format("klt-2bit-keys", "test");
-  op.values = find_format("klt-2bit-values", "test");
+  op.keys = op.values = klt_of_three_runs();
   op.shape.head_dim = 128;
   op.shape.recent_tokens = 40;
   op.shape.sinks = 3;

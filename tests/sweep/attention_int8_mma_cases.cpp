@@ -91,13 +91,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.query_tokens = queries.most;
   const auto format = [&](Axis form, Axis scope) {
     const auto& forms = op.shape.head_dim == 128 ? kForms128 : kForms64;
-    const std::vector<ChannelRun>* runs = &forms[static_cast<std::size_t>(v[form])];
-    // Rounds of rows of 16 bytes have no room for raw rows of 128 channels.
-    const bool narrow =
-        op.shape.head_dim == 128 && runs->front().channels / runs->front().size == 16;
-    const bool raw = op.raw_slots() > 0 || op.shape.query_tokens > 1;
-    if (narrow && runs->size() == 1 && raw) runs = &forms.front();
-    return in_runs(*runs, pick(kScopes, scope), pick(kWordsOfRun, kLayout));
+    return in_runs(forms[static_cast<std::size_t>(v[form])], pick(kScopes, scope),
+                   pick(kWordsOfRun, kLayout));
   };
   op.keys = format(kKeyForm, kKeyScope);
   op.values = format(kValueForm, kValueScope);

@@ -11,6 +11,7 @@
 #include "runtime/ops/kv_append/reference.h"
 #include "runtime/ops/kv_dequantize/reference.h"
 #include "runtime/verify/row_decoder.h"
+#include "tests/klt_runs.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -249,8 +250,7 @@ TEST_F(Bases, AMeanWhereNothingIsSeenIsFound) {
 TEST_F(Bases, FaultsOfARotatedQueryAndOfMergedSplitsAreFound) {
   AttentionDecode op;
   op.shape = {.batch = 2, .query_heads = 12, .kv_heads = 2, .head_dim = 128, .tokens = 300};
-  op.keys = find_format("klt-2bit-keys", "basis");
-  op.values = for_values(find_format("klt-2bit-values", "basis"));
+  op.keys = op.values = klt_of_three_runs();
   validate(op, "basis");
   AttentionInt8Mma plan{.threads = 96, .splits = 2, .heads_per_block = 6, .pipeline_stages = 2};
   ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);

@@ -28,8 +28,8 @@ class CodeRounds {
   static constexpr int kTokens = kConfig.threads;  // tokens per round
   static constexpr int kKeyRow = key_row_bytes(kConfig);
   static constexpr int kValueRow = value_row_bytes(kConfig);
-  static constexpr int kKeyStride = row_stride(kKeyRow);
-  static constexpr int kValueStride = row_stride(kValueRow);
+  static constexpr int kKeyStride = row_stride(kConfig, kKeyRow);
+  static constexpr int kValueStride = row_stride(kConfig, kValueRow);
   static constexpr int kKeyBytes = kTokens * kKeyStride;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
@@ -41,7 +41,7 @@ class CodeRounds {
   template <int kBytes>
   struct Copies {
     static constexpr int kOfRow = copying_lanes(kBytes, kPiece);
-    static constexpr int kStride = row_stride(kBytes);
+    static constexpr int kStride = row_stride(kConfig, kBytes);
     static constexpr int kCopies = kBytesStep * kOfRow / 32;
     static constexpr int kApart = 32 / kOfRow;
     static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
@@ -63,7 +63,7 @@ class CodeRounds {
   // some codes of 8 tokens have no bank conflict. Where lanes read whole rows together none do.
   template <int kBytes>
   VQ_DEVICE static u32 turned(int token) {
-    constexpr int kStride = row_stride(kBytes);
+    constexpr int kStride = row_stride(kConfig, kBytes);
     if constexpr (kInOneFormat) return 0;
     if constexpr (kStride == 32) return static_cast<u32>(token / 4 % 2 * kChunk);
     if constexpr (kStride == 64) {

@@ -20,7 +20,7 @@ class LaneCodes {
   static constexpr int kTiles = kBytesStep / 8;
   static constexpr int kOfTile = kOfValues ? 2 : 1;  // rows of a lane
   static constexpr int kBytes = kOfValues ? Rounds::kValueRow : Rounds::kKeyRow;
-  static constexpr int kStride = row_stride(kBytes);
+  static constexpr int kStride = row_stride(Plan::config(), kBytes);
   using Rows = u32[kOfTile * kTiles][kRow.code_words];
 
   // Loads the codes of step `number` of the round.

@@ -100,15 +100,17 @@ VQ_HD constexpr int copying_lanes(int row_bytes, int copy_bytes) {
   const bool together = row_bytes == 16 || row_bytes == 32 || row_bytes == 64;
   return together && copy_bytes == 16 ? row_bytes / 16 : 1;
 }
-// Bytes from a row to the next in shared memory, and of the rows of a round.
-VQ_HD constexpr int row_stride(int row_bytes) {
-  return row_bytes == 16 ? 16 : row_bytes <= 32 ? 32 : 64;
+// Bytes from a row to the next in shared memory, and of the rows of a round. A warp's rows of a
+// round have room for half a raw tile.
+VQ_HD constexpr int row_stride(const AttentionConfig<AttentionInt8Mma>& c, int row_bytes) {
+  const int least = reads_raw(c) ? kRawTile / 2 * c.head_dim * 2 / kBytesStep : 16;
+  return row_bytes == 16 && least <= 16 ? 16 : row_bytes <= 32 ? 32 : 64;
 }
 VQ_HD constexpr int key_stride(const AttentionConfig<AttentionInt8Mma>& c) {
-  return row_stride(key_row_bytes(c));
+  return row_stride(c, key_row_bytes(c));
 }
 VQ_HD constexpr int value_stride(const AttentionConfig<AttentionInt8Mma>& c) {
-  return row_stride(value_row_bytes(c));
+  return row_stride(c, value_row_bytes(c));
 }
 VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
   return i64{c.threads} * (key_stride(c) + value_stride(c));
