@@ -1,6 +1,6 @@
 """KLT caches in plain PyTorch: keys and values are centred and rotated into the eigenvectors of their covariance, for
-each layer and KV head, and dealt out to sub-vectors (vqgen._partitions) so that each code has as much to say. Training
-and simulation alone; no kernel is asked."""
+each layer and KV head, and these are distributed to sub-vectors (vqgen._partitions) so that each code has as much to
+say. Training and simulation alone; no kernel is asked."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def _turn(spectrum: torch.Tensor, parts) -> torch.Tensor:
 
 
 def _mixing(size: int) -> torch.Tensor:
-    """An orthogonal matrix with components of about equal size: the Kronecker product of Hadamard's of the power of two
-    in `size` and Hartley's of the rest."""
+    """An orthogonal matrix with components of about equal size: Hadamard's of the power of two in `size`, whose
+    components are Hartley's matrix of the odd rest."""
     odd = size // (size & -size)
     angles = 2 * math.pi / odd * torch.outer(*[torch.arange(odd, dtype=torch.double)] * 2)
     mixing = (angles.cos() + angles.sin()) / math.sqrt(odd)

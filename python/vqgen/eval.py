@@ -115,18 +115,26 @@ def _load(arguments):
     return model
 
 
+class _Added(argparse.Action):
+    """Values of an option that may be given several times: all of them, not the last ones alone."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, values if before is self.default else [*before, *values])
+
+
 def _arguments(arguments):
     parser = argparse.ArgumentParser(prog="python -m vqgen.eval",
                                      description=__doc__.splitlines()[0])
     parser.add_argument("model", metavar="MODEL", help="a folder that transformers loads, or a config.json")
     parser.add_argument("--random-weights", action="store_true", help="random weights of MODEL's sizes, to time alone")
-    parser.add_argument("--format", nargs="+", type=_form, default=[], dest="forms",
+    parser.add_argument("--format", nargs="+", action=_Added, type=_form, default=[], dest="forms",
                         metavar="KEYS[:VALUES]", help="presets or files to evaluate; the first is timed")
-    parser.add_argument("--recipe", nargs="+", choices=[*RECIPES, "calibration"], default=[],
+    parser.add_argument("--recipe", nargs="+", action=_Added, choices=[*RECIPES, "calibration"], default=[],
                         help="a table of the papers, evaluated on the text")
-    parser.add_argument("--recent-tokens", nargs="+", type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
+    parser.add_argument("--recent-tokens", nargs="+", action=_Added, type=_window, default=[(0, 1)], metavar="TOKENS[:BATCH]",
                         help="newest tokens in full precision; BATCH tokens leave them together (flush_block)")
-    parser.add_argument("--sinks", nargs="+", type=int, default=[0], help="first tokens in full precision")
+    parser.add_argument("--sinks", nargs="+", action=_Added, type=int, default=[0], help="first tokens in full precision")
     parser.add_argument("--local", type=int, metavar="TOKENS",
                         help="of the rows of recipe vqkv with a window, which this many leave together: by "
                         "default 1024, or an eighth of --length if that is less")
@@ -137,7 +145,7 @@ def _arguments(arguments):
     parser.add_argument("--sequences", type=int, default=24, help="sequences that are evaluated")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence")
     parser.add_argument("--codebooks", metavar="FOLDER", help="keep the bundles in FOLDER, and reuse those there")
-    parser.add_argument("--rsimvq", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
+    parser.add_argument("--rsimvq", nargs="+", action=_Added, type=_setting, default=[], metavar="NAME=VALUE",
                         help="arguments of vqgen.train_rsimvq(), as steps=400, of runs that train by it")
     parser.add_argument("--judges", type=int, default=0, metavar="SEQUENCES",
                         help="sequences after those that train, which judge the steps of RSimVQ")
@@ -148,8 +156,8 @@ def _arguments(arguments):
     parser.add_argument("--passkeys", type=int, default=0, metavar="PROMPTS",
                         help="also the share of prompts whose pass key, five digits in the text, is found again")
     parser.add_argument("--no-kernels", action="store_true", help="losses by simulation alone, which is much faster on a CPU")
-    parser.add_argument("--contexts", nargs="+", type=int, default=[], help="time captured steps at these contexts")
-    parser.add_argument("--batches", nargs="+", type=_batch, default=[1], metavar="N|most",
+    parser.add_argument("--contexts", nargs="+", action=_Added, type=int, default=[], help="time captured steps at these contexts")
+    parser.add_argument("--batches", nargs="+", action=_Added, type=_batch, default=[1], metavar="N|most",
                         help="with --contexts: sequences; most: as many as fit")
     parser.add_argument("--first-token", action="store_true",
                         help="with --contexts: time prompts too")

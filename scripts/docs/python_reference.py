@@ -146,7 +146,7 @@ def python_options(args, tools) -> str:
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
             named = {each.arg: each.value for each in node.keywords}
             literal = {name: ast.literal_eval(value) for name, value in named.items()
-                       if name in ("help", "metavar", "nargs", "action") or name == "choices" and is_literal(value)}
+                       if name in ("help", "metavar", "nargs") or name in ("choices", "action") and is_literal(value)}
             option = ast.literal_eval(node.args[0])
             flag = literal.get("action", "") in ("store_true", "store_false")
             value = literal.get("metavar", "|".join(literal.get("choices", ())) or
