@@ -1,5 +1,5 @@
 // KLT formats of keys or values in parts: runs of (channels, channels of a sub-vector) with int8
-// entries, as vqgen.hf.calibrate() shares codes out.
+// entries, as klt-1bit has them.
 #pragma once
 
 #include <numeric>

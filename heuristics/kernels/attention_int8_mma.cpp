@@ -50,7 +50,7 @@ void judge_format(Judge& judge, const VqFormat& format, int head_dim, const char
     judge_part(judge, part, channels, operand);
     for (const int channel : part.channels) {
       judge.require(channel == next++,
-                    "{}: channels of the parts do not follow each other, as those of klt-2bit do; "
+                    "{}: channels of the parts do not follow each other, as those of klt-1bit do; "
                     "use dataflow simt",
                     operand);
     }

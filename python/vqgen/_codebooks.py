@@ -78,7 +78,17 @@ class Codebooks:
                 self.model, tokens.split(AT_ONCE), path, keys=keys, values=values,
                 key_gain=run.key_gain, rsimvq=self.training if run.rsimvq else None, start=start,
                 judged_by=self.judges.split(AT_ONCE) if run.rsimvq and self.judges is not None else None)
-        return vqgen.hf.layers_of(path)
+        layers = vqgen.hf.layers_of(path)
+        if run.bits is None:
+            self.require_formats(run, path, layers)
+        return layers
+
+    def require_formats(self, run, path, layers):
+        """Refuses a bundle of a name's formats as they were before."""
+        for operand, form in _calibration._forms(*self.formats(run)).items():
+            if vqgen.format_fields(layers[0][0][operand]) != form:
+                raise vqgen.BadInput(f"{path} has {operand} of another format than {getattr(run, operand)[0]}; remove it, "
+                                     "so that it is trained again")
 
     def formats(self, run):
         """The formats of keys and values: those of a KLT cache as the model's head_dim has them."""

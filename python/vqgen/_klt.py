@@ -120,7 +120,7 @@ def dealt(basis: Basis, form: dict) -> Basis:
     the part whose codes have spent the least of their bits by reverse water-filling (a channel of variance v spends
     log2(v / level) / 2, or nothing below the level), the narrower of equal ones.
 
-    A part of scope "channel_group", whose sub-vectors have codebooks of their own, leaves the basis as it is.
+    If a part has scope "channel_group", the basis stays as it is.
     Source: reverse water-filling, Cover and Thomas, Elements of Information Theory, 10.3.3.
     """
     heads, head_dim = basis.variances.shape

@@ -13,10 +13,11 @@ SIZES = 2, 4, 8, 16  # channels of a sub-vector
 BITS = 8  # of a code
 LEVELS = 12, 16, 20, 24, 32, 40, 48, 64  # codes of a row of 128 channels
 # The levels of keys and of values by the bits of a cache, which are their mean. Keys get more, as errors of theirs cost
-# more; at 1.5 and 3 bits both have sub-vectors of one size, which is faster than runs of two.
+# more; at 1.5 and 3 bits each has sub-vectors of one size, at most head sizes, which is faster than runs of two.
 OF_BITS = {1: (20, 12), 1.5: (32, 16), 2: (32, 32), 3: (64, 32), 4: (64, 64)}
 WORD = 4  # codes of a 32-bit word: the codes of a run are stored in whole words
 STEP = 16  # channels of a tensor-core step, of which runs are multiples
+LANES = 8  # that share a row of values in dataflow int8_mma
 
 
 def codes_of(level: int, head_dim: int) -> int:
@@ -34,7 +35,7 @@ def runs_of(level: int, head_dim: int) -> list[tuple[int, int]]:
     """The runs [(channels, vector_size), ...] of a row at the bits that `level` codes of 128 channels have, or a word more.
 
     One or two runs of multiples of STEP channels with the most codes that fit; of those, the vector sizes are the most
-    alike.
+    alike. A second run of wide sub-vectors has one word of codes, or as many for each of LANES lanes.
 
     Raises:
         BadInput: for an unknown level, or a head_dim that is no multiple of STEP.
@@ -49,8 +50,13 @@ def runs_of(level: int, head_dim: int) -> list[tuple[int, int]]:
     cuts = [[(head_dim, size)] for size in SIZES]
     cuts += [[(first, narrow), (head_dim - first, wide)] for first in range(STEP, head_dim, STEP)
              for narrow in SIZES for wide in SIZES if narrow < wide]
-    fit = [cut for cut in cuts if stored_codes(cut) <= most]
+    fit = [cut for cut in cuts if stored_codes(cut) <= most and (len(cut) == 1 or _shared_by_lanes(*cut[1]))]
     return min(fit, key=lambda cut: (-sum(channels // size for channels, size in cut), cut[-1][1] / cut[0][1]))
+
+
+def _shared_by_lanes(channels: int, size: int) -> bool:
+    codes = stored_codes([(channels, size)])
+    return size < 8 or codes == WORD or codes % LANES == 0
 
 
 def share_out(rises: dict, mean_codes: float, costs: dict | None = None) -> dict:

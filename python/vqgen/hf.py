@@ -217,7 +217,7 @@ def klt_format(operand: str, bits: float, head_dim: int) -> dict:
     from vqgen._klt import form_of
     from vqgen._partitions import OF_BITS, runs_of
 
-    if operand not in ("keys", "values") or isinstance(bits, bool) or bits not in OF_BITS:
+    if operand not in ("keys", "values") or isinstance(bits, bool) or bits not in list(OF_BITS):
         raise vqgen.BadInput(f"klt_format({operand!r}, {bits!r}): give keys or values, and bits of "
                              f"{', '.join(map(str, OF_BITS))}")
     return form_of(runs_of(OF_BITS[bits][operand == "values"], head_dim))

@@ -29,8 +29,8 @@ def bits(form, head_dim=128):
 
 
 def loss_rise(losses, keys, values, recent):
-    base = float(one(losses, "loss", keys="", values="")["kernels_nats_per_byte"])
     """The rise of the last measurement; in brackets that of simulation where kernels were not measured."""
+    base = float(one(losses, "loss", keys="", values="")["kernels_nats_per_byte"])
     fitting = [row for row in losses if (row["keys"], row["values"], row["recent_tokens"], row["sinks"]) ==
              (keys, values, str(recent), "0") and row["recipe"] in ("presets", "scalars", "operands", "klt")]
     if not fitting:

@@ -82,6 +82,14 @@ TEST(CheckAttentionInt8Mma, PartsFollowEachOtherInRowsThatLanesShare) {
   for (const std::string name : {"klt-1bit", "klt-1.5bit", "klt-2bit", "klt-3bit", "klt-4bit"}) {
     expect_ok(of(find_format(name + "-keys", "test"), find_format(name + "-values", "test")));
   }
+  // What calibrate(bits=..) chooses from.
+  for (const auto& runs : {std::vector<std::pair<int, int>>{{64, 8}, {64, 16}},
+                           {{64, 4}, {64, 16}},
+                           {{64, 4}, {64, 8}},
+                           {{32, 2}, {96, 4}},
+                           {{64, 2}, {64, 4}}}) {
+    expect_ok(of(test::klt_runs(runs), test::klt_runs(runs)));
+  }
   const auto with = [&](auto change) {
     std::vector<VqFormat> parts = sound.parts;
     change(parts);

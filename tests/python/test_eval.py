@@ -368,14 +368,16 @@ def test_a_format_file_is_told_by_its_name_and_its_fields(small, capsys):
     assert {(name[0], *name[2:5]) for name in names} == {("form", "vecinfer", "d4b8", "4")}
 
 
-def test_an_option_that_is_given_again_adds_to_its_values():
-    read = vqgen.eval._arguments
-    formats = ["--format", "vecinfer-d4b8", "--format", "klt-2bit-keys:klt-2bit-values", "vecinfer-d2b8"]
-    once = ["--format", formats[1], *formats[3:]]
-    assert read(["model", *formats]).forms == read(["model", *once]).forms and len(read(["model", *formats]).forms) == 3
-    given = read(["model", "--sinks", "4", "--sinks", "8", "16", "--recent-tokens", "32", "--recent-tokens", "128"])
-    assert given.sinks == [4, 8, 16] and [tokens for tokens, _ in given.recent_tokens] == [32, 128]
-    assert read(["model"]).sinks == [0] and read(["model"]).batches == [1]
+def test_a_kept_bundle_of_another_format_is_refused(small, capsys):
+    books = small / "kept-books"
+    command = [str(small), "--text", str(small / "text"), "--calibration", "4", "--sequences", "1", "--length", "40",
+               "--codebooks", str(books), "--no-kernels", "--device", DEVICE, "--format"]
+    assert vqgen.eval.main([*command, "vecinfer-d4b8"]) == 0 and vqgen.eval.main([*command, "vecinfer-d4b8"]) == 0
+    (kept,) = books.iterdir()
+    kept.rename(books / kept.name.replace("d4b8", "d8b8"))
+    capsys.readouterr()
+    assert vqgen.eval.main([*command, "vecinfer-d8b8"]) == 2
+    assert "has keys of another format than vecinfer-d8b8; remove it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options, words", [

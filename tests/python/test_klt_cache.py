@@ -66,6 +66,7 @@ def test_kernels_are_the_simulation(model, tmp_path, forms):
     for recent_tokens in (0, 8):
         off, quantized = differences(model, bundle, recent_tokens)
         print(recent_tokens, off, quantized)
+        # Two layers make much of a code next to a tie: of 8 draws the worst was 0.12. A wrong kernel has 1.
         assert off <= 0.2 * quantized, (recent_tokens, off, quantized)
 
 
@@ -117,7 +118,7 @@ def test_what_is_refused(model, tmp_path):
             calibrated(model, tmp_path / "bundle", **forms)
     with pytest.raises(vqgen.BadInput, match="rsimvq"):
         calibrated(model, tmp_path / "bundle", rsimvq={"steps": 1}, **FORMS)
-    for call, words in ((("keys", 2, 72), "72"), (("keys", 7, 64), "bits of 1, 1.5, 2, 3, 4"), (("keys", True, 64), "True"),
+    for call, words in ((("keys", 2, 72), "72"), (("keys", 7, 64), "bits of 1, 1.5, 2, 3, 4"), (("keys", True, 64), "True"), (("keys", [2], 64), "bits of 1"),
                         (("query", 2, 64), "'query'.*give keys or values")):
         with pytest.raises(vqgen.BadInput, match=words):
             vqgen.hf.klt_format(*call)
