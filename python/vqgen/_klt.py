@@ -12,11 +12,11 @@ import torch
 import vqgen.torch
 from vqgen._errors import BadInput
 from vqgen._kmeans import generator_of
-from vqgen._partitions import BITS, share_out
+from vqgen._partitions import BITS
 from vqgen._training import SEEDS
-from vqgen.simulation import dequantized
+from vqgen.simulation import dequantized, rotated as hadamard
 
-__all__ = ["Basis", "Moments", "dealt", "form_of", "gained", "operand_form", "share_out", "train"]
+__all__ = ["Basis", "Moments", "dealt", "form_of", "gained", "operand_form", "train"]
 
 GAINS = "none", "head", "channel"
 SCOPES = "head", "channel_group"
@@ -158,11 +158,8 @@ def _mixing(size: int) -> torch.Tensor:
     components are Hartley's matrix of the odd rest."""
     odd = size // (size & -size)
     angles = 2 * math.pi / odd * torch.outer(*[torch.arange(odd, dtype=torch.double)] * 2)
-    mixing = (angles.cos() + angles.sin()) / math.sqrt(odd)
-    pair = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.double) / math.sqrt(2)
-    while len(mixing) < size:
-        mixing = torch.kron(pair, mixing)
-    return mixing
+    hartley = (angles.cos() + angles.sin()) / math.sqrt(odd)
+    return torch.kron(hadamard(torch.eye(size // odd, dtype=torch.double)), hartley)
 
 
 def operand_form(parts, scope: str = "head") -> dict:

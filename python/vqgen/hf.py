@@ -209,8 +209,8 @@ def klt_format(operand: str, bits: float, head_dim: int) -> dict:
     """The format of "keys" or "values" in a KLT cache: rows less their mean, rotated into eigenvectors of their
     covariance that are mixed so that each code has as much to say. bits: of the cache, the mean of keys and values: 1
     (keys 1.25, values 0.75), 1.5 (2 and 1), 2, 3 (4 and 2) or 4; rows are whole words in each part, so small heads may store
-    up to a word more. head_dim: a multiple of 16. Raises BadInput for others. The presets klt-2bit-keys and the like are
-    those of 128 channels.
+    up to a word more. head_dim: a multiple of 16. Raises BadInput for others. The presets klt-1bit-keys and the like are
+    those of 128 channels; from 1.5 bits on they serve any.
 
     Example: calibrate(model, batches, out, keys=klt_format("keys", 1, 64), values=klt_format("values", 1, 64))
     """
