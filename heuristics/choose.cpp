@@ -96,13 +96,15 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 
 // True if this int8_mma attention plan is expected to beat mma (docs/lab/attention-int8.md):
 // not with short sequences in several waves, a mostly empty second wave, mixed lengths that mma
-// shares out and int8_mma does not, or more than a quad of heads with short splits or part of a KV
-// head's heads.
+// shares out and int8_mma does not, or more than a quad of heads with short splits, several query
+// tokens or part of a KV head's heads.
 bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
   if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
+  // mma has registers for twice as many heads of several query tokens.
+  if (op.shape.query_tokens > 1 && plan.heads_per_block > 4) return false;
   const bool in_line = call_shape(plan, op).blocks() > gpu.sms;
   if (begins_a_wave(plan, op, gpu)) return false;
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&

@@ -13,7 +13,7 @@ inline constexpr std::size_t kElementAlignment =
     2;                                            // queries, results, and new tokens of kv_append
 inline constexpr std::size_t kWordAlignment = 4;  // scales, log-sum-exps, integers
 inline constexpr std::size_t kEntryAlignment =
-    16;  // codebooks, the scales of scalar ops, and the workspace
+    16;  // codebooks, rotations, the scales of scalar ops, and the workspace
 
 // The kind of alignment of an array. access: CallShape::element_bytes, or code_bytes for 8-bit
 // codes.
@@ -25,7 +25,7 @@ struct Misalignment {
   std::size_t rows = 0;      // of elements, CallShape::element_bytes
   std::size_t elements = 0;  // queries, and new tokens of kv_append
   std::size_t results = 0;   // out of attention_decode, y
-  std::size_t entries = 0;   // codebooks, and the workspace
+  std::size_t entries = 0;   // codebooks, rotations, and the workspace
   std::size_t words = 0;     // scales, log-sum-exps, integers
 
   std::size_t before(Aligned aligned) const {

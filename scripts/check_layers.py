@@ -64,7 +64,7 @@ TEMPLATE_RANKS = [
     (r"vq/types\.h", 1),
     (r"vq/plan\.h", 2),
     (r"vq/(args|layout)/\w+\.h", 3),
-    (r"vq/kernels/\w+/plan\.h", 4),
+    (r"vq/kernels/\w+/\w+\.h", 4),
     (r"vq/(machine\.cuh|\w+\.h)", 5),
     (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
     (r"vq/ops/\w+\.cuh", 7),

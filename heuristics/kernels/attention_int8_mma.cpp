@@ -13,6 +13,16 @@ constexpr int kThreadsOfTwoQuads = 384;
 int most_threads(const AttentionInt8Mma& plan) {
   return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
 }
+// One query token, so that there are no new rows to bring into the basis; pieces of a balanced
+// schedule would rotate one by one.
+bool may_fuse_basis(const AttentionInt8Mma& plan, const AttentionDecode& op) {
+  return (has_basis(op.keys) || has_basis(op.values)) && op.shape.query_tokens == 1 &&
+         plan.schedule == Schedule::per_sequence;
+}
+// Blocks of further waves would wait for the rotation again.
+bool fuses_basis(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  return may_fuse_basis(plan, op) && head_blocks(op, plan) * plan.splits <= gpu.sms;
+}
 bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.values.in_parts(); }
 // The heuristics take fewer threads for parts and entries of 2 elements, which need more registers.
 int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
@@ -204,6 +214,9 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
                 "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
                 "at most {} threads",
                 plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
+  judge.require(plan.fused_basis == 0 || may_fuse_basis(plan, op),
+                "fused_basis 1 takes keys or values with center or klt, one query token and "
+                "schedule per_sequence; use fused_basis 0");
   const std::int64_t tokens = vq::warp_tokens(config, op.shape.batch, op.shape.tokens);
   judge.require(tokens <= vq::kBytesMostTokens,
                 "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
@@ -212,9 +225,12 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   judge_attention(judge, plan, op, gpu, true);
 }
 
+namespace {
+
 // All heads of a KV head that registers allow share each lookup. If blocks are short even so, one
 // quad per block needs fewer splits, or none, and is faster.
-AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu) {
+AttentionInt8Mma choose_heads(AttentionInt8Mma plan, const AttentionDecode& op,
+                              const GpuSpec& gpu) {
   constexpr int kMostHeads = 8;
   const int heads = heads_of_tokens(op, kMostHeads, kMostHeads);
   if (plan.schedule == Schedule::balanced) {
@@ -227,6 +243,14 @@ AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, c
   const bool side_by_side = head_blocks(op, quads) <= gpu.sms;
   const std::int64_t most = quads.splits > 1 ? kShortShare : kFewTokens;
   return side_by_side && share_of_block(op, quads) <= most ? quads : together;
+}
+
+}  // namespace
+
+AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  plan = choose_heads(plan, op, gpu);
+  plan.fused_basis = fuses_basis(plan, op, gpu) ? 1 : 0;
+  return plan;
 }
 
 bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
@@ -269,6 +293,7 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
                   const std::int64_t wanted =
                       std::max<std::int64_t>(1, waves * to.gpu.sms / head_blocks(op, plan));
                   plan.splits = static_cast<int>(std::min<std::int64_t>(wanted, rounds));
+                  plan.fused_basis = fuses_basis(plan, op, to.gpu) ? 1 : 0;
                   to.add(plan);
                 }
               });

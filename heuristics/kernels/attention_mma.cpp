@@ -370,7 +370,6 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   constexpr double kOf16Warps = 1.8;
   if (plan.threads == 512) to.prologue += pieces * kOf16Warps;
   to.times_of_several = 1.035;
-  to.times = times_of_byte_values(op);
   to.gathering = std::int64_t{plan.splits} * vq::head_blocks(config);
   const bool of_tensor = op.keys.scope == Scope::tensor && op.values.scope == Scope::tensor;
   to.books = of_tensor ? 1 : op.shape.kv_heads;

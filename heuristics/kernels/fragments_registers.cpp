@@ -38,13 +38,6 @@ bool looks_up_in_global(const AttentionMma& plan, const AttentionDecode& op) {
   return reads_global(op.keys, plan.key_codebook) || reads_global(op.values, plan.value_codebook);
 }
 
-// Slowdown factor of values with int8 entries.
-double times_of_byte_values(const AttentionDecode& op) {
-  constexpr double kBeside = 1.5;
-  const bool beside = op.raw_slots() > 0 || op.shape.query_tokens > 1;
-  return beside && op.values.entry_type == EntryType::int8 ? kBeside : 1;
-}
-
 int registers_of(const AttentionMma& plan, const AttentionDecode& op) {
   const double tiles = plan.step_tokens / 8.0;
   const double quads = std::ceil(plan.heads_per_block / 4.0);

@@ -13,7 +13,4 @@ bool looks_up_in_global(const AttentionMma& plan, const AttentionDecode& op);
 // below.
 int registers_of(const AttentionMma& plan, const AttentionDecode& op);
 
-// Slowdown factor of values with int8 entries beside raw tokens or several query tokens.
-double times_of_byte_values(const AttentionDecode& op);
-
 }  // namespace vqgen

@@ -54,8 +54,8 @@ typedef struct vqgen_attention_args {
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
   /* The basis of formats with center and klt, else null: codes and raw slots hold
-   * z = (x - mean) rotation. mean is [kv_heads][head_dim], rotation [kv_heads][head_dim][head_dim]
-   * and orthogonal, with z[j] the sum over i of x[i] rotation[i][j]. */
+   * z = (x - mean) rotation. mean is [kv_heads][head_dim], rotation [kv_heads][head_dim][head_dim],
+   * 16-byte aligned and orthogonal, with z[j] the sum over i of x[i] rotation[i][j]. */
   const float* key_mean;
   const float* key_rotation;
   const float* value_mean;

@@ -47,7 +47,8 @@ constexpr auto cache_arguments(bool written) {
     About<Op> about{.shape = [](const Op& op) -> Extents {
                       return {op.shape.kv_heads, op.shape.head_dim, op.shape.head_dim};
                     },
-                    .content = f32<Op>};
+                    .content = f32<Op>,
+                    .aligned = Aligned::entry};
     about.taken = taken;
     return about;
   };
@@ -189,14 +190,14 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
     put(cache.keys, pool.key_strides);
     put(cache.values, pool.value_strides);
   }
-  const auto factors = [&](const std::vector<float>& values) {
-    return to.device.inputs(values, to.rotation.codebooks, to.misalignment.words);
+  const auto factors = [&](const std::vector<float>& values, std::size_t slack) {
+    return to.device.inputs(values, to.rotation.codebooks, slack);
   };
-  cache.smooth = factors(data.keys.smooth);
-  cache.key_mean = factors(data.keys.mean);
-  cache.key_rotation = factors(data.keys.rotation);
-  cache.value_mean = factors(data.values.mean);
-  cache.value_rotation = factors(data.values.rotation);
+  cache.smooth = factors(data.keys.smooth, to.misalignment.words);
+  cache.key_mean = factors(data.keys.mean, to.misalignment.words);
+  cache.key_rotation = factors(data.keys.rotation, to.misalignment.entries);
+  cache.value_mean = factors(data.values.mean, to.misalignment.words);
+  cache.value_rotation = factors(data.values.rotation, to.misalignment.entries);
   cache.raw_keys = places(data.raw_keys, to.misalignment.rows);
   cache.raw_values = places(data.raw_values, to.misalignment.rows);
   return cache;

@@ -92,17 +92,34 @@ def weight_formats(tools):
         "`-`: not measured.") + origin("gemm-fp16", used, "weight-errors")
 
 
+def klt_losses(rows, base):
+    """Keys and values of one kind a line: rise of the loss, divergence and pass keys, without and with a window."""
+    lines = {}
+    for row in rows:
+        name = row["keys"].removesuffix("-keys")
+        shown = f"`{name}`" if name.startswith("klt") and " " not in name else name
+        line = lines.setdefault(name, [shown])
+        line += [f"+{float(row['kernels_nats_per_byte']) - base:.4f}", row["divergence"],
+                 f"{100 * float(row['another_token']):.1f} %", f"{100 * float(row['pass_keys']):.0f} %"]
+    parts = ("rise", "divergence", "another byte", "pass keys")
+    return table(["keys and values", *(f"{part}, {window}" for window in ("no window", "window 128") for part in parts)],
+                 list(lines.values()))
+
+
 def loss(args, tools):
     """One recipe of `python3 -m vqgen.eval`: loss RECIPE."""
     recipe = markdown.one(args, "the name of a recipe")
     columns = {"presets": ("keys", "values", "recent_tokens"), "scalars": ("keys", "values", "recent_tokens"),
                "transforms": ("key_transforms",), "codebooks": ("keys",), "operands": ("keys", "values"),
-               "recent": ("recent_tokens", "sinks"), "calibration": ("calibration",)}
+               "recent": ("recent_tokens", "sinks"), "calibration": ("calibration",), "klt": ()}
     if recipe not in columns:
         raise ValueError(f"'{recipe}' is no recipe; take one of {', '.join(columns)}")
     everything = rows_of(tools, "loss")
     base = float(one(everything, "loss", keys="", values="")["kernels_nats_per_byte"])
     rows = [row for row in everything if row["recipe"] == recipe and row["keys"]]
+    if recipe == "klt":
+        keys = 100 * float(one(everything, "loss", keys="", values="")["pass_keys"])
+        return klt_losses(rows, base) + f"\n\nThe unquantized model repeats {keys:.0f} % of the pass keys." + origin("loss", rows)
     has_bits = recipe in ("presets", "scalars", "operands")
     lines = []
     for row in rows:

@@ -61,8 +61,14 @@ std::vector<Problem> problems() {
   decode.values = attention.values;
   Int8Quantize matrix;
   matrix.shape = {.tokens = 16384, .channels = 512, .scales = Scales::computed};
+  AttentionDecode rotated = integers;
+  for (VqFormat* format : {&rotated.keys, &rotated.values}) {
+    format->smooth = format->hadamard = false;
+    format->center = format->klt = true;
+  }
   return {attention,
           integers,
+          rotated,
           wide,
           append,
           wide_append,

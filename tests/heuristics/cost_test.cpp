@@ -220,7 +220,7 @@ TEST(Cost, CopiesPassWhileTheLastLaunchEndsWhereLaunchesOverlap) {
     return CostModel(op, other, {}, ceilings()).ideal(plan)[CostPart::fill];
   };
   EXPECT_NEAR(fill("vecinfer-d4b8", "sm_90"), 0.15 * fill("vecinfer-d4b8", "sm_80"), 1e-9);
-  EXPECT_EQ(fill("vecinfer-d4b8i8", "sm_90"), fill("vecinfer-d4b8i8", "sm_80"));
+  EXPECT_EQ(fill("vecinfer-d4b10i8", "sm_90"), fill("vecinfer-d4b10i8", "sm_80"));
 }
 
 // In a hot profile lanes agree, so there are fewer conflicts than with uniform codes.

@@ -36,13 +36,13 @@ TEST(Barriers, OfAttentionByLanesAreAllNeeded) {
 }
 TEST(Barriers, OfABasisAreAllNeeded) {
   AttentionDecode op;
-  op.shape = {.batch = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 64, .tokens = 300};
+  op.shape = {.batch = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 128, .tokens = 300};
   op.keys = op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::tensor};
   op.keys.center = op.keys.klt = op.values.center = op.values.klt = true;
   auto plan = rules_plan<AttentionSimt>(op, find_gpu("h200"));
   plan.splits = 1;
   plan.threads = 128;
-  expect_every_barrier_needed(op, plan, 8);
+  expect_every_barrier_needed(op, plan, 10);
 }
 TEST(Barriers, OfAttentionByFragmentsAreAllNeeded) {
   expect_every_barrier_of_attention_needed(AttentionMma{}, 5);
@@ -113,10 +113,13 @@ TEST(Barriers, OfAttentionByBytesInPartsAreAllNeeded) {
   op.shape.sinks = 3;
   op.shape.query_heads = 8;
   AttentionInt8Mma plan{.threads = 64, .heads_per_block = 4, .pipeline_stages = 2};
-  expect_every_barrier_needed(op, plan, 11);
-  // The main kernel rotates the query, and the one behind it merges splits.
+  expect_every_barrier_needed(op, plan, 13);
+  // The kernel that takes results out of the basis merges splits.
   op.shape.tokens = 600;
   plan.splits = 2;
+  expect_every_barrier_needed(op, plan, 13);
+  // Blocks rotate queries and results.
+  plan.fused_basis = 1;
   expect_every_barrier_needed(op, plan, 13);
 }
 

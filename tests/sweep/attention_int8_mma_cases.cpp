@@ -35,6 +35,7 @@ enum Axis {
   kValueForm,
   kQueries,
   kSchedule,
+  kBasis,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -48,7 +49,7 @@ constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Win
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
 const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,
-                              3, 3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2};
+                              3, 3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2, 3};
 // Most query tokens, and whether they bring their keys and values.
 struct Queries {
   int most;
@@ -96,7 +97,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   };
   op.keys = format(kKeyForm, kKeyScope);
   op.values = format(kValueForm, kValueScope);
-  if (!op.keys.in_parts()) {
+  const bool in_basis = v[kBasis] > 0;  // fused or not
+  if (!op.keys.in_parts() && !in_basis) {
     op.keys.smooth = v[kTransforms] % 2 == 1;
     op.keys.hadamard = v[kTransforms] >= 2;
   } else {
@@ -115,6 +117,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   plan.pipeline_stages = pick(kRoundsOf, kRounds);
   if (v[kSchedule] == 1 && plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant) {
     plan.schedule = Schedule::balanced;
+  }
+  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.query_tokens == 1 &&
+      plan.schedule == Schedule::per_sequence) {
+    plan.fused_basis = 1;
   }
   if (v[kCombine] == 1 && plan.splits > 1) plan.combine = Combine::last_block;
   result.plan = plan;

@@ -116,10 +116,13 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
         return std::pair(false, false);
       },
       problem);
-  const bool stands = cache && (attention == nullptr || basis);  // the text has kernels of a basis
-  const bool to_basis = std::any_of(
-      right.entries.begin(), right.entries.end(),
-      [](const KernelEntry& each) { return each.name.find("to_basis") != std::string::npos; });
+  const auto has_kernel = [&right](const char* name) {
+    return std::any_of(right.entries.begin(), right.entries.end(), [name](const KernelEntry& each) {
+      return each.name.find(name) != std::string::npos;
+    });
+  };
+  const bool to_basis = has_kernel("to_basis");
+  const bool stands = cache && (attention == nullptr || to_basis || has_kernel("from_basis"));
   add_part("class BasisBlock {", of_class, stands, basis);
 
   const auto* fragments = std::get_if<AttentionMma>(&plan);
@@ -146,6 +149,7 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
              bytes->schedule == Schedule::balanced);
     add_part("class RawTiles {", of_class, true, raw);
     add_part("class RotatedQuery {", of_class, true, attention->keys.klt && !to_basis);
+    add_part("class RotatedOutput {", of_class, true, bytes->fused_basis == 1);
     add_part("VQ_DEVICE static void add_raw(", of_member, true,
              raw && attention->values.in_parts());
   }

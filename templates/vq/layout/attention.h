@@ -59,9 +59,17 @@ struct AttentionProblem {
 template <class Plan>
 struct AttentionConfig : AttentionProblem, Plan {};
 
+// True if int8 entries of values are held as the elements that they are stored as. Only dataflow
+// mma has that.
+template <class Plan>
+VQ_HD constexpr bool holds_elements(const AttentionConfig<Plan>&) {
+  return false;
+}
+
 template <class Plan>
 VQ_HD constexpr AttentionConfig<Plan> configure(const AttentionProblem& problem, const Plan& plan) {
   AttentionConfig<Plan> c{problem, plan};
+  if (holds_elements(c)) c.values.int8_entries = false;
   place_parts(c);
   c.keys.placement = c.key_codebook;
   c.values.placement = c.value_codebook;
@@ -208,10 +216,14 @@ VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
   return balanced(c) ? 1 : groups < most ? groups : most;
 }
 
-// True if the main kernel brings the query into the keys' basis: a launch less. Only dataflow
-// int8_mma has that.
+// True if the main kernel brings the query into the keys' basis, or takes results out of the
+// values': a launch less each. Only dataflow int8_mma has that.
 template <class Plan>
 VQ_HD constexpr bool brings_into_basis(const AttentionConfig<Plan>&) {
+  return false;
+}
+template <class Plan>
+VQ_HD constexpr bool takes_out_of_basis(const AttentionConfig<Plan>&) {
   return false;
 }
 // True if the kernel that takes results out of the values' basis merges the splits, too: a launch
@@ -221,7 +233,7 @@ VQ_HD constexpr bool merges_out_of_basis(const AttentionConfig<Plan>& c) {
   constexpr int kMostGroups = 2;
   const int groups = ceil_div(partial_count(c), merged_together(c));
   return has_partials(c) && c.combine == Combine::kernel && !c.value_basis.none() &&
-         (balanced(c) || groups <= kMostGroups);
+         !takes_out_of_basis(c) && (balanced(c) || groups <= kMostGroups);
 }
 
 // Counters, what a kernel of a call hands to the next, and the partials; alignment of codes.
@@ -267,6 +279,13 @@ VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
   return query + (c.query_tokens > 1 ? basis_operands(c) : 0);
 }
 
+// Blocks that share the query tokens of a KV head.
+VQ_HD constexpr i64 to_basis_blocks(const AttentionProblem& c, i64 batch) {
+  return basis_blocks(c.kv_heads * basis_kinds(c), batch * c.query_tokens);
+}
+VQ_HD constexpr i64 from_basis_blocks(const AttentionProblem& c, i64 batch) {
+  return basis_blocks(c.kv_heads, batch * c.query_tokens);
+}
 // Adds the kernels that change the basis.
 template <class Plan>
 VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
@@ -274,12 +293,12 @@ VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c,
   const int threads = basis_threads(c.head_dim);
   const i64 shared = basis_tiles_shared(c.head_dim);
   if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
-    add_first(shape, {"attention_to_basis", "to_basis", i64{c.query_tokens} * basis_kinds(c),
-                      c.kv_heads, basis_blocks(c.kv_heads, batch), threads, shared, true, false});
+    add_first(shape, {"attention_to_basis", "to_basis", basis_kinds(c), c.kv_heads,
+                      to_basis_blocks(c, batch), threads, shared, true, false});
   }
-  if (c.key_basis.mean || !c.value_basis.none()) {
-    shape.add({"attention_from_basis", "from_basis", c.query_tokens, c.kv_heads,
-               basis_blocks(c.kv_heads, batch), threads, shared, true, false});
+  if ((c.key_basis.mean || !c.value_basis.none()) && !takes_out_of_basis(c)) {
+    shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads, from_basis_blocks(c, batch),
+               threads, shared, true, false});
   }
   hand_basis(shape, basis_rows(c, batch).total);
 }

@@ -8,7 +8,7 @@
 //
 //   attention     q' = q rotation before, out = out' rotation^T + mean after; the log-sum-exp moves
 //                 by q . mean of the keys, which is the same for all tokens. The one after also
-//                 merges splits; int8_mma does without the one before
+//                 merges splits; int8_mma with fused_basis does without both
 //   kv_append     new rows before
 //   kv_dequantize the dense rows after
 #pragma once
@@ -36,23 +36,31 @@ struct Basis {
 inline constexpr int kBasisTile = 16;
 inline constexpr int kBasisHeads = 4;
 inline constexpr int kBasisChannels = 8;
+// Channels of the rows whose factors warps exchange at once.
+inline constexpr int kBasisPiece = 64;
 VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / kBasisChannels * 32; }
 
 // Elements from such a row to the next in shared memory, so that ldmatrix has no bank conflicts.
 VQ_HD constexpr int basis_row(int head_dim) { return head_dim + 8; }
-// Shared memory of the rows, each in two elements where it goes without its mean; attention has
-// behind them where rows belong, and their log-sum-exps.
-VQ_HD constexpr i64 basis_shared(int head_dim) {
+// Shared memory of the rows, each in two elements where it goes without its mean, and behind them
+// of factors, two elements each; attention has behind both where rows belong, and their
+// log-sum-exps.
+VQ_HD constexpr i64 basis_rows_shared(int head_dim) {
   return i64{2} * kBasisTile * basis_row(head_dim) * 2;
+}
+VQ_HD constexpr i64 basis_shared(int head_dim) {
+  const int of_rows = kBasisPiece * basis_row(head_dim);     // on the way in
+  const int of_columns = head_dim * basis_row(kBasisPiece);  // on the way out
+  return basis_rows_shared(head_dim) + i64{4} * (of_rows > of_columns ? of_rows : of_columns);
 }
 VQ_HD constexpr i64 basis_tiles_shared(int head_dim) {
   return basis_shared(head_dim) + kBasisTile * 8;
 }
-// Blocks that share the sequences of a KV head: about one per SM of a large GPU, so that a block
-// reads the rotation once for several.
-VQ_HD constexpr i64 basis_blocks(int kv_heads, i64 batch) {
-  const i64 most = ceil_div(i64{128}, i64{kv_heads});
-  return batch < most ? batch : most;
+// Blocks that share `rows` of a rotation of `rotations`: about one per SM of a large GPU, so that a
+// block reads the rotation once for several.
+VQ_HD constexpr i64 basis_blocks(int rotations, i64 rows) {
+  const i64 most = ceil_div(i64{128}, i64{rotations});
+  return rows < most ? rows : most;
 }
 
 // Byte offsets of what the first kernel of a call hands to the others, from the workspace's

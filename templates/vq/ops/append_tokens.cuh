@@ -135,7 +135,7 @@ VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
   const auto at = [&](int t) {
     return ((first + t) * kConfig.kv_heads + block_y()) * kConfig.head_dim;
   };
-  const BasisBlock<Plan, false> block(args, values, block_y());
+  BasisBlock<Plan, false> block(args, values, block_y());
   after_last_launch();
   const u16* const from = values ? args.given_values : args.given_keys;
   u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);

@@ -1,5 +1,5 @@
 // The kernels of attention_decode that change the basis of a cache (layout/basis.h). A block has
-// one KV head, whose rotation it reads once, and a share of the sequences.
+// one KV head, whose rotation it reads once, and a share of the query tokens of all sequences.
 #pragma once
 
 #include <vq/ops/attention_work.cuh>
@@ -7,41 +7,50 @@
 
 namespace vq {
 
-// The block's rows of query and out, of one query token, in tiles of kBasisTile: kBasisHeads of a
-// sequence beside those of the next. A row is head `h` of `heads`, if there are so many.
+// Query token `number` of a sequence, of all that a call may have.
+template <class Plan>
+struct TokenOfBatch {
+  static constexpr int kTokens = Plan::config().query_tokens;
+  int batch, number;
+
+  VQ_DEVICE explicit TokenOfBatch(int of_all) : batch(of_all / kTokens), number(of_all % kTokens) {}
+};
+
+// The block's rows of query and out, in tiles of kBasisTile: kBasisHeads of a query token beside
+// those of the next. A row is head `h` of `heads`, if there are so many.
 template <class Plan>
 class BasisTiles {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kGroup = group(kConfig);
-  static constexpr int kOfSequence = ceil_div(kGroup, kBasisHeads);
+  static constexpr int kOfToken = ceil_div(kGroup, kBasisHeads);
   static constexpr int kOfTile = kBasisTile / kBasisHeads;
 
-  VQ_DEVICE BasisTiles(const AttentionDecodeArgs& args, int number)
-      : args_(args),
-        number_(number),
-        blocks_(static_cast<int>(basis_blocks(kConfig.kv_heads, args.batch))) {}
+  // `blocks` share the query tokens of a KV head.
+  VQ_DEVICE BasisTiles(const AttentionDecodeArgs& args, i64 blocks)
+      : args_(args), blocks_(static_cast<int>(blocks)) {}
 
-  // Heads of a sequence, `count` of them; none where there is no such sequence or query token.
+  // Heads of a query token, `count` of them; none where there is no such token.
   struct Heads {
-    int batch;
-    int first;  // of all query heads
+    int batch, number;  // the query token
+    int first;          // of all query heads
     int count;
     int row;  // of the first among all rows of query and out
   };
-  VQ_DEVICE bool has(int tile) const { return batch_of(tile * kOfTile) < args_.batch; }
+  VQ_DEVICE bool has(int tile) const { return token_of(tile * kOfTile).batch < args_.batch; }
   // The heads of row `row` of a tile.
   VQ_DEVICE Heads heads_of(int tile, int row) const {
-    const int number = tile * kOfTile + row / kBasisHeads;
-    Heads heads{batch_of(number), 0, 0, 0};
+    const int of_block = tile * kOfTile + row / kBasisHeads;
+    const TokenOfBatch<Plan> own = token_of(of_block);
+    Heads heads{own.batch, own.number, 0, 0, 0};
     if (heads.batch >= args_.batch) return heads;
     QueryToken<Plan> token;
     int count = 1;
     token.row = heads.batch;
-    if constexpr (QueryToken<Plan>::kMost > 1) token.read(args_, heads.batch, number_, 1, count);
+    if constexpr (QueryToken<Plan>::kMost > 1) token.read(args_, own.batch, own.number, 1, count);
     if (count <= 0) return heads;
-    const int first = number % kOfSequence * kBasisHeads;
+    const int first = of_block % kOfToken * kBasisHeads;
     heads.first = block_y() * kGroup + first;
     heads.count = kGroup - first < kBasisHeads ? kGroup - first : kBasisHeads;
     heads.row = static_cast<int>(token.row) * kConfig.query_heads + heads.first;
@@ -61,13 +70,15 @@ class BasisTiles {
   }
 
  private:
-  VQ_DEVICE int batch_of(int heads) const { return block_z() + heads / kOfSequence * blocks_; }
+  VQ_DEVICE TokenOfBatch<Plan> token_of(int heads) const {
+    return TokenOfBatch<Plan>(block_z() + heads / kOfToken * blocks_);
+  }
 
   const AttentionDecodeArgs& args_;
-  int number_, blocks_;
+  int blocks_;
 };
 
-// Kernel attention_to_basis: queries, new keys or new values of one query token and KV head.
+// Kernel attention_to_basis: queries, new keys or new values of one KV head.
 template <class Plan>
 class AttentionToBasis {
  public:
@@ -77,21 +88,20 @@ class AttentionToBasis {
   static constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new rows
 
   VQ_DEVICE static void run(const AttentionDecodeArgs& args) {
-    const int kind = block_x() % kKinds;
-    const int number = block_x() / kKinds;
+    const int kind = block_x();
     if (kind < kQuery) {
-      change_queries(args, number);
+      change_queries(args);
     } else if constexpr (kKinds > kQuery) {
-      change_new(args, number, basis_operand(Plan::config(), kind - kQuery) == 1);
+      change_new(args, basis_operand(Plan::config(), kind - kQuery) == 1);
     }
   }
 
  private:
-  VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args, int number) {
+  VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args) {
     using Tiles = BasisTiles<Plan>;
-    const BasisBlock<Plan, false> block(args, false, block_y());
+    BasisBlock<Plan, false> block(args, false, block_y());
     after_last_launch();
-    const Tiles tiles(args, number);
+    const Tiles tiles(args, to_basis_blocks(kConfig, args.batch));
     for (int tile = 0; tiles.has(tile); ++tile) {
       if (tile > 0) sync_block();  // the tile before is read
       const auto load = [&](int row, int channel) {
@@ -101,31 +111,33 @@ class AttentionToBasis {
         if (h >= heads.count) return u16{0};
         return load_global(args.given_query + i64{heads.row + h} * kHeadDim + channel);
       };
-      block.template change<false>(kBasisTile, load, [&](int row) -> u16* {
+      const auto to = [&](int row) -> u16* {
         const int place = load_shared(Tiles::places() + row);
         return place < 0 ? nullptr : const_cast<u16*>(args.query) + i64{place} * kHeadDim;
-      });
+      };
+      block.template change<false>(kBasisTile, load, to, tile == 0);
     }
   }
 
-  // A row of each sequence that has the query token.
-  VQ_DEVICE static void change_new(const AttentionDecodeArgs& args, int number, bool values) {
+  // A row of each query token that there is.
+  VQ_DEVICE static void change_new(const AttentionDecodeArgs& args, bool values) {
     const int head = block_y();
-    const BasisBlock<Plan, false> block(args, values, head);
+    BasisBlock<Plan, false> block(args, values, head);
     after_last_launch();
     const u16* const from = values ? args.given_values : args.given_keys;
     if (from == nullptr) return;
     u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-    const auto blocks = static_cast<int>(basis_blocks(kConfig.kv_heads, args.batch));
-    // Where the row of the block's sequence number `own` is, or -1.
+    const auto blocks = static_cast<int>(to_basis_blocks(kConfig, args.batch));
+    const int tokens = args.batch * kConfig.query_tokens;
+    // Where the row of the block's query token `own` is, or -1.
     const auto place = [&](int own) {
       QueryToken<Plan> token;
       int count = 0;
-      const int batch = block_z() + own * blocks;
-      if (batch < args.batch) token.read(args, batch, number, 1, count);
+      const TokenOfBatch<Plan> each(block_z() + own * blocks);
+      if (each.batch < args.batch) token.read(args, each.batch, each.number, 1, count);
       return count > 0 ? (token.row * kConfig.kv_heads + head) * kHeadDim : i64{-1};
     };
-    for (int first = 0; block_z() + first * blocks < args.batch; first += kBasisTile) {
+    for (int first = 0; block_z() + first * blocks < tokens; first += kBasisTile) {
       if (first > 0) sync_block();  // the tile before is read
       block.template change<true>(
           kBasisTile,
@@ -136,7 +148,8 @@ class AttentionToBasis {
           [&](int row) -> u16* {
             const i64 at = place(first + row);
             return at < 0 ? nullptr : to + at;
-          });
+          },
+          first == 0);
     }
   }
 };
@@ -145,7 +158,7 @@ VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
   AttentionToBasis<Plan>::run(args);
 }
 
-// Kernel attention_from_basis: out and lse of one query token and KV head; merges splits if the
+// Kernel attention_from_basis: out and lse of one KV head; merges splits if the
 // plan says so. The log-sum-exp moves by q . mean of the keys. Rows without tokens stay all zeros.
 template <class Plan>
 class AttentionFromBasis {
@@ -160,10 +173,10 @@ class AttentionFromBasis {
   using Heads = typename Tiles::Heads;
 
   VQ_DEVICE explicit AttentionFromBasis(const AttentionDecodeArgs& args)
-      : args_(args), tiles_(args, block_x()) {}
+      : args_(args), tiles_(args, from_basis_blocks(kConfig, args.batch)) {}
 
   VQ_DEVICE void run() const {
-    const BasisBlock<Plan, true> block(args_, true, block_y());
+    BasisBlock<Plan, true> block(args_, true, block_y());
     after_last_launch();
     for (int tile = 0; tiles_.has(tile); ++tile) {
       if (tile > 0) sync_block();  // the tile before is read
@@ -180,10 +193,11 @@ class AttentionFromBasis {
       };
       // Splits are merged a sequence at a time, so that the code is there once.
       constexpr int kInFlight = kMerges ? 1 : Tiles::kOfTile;
-      block.template change<false, kInFlight>(kBasisTile, load, [&](int row) -> u16* {
+      const auto to = [&](int row) -> u16* {
         const bool seen = load_shared(Tiles::log_sums() + row) != -infinity();
         return kChanges && seen ? out(load_shared(Tiles::places() + row)) : nullptr;
-      });
+      };
+      block.template change<false, kInFlight>(kBasisTile, load, to, tile == 0);
       store_log_sums(shifts);
     }
   }
@@ -212,7 +226,8 @@ class AttentionFromBasis {
     u16 bits = 0;
     float log_sum = -infinity();
     if (h < heads.count) {
-      const float* const first = Splits::partial(args_, block_x(), heads.first + h, splits.first);
+      const float* const first =
+          Splits::partial(args_, heads.number, heads.first + h, splits.first);
       const auto whole = Splits::template merged<1>(first, splits.count, channel, LoadGlobal());
       bits = Splits::element(whole, 0);
       log_sum = Splits::log_sum_exp(whole.maximum, whole.sum);

@@ -2,7 +2,9 @@
 // the machine has them:
 //
 //   a   the rows, from shared memory
-//   b   factors of the rotation for the warp's kBasisChannels of each row, in registers
+//   b   factors of the rotation for the warp's kBasisChannels of each row, in registers: the block
+//       loads whole lines of the rotation and exchanges them in shared memory, kBasisPiece
+//       channels of the rows at a time
 //   c   lane (g, c) gets the warp's channels 2c and 2c + 1 of rows g and g + 8
 //
 // A factor is the sum of two elements, which misses it by 2^-17 at most; likewise what a row is
@@ -36,17 +38,20 @@ class BasisBlock {
     if (!basis_.rotation) return;
     rotation_ = (values ? args.value_rotation : args.key_rotation) + head * kHeadDim;
     if constexpr (kHeld) {
-      VQ_UNROLL
-      for (int step = 0; step < kSteps; ++step) load_factors(factors_[step], step);
+      for_each_quad([this](int i, int row, int column) {
+        loaded_[i] =
+            begin_constant(reinterpret_cast<const U32x4*>(rotation_ + row * kHeadDim + column));
+      });
     }
   }
 
   // Changes rows 0 .. count - 1: load(t, channel) is an element of row t, to(t) where row t goes,
   // null if nowhere, asked behind a barrier that all loads stand before. kCentered: on the way into
   // the basis less the mean. kInFlight * kRows rows are loaded before the first is used. What it
-  // keeps in shared memory is free behind the next barrier. All threads.
+  // keeps in shared memory is free behind the next barrier. `first`: no call was before. All
+  // threads.
   template <bool kCentered, int kInFlight = kTimes, class Load, class To>
-  VQ_DEVICE void change(int count, Load load, To to) const {
+  VQ_DEVICE void change(int count, Load load, To to, bool first = true) {
     const int channel = thread_index() % kHeadDim;
     const bool centered = kCentered && basis_.mean;
     const float mean = centered ? load_constant(mean_ + channel) : 0.0f;
@@ -56,6 +61,9 @@ class BasisBlock {
       for (int i = 0; i < kInFlight; ++i) {
         const int row = own_row(time + i);
         bits[i] = row < count ? load(row, channel) : u16{0};
+      }
+      if constexpr (kHeld) {
+        if (basis_.rotation && first && time == 0) exchange_factors();
       }
       VQ_UNROLL
       for (int i = 0; i < kInFlight; ++i) {
@@ -93,6 +101,10 @@ class BasisBlock {
   static constexpr int kStride = basis_row(kHeadDim);
   static constexpr int kRests = kBasisTile * kStride;  // what the elements of rows leave of them
   static_assert(kBasisChannels == 8 && kBasisTile == 16, "an MMA per warp");
+  static constexpr int kStepsOfPiece = kBasisPiece / 16;
+  // A piece in shared memory: high elements, then low ones.
+  static constexpr int kPieceStride = basis_row(kBack ? kBasisPiece : kHeadDim);
+  static constexpr int kLow = (kBack ? kHeadDim : kBasisPiece) * kPieceStride;
 
   VQ_DEVICE static u16* rows() { return shared_part<u16>(0); }
   VQ_DEVICE static int own_row(int time) { return time * kRows + thread_index() / kHeadDim; }
@@ -111,34 +123,88 @@ class BasisBlock {
   VQ_DEVICE float factor(int from, int to) const {
     return begin_constant(rotation_ + (kBack ? to * kHeadDim + from : from * kHeadDim + to));
   }
-  // Operand b of a step as it is stored, and as two elements per factor.
-  VQ_DEVICE void load_factors(float (&factors)[4], int step) const {
+  // Operand b of a step, as two elements per factor.
+  struct Elements {
+    u32 high[2], low[2];
+  };
+  VQ_DEVICE static Elements split(const float (&factors)[4]) {
+    Elements elements;
+    VQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float low = factors[2 * half], high = factors[2 * half + 1];
+      elements.high[half] = pack2<kElement>(low, high);
+      elements.low[half] = pack2<kElement>(rest_of(low), rest_of(high));
+    }
+    return elements;
+  }
+  VQ_DEVICE static float rest_of(float factor) {
+    return factor - to_float<kElement>(from_float<kElement>(factor));
+  }
+  VQ_DEVICE Elements load_elements(int step) const {
+    float factors[4];
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int from = step * 16 + i / 2 * 8 + 2 * place_in_group() + i % 2;
       factors[i] = factor(from, warp() * kBasisChannels + lane_group());
     }
+    return split(factors);
   }
-  struct Elements {
-    u32 high[2], low[2];
-  };
-  // Not before the rows are there, since it waits for the factors.
-  VQ_DEVICE static Elements split(const float (&factors)[4]) {
-    Elements elements;
+
+  // The rotation in pieces of kBasisPiece channels `from`: on the way in rows of it, on the way out
+  // columns. Calls each(i, row, column) for the quads of factors that this thread loads, of step i
+  // of the rows' channels as many as of each other.
+  template <class Each>
+  VQ_DEVICE static void for_each_quad(Each each) {
     VQ_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float rest[2];
-      u16 high[2];
-      VQ_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const float each = float_from_bits(warpgroup_copy(float_bits(factors[half * 2 + i])));
-        high[i] = from_float<kElement>(each);
-        rest[i] = each - to_float<kElement>(high[i]);
-      }
-      elements.high[half] = high[0] | static_cast<u32>(high[1]) << 16;
-      elements.low[half] = pack2<kElement>(rest[0], rest[1]);
+    for (int i = 0; i < kSteps; ++i) {
+      const int first = i / kStepsOfPiece * kStepsOfPiece;  // step of the piece
+      const int left = kSteps - first;
+      const int steps = left < kStepsOfPiece ? left : kStepsOfPiece;
+      const int number = (i - first) * basis_threads(kHeadDim) + thread_index();
+      const int of_row = kBack ? steps * 4 : kHeadDim / 4;  // quads
+      const int row = number / of_row + (kBack ? 0 : first * 16);
+      each(i, row, number % of_row * 4 + (kBack ? first * 16 : 0));
     }
-    return elements;
+  }
+  // Gives each lane its factors. Ends a piece with a barrier before the next one is stored.
+  VQ_DEVICE void exchange_factors() {
+    VQ_UNROLL
+    for (int first = 0; first < kSteps; first += kStepsOfPiece) {
+      if (first > 0) {
+        sync_block();
+      }
+      for_each_quad([this, first](int i, int row, int column) {
+        if (i < first || i >= first + kStepsOfPiece) return;
+        float factors[4];
+        VQ_UNROLL
+        for (int j = 0; j < 4; ++j) factors[j] = float_from_bits(word_of(loaded_[i], j));
+        const Elements elements = split(factors);
+        u16* const to =
+            place_of(kBack ? row : row - first * 16, kBack ? column - first * 16 : column);
+        store_shared(reinterpret_cast<U32x2*>(to), U32x2{elements.high[0], elements.high[1]});
+        store_shared(reinterpret_cast<U32x2*>(to + kLow), U32x2{elements.low[0], elements.low[1]});
+      });
+      sync_block();
+      VQ_UNROLL
+      for (int step = first; step < first + kStepsOfPiece && step < kSteps; ++step) {
+        // Lanes of a matrix name its rows: two of high elements, then two of low ones.
+        const int from = (step - first) * 16 + lane() / 8 % 2 * 8;
+        const int to = warp() * kBasisChannels;
+        const u16* const row =
+            (kBack ? place_of(to + lane() % 8, from) : place_of(from + lane() % 8, to)) +
+            lane() / 16 * kLow;
+        u32 words[4];
+        if constexpr (kBack) {
+          ldmatrix_x4(words, reinterpret_cast<const u32*>(row));
+        } else {
+          ldmatrix_x4_trans(words, reinterpret_cast<const u32*>(row));
+        }
+        elements_[step] = {{words[0], words[1]}, {words[2], words[3]}};
+      }
+    }
+  }
+  VQ_DEVICE static u16* place_of(int row, int column) {
+    return shared_part<u16>(basis_rows_shared(kHeadDim)) + row * kPieceStride + column;
   }
 
   // This lane's channels of the changed rows. kWithRests: of rows in two elements.
@@ -159,11 +225,9 @@ class BasisBlock {
     for (int step = 0; step < kSteps; ++step) {
       Elements factors;
       if constexpr (kHeld) {
-        factors = split(factors_[step]);
+        factors = elements_[step];
       } else {
-        float stored[4];
-        load_factors(stored, step);
-        factors = split(stored);
+        factors = load_elements(step);
       }
       u32 a[4];
       const u16* const own = rows() + lane() % 16 * kStride + step * 16 + lane() / 16 * 8;
@@ -194,7 +258,8 @@ class BasisBlock {
   const Basis basis_;
   const float* mean_ = nullptr;
   const float* rotation_ = nullptr;
-  float factors_[kHeld ? kSteps : 1][4];
+  U32x4 loaded_[kHeld ? kSteps : 1];
+  Elements elements_[kHeld ? kSteps : 1];
 };
 
 }  // namespace vq

@@ -140,6 +140,11 @@ class WarpSoftmax {
     }
   }
 
+  // Multiplies what has been summed of the values by `scale`.
+  VQ_DEVICE void scale_outputs(float scale) {
+    VQ_UNROLL
+    for (int i = 0; i < kValues * kQuads; ++i) output(i % kQuads, i / kQuads) *= scale;
+  }
   // Once all tokens that are read from scalar codes are in: channels take their scales,
   // scale(channel) for each of this lane's, and the maximum, which had scales of tokens in it, is
   // one of scores again, about: what raw tokens come to is small or large by their scores alone.

@@ -3,9 +3,9 @@
 // bytes, 16 bytes each; of other sizes a lane copies a whole row. Codes in flight take no
 // registers, warps do not wait for each other, and paged rows may be anywhere at the same cost.
 //
-//   wait        for the copies of the oldest round
-//   give back   loads the page numbers of the round that takes the place of the one just read
-//   refill      copies that, a little later, when they have come
+//   wait     for the copies of the oldest round
+//   refill   copies the round that takes the place of the one just read, and loads the page numbers
+//            of the next one, which have a round to come
 //
 // One warp issues the first round for all while the others place entries; rounds after the second
 // are issued later, so that the first arrives early.
@@ -37,19 +37,26 @@ class CodeRounds {
   static constexpr int kChunk = 16;
   static constexpr int kPiece = copy_bytes(kConfig);
   // Rows of kBytes: lanes that copy one together; copies per lane of a step, with rows kApart
-  // apart, and pages of these rows.
+  // apart, and pages of these rows: one if pages are so large that its rows keep 8 apart.
   template <int kBytes>
   struct Copies {
     static constexpr int kOfRow = copying_lanes(kBytes, kPiece);
     static constexpr int kStride = row_stride(kConfig, kBytes);
     static constexpr int kCopies = kBytesStep * kOfRow / 32;
-    static constexpr int kApart = 32 / kOfRow;
-    static constexpr int kPages = kPage < kBytesStep ? kCopies : 1;
+    static constexpr bool kInOnePage = kPage < kBytesStep && kPage / kCopies % 8 == 0;
+    static constexpr int kApart = kInOnePage ? kPage / kCopies : 32 / kOfRow;
+    static constexpr int kRowsOfPage = kApart < kPage ? kPage : kApart;  // or of several pages
+    static constexpr int kPages = kInOnePage ? 1 : ceil_div(kBytesStep, kRowsOfPage);
     static_assert(32 % kOfRow == 0 && kBytes <= kStride, "");
     static_assert(kPage % kBytesStep == 0 || kApart % kPage == 0 || kPage % kApart == 0, "");
 
     // The first row of a step that this lane copies.
-    VQ_DEVICE static int own_row() { return lane() / kOfRow; }
+    VQ_DEVICE static int own_row() {
+      const int row = lane() / kOfRow;
+      return kInOnePage ? row / kApart * kPage + row % kApart : row;
+    }
+    // The place among a lane's pages of that of its copy `i`.
+    VQ_HD static constexpr int page_of(int i) { return kPages == 1 ? 0 : i * kApart / kRowsOfPage; }
   };
   using KeyCopies = Copies<kKeyRow>;
   using ValueCopies = Copies<kValueRow>;
@@ -127,6 +134,7 @@ class CodeRounds {
     copy_async_commit();
     VQ_UNROLL
     for (int i = 0; i < kPlaces - 1; ++i) ask((i + 1) * kRoundBytes, pages.stages[i]);
+    load_pages(ahead_, next_);
   }
   // The warp that has asked for the first round, before a sync_block.
   VQ_DEVICE static void await_first() { copy_async_wait<kPlaces - 1>(); }
@@ -147,11 +155,10 @@ class CodeRounds {
     copy_async_wait<kPlaces - 2>();
     sync_warp();
   }
-  // Loads the next page numbers after all lanes of a warp have read their part of the previous
-  // round and waited.
-  VQ_DEVICE void give_back() { load_pages(ahead_, next_); }
+  // All lanes of a warp have read their part of the previous round and waited.
   VQ_DEVICE void refill() {
     ask(given_, ahead_);
+    load_pages(ahead_, next_);
     given_ = following(given_);
   }
 
@@ -189,7 +196,7 @@ class CodeRounds {
     for (int i = 0; i < static_cast<int>(sizeof(Pages) / 4); ++i) {
       const bool of_keys = i < KeyCopies::kPages;
       const int own = of_keys ? KeyCopies::own_row() : ValueCopies::own_row();
-      const int apart = of_keys ? KeyCopies::kApart : ValueCopies::kApart;
+      const int apart = of_keys ? KeyCopies::kRowsOfPage : ValueCopies::kRowsOfPage;
       const int place = of_keys ? i : i - KeyCopies::kPages;
       const int token = kPage < kBytesStep ? first + own + place * apart : first;
       const auto number = static_cast<int>(static_cast<u32>(token) / kPage);
@@ -212,16 +219,16 @@ class CodeRounds {
     u8* const value_step = round + kKeyBytes + of_warp * (kBytesStep * kValueStride);
     if constexpr (kAlike) {  // rows of both at once share their addresses
       for_each_row<kKeyRow>(first, [&](int i, int to) {
-        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
-        copy<kKeyRow>(value_step + to, to, row_at(values_, first, i, pages[i % KeyCopies::kPages]));
+        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[KeyCopies::page_of(i)]));
+        copy<kKeyRow>(value_step + to, to, row_at(values_, first, i, pages[KeyCopies::page_of(i)]));
       });
     } else {
       for_each_row<kKeyRow>(first, [&](int i, int to) {
-        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[i % KeyCopies::kPages]));
+        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[KeyCopies::page_of(i)]));
       });
       for_each_row<kValueRow>(first, [&](int i, int to) {
         copy<kValueRow>(value_step + to, to,
-                        row_at(values_, first, i, pages[kValuePages + i % ValueCopies::kPages]));
+                        row_at(values_, first, i, pages[kValuePages + ValueCopies::page_of(i)]));
       });
     }
   }
@@ -230,12 +237,12 @@ class CodeRounds {
   VQ_DEVICE void for_each_row(int first, Each each) const {
     using Own = Copies<kBytes>;
     constexpr int kOfLane = Own::kStride / Own::kOfRow;
-    const int to =
-        static_cast<int>(static_cast<u32>(lane() * kOfLane) ^ turned<kBytes>(Own::own_row()));
+    const int own = Own::own_row() * Own::kStride + lane() % Own::kOfRow * kOfLane;
+    const int to = static_cast<int>(static_cast<u32>(own) ^ turned<kBytes>(Own::own_row()));
     VQ_UNROLL
     for (int i = 0; i < Own::kCopies; ++i) {
       if (!kPaged && first + Own::own_row() + i * Own::kApart >= end_) continue;
-      each(i, to + i * (32 * kChunk));
+      each(i, to + i * (Own::kApart * Own::kStride));
     }
   }
   template <int kBytes>

@@ -27,6 +27,7 @@
 #include <vq/kernels/attention_int8_mma/code_rounds.cuh>
 #include <vq/kernels/attention_int8_mma/entry_columns.cuh>
 #include <vq/kernels/attention_int8_mma/lane_codes.cuh>
+#include <vq/kernels/attention_int8_mma/rotated_output.cuh>
 #include <vq/kernels/attention_int8_mma/rotated_query.cuh>
 #include <vq/ops/attention_query.cuh>
 #include <vq/ops/query_rest.cuh>
@@ -132,11 +133,18 @@ class AttentionInt8MmaBlock {
     if constexpr (kRaw) attend_raw(raw);
     float scales[kMostRowParts];
     load_scales<true>(scales, args_.values);
-    softmax_.merge(raw, scales,
-                   [this](int head, int channel, float value, float highest, float total) {
-                     if (head < work_.heads)
-                       work_.write_one(args_, head, channel, value, highest, total);
-                   });
+    const auto write = [this](int head, int channel, float value, float highest, float total) {
+      if (head < work_.heads) work_.write_one(args_, head, channel, value, highest, total);
+    };
+    if constexpr (takes_out_of_basis(kConfig)) {
+      RotatedOutput<Plan> output;
+      output.begin(args_, work_);
+      softmax_.merge(raw, scales, RotatedOutput<Plan>::keep);
+      output.store_shifts(args_);
+      output.for_each(args_, work_.kv_head, write);
+    } else {
+      softmax_.merge(raw, scales, write);
+    }
     work_.merge_if_last(args_, kAt.merge);
   }
 
@@ -264,7 +272,6 @@ class AttentionInt8MmaBlock {
       take_scores<kWithRest>(products, rests, scores);
       softmax_.to_exponents(scores, scale_, first, end);
       if (more) look_up_keys<0>(entries, codes);
-      rounds_.give_back();
       const auto weights = softmax_.to_weights(scores);
       if (!more) {
         ask_for_raw();

@@ -39,9 +39,9 @@ class AttentionMmaBlock {
   static constexpr bool kRaw = reads_raw(kConfig);
 
   struct Values {
-    // False: the one scale of all that is summed is left for the end.
     static constexpr bool kScalar = is_scalar(kConfig.values.decoder);
-    static constexpr bool kScaled = kScalar || kRaw || kConfig.values.num_codebooks > 1 ||
+    // False: the one scale of all codes is left until they are summed.
+    static constexpr bool kScaled = kScalar || kConfig.values.num_codebooks > 1 ||
                                     units_per_head(kConfig.values, kConfig.head_dim) > 1;
     static constexpr Rebuilt kRebuilt =
         kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
@@ -125,13 +125,16 @@ class AttentionMmaBlock {
           [this](int channel) { return ValueRows::channel_scale(value_book_, channel); });
     }
     if constexpr (kRaw) {
+      if constexpr (!Values::kScaled && kConfig.values.stage_scales) {
+        softmax_.scale_outputs(value_book_.scale(0, 0));
+      }
       attend_raw(work_.begin, work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
       const int recent_tokens = work_.raw_begin();
       const int after =
           work_.raw.sinks > recent_tokens ? work_.raw.sinks : recent_tokens;  // may overlap
       attend_raw(work_.begin > after ? work_.begin : after, work_.end);
     }
-    const float scale = Values::kScaled ? 1.0f : value_book_.scale(0, 0);
+    const float scale = Values::kScaled || kRaw ? 1.0f : value_book_.scale(0, 0);
     softmax_.merge(work_.is_whole(), [this, scale](int head, int channel, float even, float odd,
                                                    float highest, float total) {
       if (head < work_.heads)

@@ -43,6 +43,13 @@ struct AttentionMma {
   }
 };
 
+// Bytes would become elements again at each lookup, which takes longer than the wider lookup. Large
+// codebooks stay bytes: they would leave shared memory to few of their entries.
+VQ_HD constexpr bool holds_elements(const AttentionConfig<AttentionMma>& c) {
+  constexpr int kFew = 256;  // entries
+  return entries(c.values) <= kFew && c.values.num_codebooks == 1;
+}
+
 // True if key channels have scales per group of tokens, which the query takes for each group.
 VQ_HD constexpr bool grouped_keys(const AttentionConfig<AttentionMma>& c) {
   return c.keys.scale_tokens > 0;

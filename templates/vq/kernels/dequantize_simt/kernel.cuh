@@ -286,7 +286,7 @@ VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   constexpr int kOperands = basis_operands(kConfig);
   const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
   const int first = block_x() / kOperands * kBasisTile;
-  const BasisBlock<Plan, true> block(args, values, block_y());
+  BasisBlock<Plan, true> block(args, values, block_y());
   after_last_launch();
   const int length = load_global(args.lengths + block_z());
   const int left = (length < args.tokens ? length : args.tokens) - first;
