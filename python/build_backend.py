@@ -13,18 +13,19 @@ _TOOLKITS = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "
              *glob.glob("/usr/local/cuda-*"), "/opt/cuda"]
 
 
-def _has_toolkit():
-    return any(glob.glob(os.path.join(toolkit, below, "nvrtc.h")) for toolkit in _TOOLKITS if toolkit
-               for below in ("include", "targets/x86_64-linux/include"))
+def _has_headers(config_settings):
+    return "cmake.define.VQGEN_CUDA_INCLUDE_DIRS" in (config_settings or {}) or any(
+        glob.glob(os.path.join(toolkit, below, "nvrtc.h")) for toolkit in _TOOLKITS if toolkit
+        for below in ("include", "targets/x86_64-linux/include"))
 
 
 def get_requires_for_build_wheel(config_settings=None):
     asked = _build.get_requires_for_build_wheel(config_settings)
-    return asked if _has_toolkit() else asked + _WHEELS
+    return asked if _has_headers(config_settings) else asked + _WHEELS
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    if not _has_toolkit():
+    if not _has_headers(config_settings):
         folders = importlib.util.find_spec("nvidia").submodule_search_locations
         includes = [path for folder in folders for path in glob.glob(os.path.join(folder, "*/include"))]
         # No hint to NVRTC in the wheel: this one goes with the build.

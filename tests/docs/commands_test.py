@@ -38,6 +38,7 @@ SKIPPED = [
     ("docs/reference/cli.md", "vqgen measure examples/configs/llama3-8b-attention-2bit.json", GPU),
     ("docs/reference/cli.md", "vqgen tune", GPU),
     ("docs/reference/cli.md", "vqgen dev", GPU + ", or files that one measured"),
+    ("docs/guides/deploy.md", "bash scripts/wheel.sh", "the test python_portable_wheel does so"),
     ("docs/guides/embedding.md", "source scripts/lib/deps.sh", BUILDS),
     ("docs/guides/embedding.md", "cmake --preset release", BUILDS),
     ("docs/guides/embedding.md", "cmake --build build/release", BUILDS),
