@@ -155,6 +155,42 @@ def model_capacity(tools):
     return table(head, lines) + origin("model-capacity", rows)
 
 
+VLLM_CACHES = {"fp16": "FP16", "vecinfer-d4b8i8": "`vecinfer-d4b8i8`", "klt-2bit-keys,klt-2bit-values": "`klt-2bit`"}
+
+
+def vllm_steps(tools):
+    """Decode steps in vLLM, and what its cache holds."""
+    rows = rows_of(tools, "vllm-steps")
+    lines = []
+    for batch, tokens in dict.fromkeys((row["batch"], row["tokens"]) for row in rows):
+        ms = [float(one(rows, "vllm-steps", cache=cache, batch=batch, tokens=tokens)["step_ms"]) for cache in VLLM_CACHES]
+        lines.append([f"{batch} x {int(tokens):,}", f"{ms[0]:.2f}",
+                      *(cell for each in ms[1:] for cell in (f"{each:.2f}", times(ms[0] / each)))])
+    held = [int(found(rows, cache=cache)["capacity_tokens"]) for cache in VLLM_CACHES]
+    lines.append(["tokens that the cache holds", f"{held[0]:,}",
+                  *(cell for each in held[1:] for cell in (f"{each:,}", times(each / held[0])))])
+    head = ["batch x context", *(cell for at, name in enumerate(VLLM_CACHES.values())
+                                 for cell in ([f"{name}, ms", "FP16 / ours"] if at else [f"{name}, ms"]))]
+    return table(head, lines) + (
+        "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. In the last "
+        "row, the ratio is ours / FP16.") + origin("vllm-steps", rows)
+
+
+def vllm_tokens(tools):
+    """Greedy tokens of vLLM beside transformers'."""
+    rows = rows_of(tools, "vllm-tokens")
+    lines = []
+    for keys, values, mode in dict.fromkeys((row["keys"], row["values"], row["mode"]) for row in rows):
+        each = {row["compared"]: row for row in rows if (row["keys"], row["values"], row["mode"]) == (keys, values, mode)}
+        line = [pair(keys, values), mode]
+        for compared in ("vllm", "own codes", "rounding"):
+            row = each.get(compared)
+            line.append(f"{row['beyond']} of {int(row['steps']):,}" if row else "-")
+        lines.append([*line, f"{100 * float(each['vllm']['codes_differ']):.2f} %"])
+    head = ["keys, values", "mode", "vLLM's codes", "own codes", "rounding alone", "codes that differ"]
+    return table(head, lines) + origin("vllm-tokens", rows)
+
+
 def slow_cases(tools):
     """Where vqgen is no faster, or barely, and why."""
     rows = rows_of(tools, "slow-cases")
@@ -212,6 +248,8 @@ GENERATORS = without_arguments({
     "gemm-by-m": gemm_by_m,
     "model-steps": model_steps,
     "model-capacity": model_capacity,
+    "vllm-steps": vllm_steps,
+    "vllm-tokens": vllm_tokens,
     "slow-cases": slow_cases,
     "rivals-attention": rivals("rivals-attention", ("batch", "tokens", "query_heads", "kv_heads"),
                                lambda p: f"{p[0]} x {int(p[1]):,}, {p[2]}/{p[3]} heads"),

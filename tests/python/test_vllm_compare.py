@@ -1,0 +1,113 @@
+"""What bench/vllm_compare.py does beside vLLM: the reference that its tokens are held against, and its stand-ins."""
+
+import os
+import pathlib
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+
+import vqgen.hf
+from hf_models import layers, model, own_cache  # noqa: F401
+
+sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
+import vllm_compare  # noqa: E402
+import vllm_judge  # noqa: E402
+
+Fields = types.SimpleNamespace
+PROMPTS, CHOSEN = [[5, 0, 7, 0, 0, 9, 11, 3], [0, 0, 2, 8, 0, 1, 4, 6]], [[1, 0, 2, 9], [7, 7, 0, 3]]  # 0 pads elsewhere
+WHOLE = [(0, 8)]
+
+
+@pytest.fixture
+def caches(monkeypatch):
+    """The caches that are made, in order."""
+    made, plain = [], vqgen.hf.VQCache
+    monkeypatch.setattr(vqgen.hf, "VQCache", lambda *given, **more: made.append(plain(*given, **more)) or made[-1])
+    return made
+
+
+def codes_of(cache, tokens):
+    return torch.stack([torch.cat([each.codes[:, :, :tokens] for each in (layer.cache.keys, layer.cache.values)], -1)
+                        for layer in cache.layers])
+
+
+def test_a_cache_reads_the_codes_that_it_is_given(model, layers, caches):
+    plain, _ = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE)
+    codes = codes_of(caches[0], 11)
+    same, share = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE, codes)
+    assert torch.equal(same, plain) and share == 0
+    codes[0, 1, 0, 3, 0] ^= 0xFF
+    other, share = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE, codes)
+    assert 1 / codes.view(torch.uint8).numel() <= share < 0.1
+    assert torch.equal(other[0], plain[0]) and torch.equal(other[1, 0], plain[1, 0])  # prompts do not read codes
+    assert not torch.equal(other[1, 1], plain[1, 1])
+
+
+def test_tokens_like_the_padding_are_tokens(model, layers, caches):
+    assert model.config.pad_token_id == 0
+    vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE)
+    assert caches[0].lengths.tolist() == [11, 11]
+
+
+def test_sequences_are_read_in_their_own_parts(model, layers, caches):
+    parts = [[(0, 5), (5, 3)], WHOLE]
+    run = {"prompts": PROMPTS, "tokens": CHOSEN, "pieces": parts}
+    logits, _ = vllm_judge.reference(model, layers, run, 2)
+    assert len(caches) == 2 and logits.shape == (2, 4, 64)
+    for each in range(2):
+        alone, _ = vllm_judge.logits_of(model, layers, PROMPTS[each:each + 1], CHOSEN[each:each + 1], parts[each])
+        assert torch.equal(logits[each], alone[0])
+    vllm_judge.reference(model, layers, {**run, "pieces": [WHOLE, WHOLE]}, 2)
+    assert len(caches) == 5
+
+
+def test_a_gap_is_of_the_chosen_token():
+    logits = torch.tensor([[[1.0, 3.0, 2.99], [0.0, 0.0, 4.0]], [[1.0, 1.0, 0.0], [5.0, 2.0, 5.5]]])
+    row = vllm_judge.judged(logits, torch.tensor([[2, 2], [1, 0]]), 0.02)
+    assert row == {"steps": 4, "same": 2, "beyond": 1, "largest_gap": 0.5}
+
+
+def test_a_schedule_is_recorded():
+    steps = [Fields(scheduled_new_reqs=[Fields(req_id="a", prompt_token_ids=[1] * 9, num_computed_tokens=4),
+                                        Fields(req_id="b", prompt_token_ids=[2] * 3, num_computed_tokens=0)],
+                    num_scheduled_tokens={"a": 2, "b": 3}),
+             Fields(scheduled_new_reqs=[], num_scheduled_tokens={"a": 3, "b": 1}),
+             Fields(scheduled_new_reqs=[], num_scheduled_tokens={"a": 1, "b": 1})]
+    pages = {"a": [3], "b": [4]}
+    scheduler = Fields(schedule=iter(steps).__next__, kv_cache_manager=Fields(get_block_ids=lambda name: (pages[name],),
+                                                                               free=lambda request: pytest.fail("freed")))
+    found = vllm_compare.recorded(scheduler)
+    for step in steps:
+        assert scheduler.schedule() is step
+        pages["a"].append(len(pages["a"]))
+        scheduler.kv_cache_manager.free("b")
+    assert found[(1,) * 9] == {"pieces": [(0, 4), (4, 2), (6, 3)], "blocks": [3, 1, 2]}
+    assert found[(2,) * 3] == {"pieces": [(0, 3)], "blocks": [4]}
+
+
+def test_prompts_may_share_their_beginnings():
+    prompts = vllm_compare.prompts_of(list(range(100)), 4, 6, 10, True)
+    assert [each[0] for each in prompts] == [60, 70, 60, 70] and [each[-1] for each in prompts] == [65, 75, 85, 95]
+    assert prompts[2] == [60, 61, 62, 83, 84, 85]
+    with pytest.raises(SystemExit, match="the text has 39 tokens"):
+        vllm_compare.prompts_of(list(range(39)), 4, 6, 10, False)
+
+
+def test_prompts_of_timed_steps_are_there_but_for_a_token():
+    cached = vllm_compare.Cached()
+    assert cached.get_num_new_matched_tokens(Fields(num_tokens=10), 3) == (6, False)
+    assert cached.request_finished(None, []) == (False, None) and cached.on_new_request(None) is None
+
+
+def test_random_codebooks_are_of_all_layers(tmp_path):
+    config = {"num_key_value_heads": 1, "head_dim": 64, "num_hidden_layers": 3}
+    vllm_compare.random_bundle(tmp_path / "books", config, "vecinfer-d4b8i8", "vecinfer-d4b8i8")
+    items = vqgen.hf.layers_of(tmp_path / "books")
+    assert [item["name"] for item, _ in items] == ["layer0", "layer1", "layer2"]
+    assert all(torch.equal(items[0][1][name], items[2][1][name]) for name in items[0][1])
+    assert not any("codes" in name.split(".") for name in safetensors_torch.load_file(tmp_path / "books"))
