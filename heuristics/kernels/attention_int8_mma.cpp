@@ -179,17 +179,13 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
 }
 
 // True if sequences may be so long that they differ much in length, or hold so many rows in parts
-// that a balanced schedule costs next to nothing: full-precision tokens and pages take registers
-// that it needs too.
+// that a balanced schedule costs next to nothing.
 bool may_differ_in_length(const AttentionDecode& op) {
-  constexpr std::int64_t kLong = 131072;              // tokens
-  constexpr std::int64_t kLongInParts = 16384;        // tokens
-  constexpr std::int64_t kLongInPartsAndRaw = 32768;  // tokens, some of them raw, or in pages
-  constexpr std::int64_t kManyInParts = 1 << 21;      // rows of all sequences and KV heads
+  constexpr std::int64_t kLong = 131072;          // tokens
+  constexpr std::int64_t kLongInParts = 32768;    // tokens
+  constexpr std::int64_t kManyInParts = 1 << 21;  // rows of all sequences and KV heads
   const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens;
-  const bool plain = op.raw_slots() == 0 && op.shape.page_tokens == 0;
-  const std::int64_t least = plain ? kLongInParts : kLongInPartsAndRaw;
-  const bool many = in_parts(op) && op.shape.tokens >= least && rows >= kManyInParts;
+  const bool many = in_parts(op) && op.shape.tokens >= kLongInParts && rows >= kManyInParts;
   return many || op.shape.tokens >= kLong;
 }
 

@@ -138,10 +138,13 @@ def loss(args, tools):
 def loss_summary(tools):
     """README's table of what 2 bits cost."""
     losses = rows_of(tools, "loss")
-    base, plain, kept = (one(losses, "loss", keys=name, values=name, recent_tokens=recent)["kernels_nats_per_byte"]
-                         for name, recent in (("", 0), ("vecinfer-d4b8i8", 0), ("vecinfer-d4b8i8", 128)))
-    return table(["sample model", "loss, nats per byte"], [
-        ["FP16 cache", base], ["2-bit cache", plain], ["2-bit cache, newest 128 tokens in full precision", kept]])
+    def loss_of(keys, values, recent):
+        return one(losses, "loss", keys=keys, values=values, recent_tokens=recent)["kernels_nats_per_byte"]
+
+    lines = [["FP16", loss_of("", "", 0), "-"]]
+    for keys, values in (("vecinfer-d4b8i8",) * 2, ("klt-2bit-keys", "klt-2bit-values")):
+        lines.append([f"2 bits, {pair(keys, values)}", loss_of(keys, values, 0), loss_of(keys, values, 128)])
+    return table(["cache of the sample model", "loss, nats per byte", "newest 128 tokens in full precision"], lines)
 
 
 def quickstart_errors(tools):
