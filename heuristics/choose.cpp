@@ -61,9 +61,8 @@ class Cheapest final : public Candidates {
   double us_ = 0;  // time of the best
 };
 
-// New tokens from which kv_append on tensor cores is faster than on CUDA cores: of one sequence, or
-// of all, of which a block takes several. With batched flushing most calls encode nothing. Each
-// part of a format has blocks of its own, which fill later.
+// New tokens, of one sequence or of all, from which kv_append on tensor cores is faster. Parts have
+// blocks of their own, which fill later. With batched flushing most calls encode nothing.
 constexpr int kManyNewTokens = 128;
 constexpr int kManyInParts = 256;
 
@@ -103,8 +102,7 @@ bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, cons
   constexpr std::int64_t kFewTokens = 4096;
   if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
-  // mma has registers for twice as many heads of several query tokens.
-  if (op.shape.query_tokens > 1 && plan.heads_per_block > 4) return false;
+  if (plan.heads_per_block > 4 && op.shape.query_tokens > 1) return false;  // mma has room for 16
   const bool in_line = call_shape(plan, op).blocks() > gpu.sms;
   if (begins_a_wave(plan, op, gpu)) return false;
   return gpu.warpgroup_products && (!in_line || op.shape.tokens >= kShort) &&
@@ -127,8 +125,7 @@ bool bins_pay(const AttentionDecode& op) {
          kLeastRows + kRowsPerEntry * entries + (op.raw_slots() > 0 ? kRowsOfRaw : 0);
 }
 
-// The one that is expected to be the fastest: bytes and fragments where they can run, else bins of
-// more than few tokens, else lanes; to append few tokens lanes.
+// The fastest expected: int8_mma and mma where they run, else histogram or simt.
 Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
     if (many_new_tokens(*append)) {
@@ -166,6 +163,15 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
   return of_dataflow(AttentionSimt{}, problem, gpu);
 }
 
+// The plan with all fields that the config fixes; what depends on them is as the rules have it.
+Plan overridden(const Plan& plan, const Config& config, const GpuSpec& gpu) {
+  Plan fixed = with_overrides(plan, config);
+  if (auto* bytes = std::get_if<AttentionInt8Mma>(&fixed);
+      bytes && !config.plan.contains("fused_basis"))
+    fit_basis(*bytes, std::get<AttentionDecode>(config.problem), gpu);
+  return fixed;
+}
+
 // The plan by rules with all fields that the config fixes: of the dataflow that it names, or of the
 // first that has the fields, the rules' own before the others; and where the fields have blocks
 // share all sequences, around that.
@@ -178,16 +184,16 @@ Plan by_rules(const Config& config, const GpuSpec& gpu) {
     if (!others.empty()) wanted = others.front();
   }
   if (wanted && wanted->index() != plan.index()) plan = of_dataflow(*wanted, config.problem, gpu);
-  const Plan fixed = with_overrides(plan, config);
+  const Plan fixed = overridden(plan, config, gpu);
   if (is_by_length(fixed) == is_by_length(plan)) return fixed;
   if (!is_by_length(fixed)) {
     if (!std::holds_alternative<AttentionInt8Mma>(fixed)) return fixed;
-    return with_overrides(of_dataflow(AttentionInt8Mma{}, config.problem, gpu), config);
+    return overridden(of_dataflow(AttentionInt8Mma{}, config.problem, gpu), config, gpu);
   }
   Plan by_length = AttentionMma{.schedule = Schedule::balanced};
   if (std::holds_alternative<AttentionInt8Mma>(fixed))
     by_length = AttentionInt8Mma{.schedule = Schedule::balanced};
-  return with_overrides(of_dataflow(by_length, config.problem, gpu), config);
+  return overridden(of_dataflow(by_length, config.problem, gpu), config, gpu);
 }
 
 // The rules' plan with the last block merging where it may and can and no cluster does.
@@ -197,8 +203,7 @@ Plan with_last_block(const Plan& plan, const Problem& problem, const GpuSpec& gp
   return merged_by_last_block(plan, problem, gpu).value_or(plan);
 }
 
-// The rules place codebooks in ways that the space has not: keys shared once beside copies of
-// values.
+// The rules place codebooks as the space does not: keys shared once beside copies of values.
 Plan cheaper_of(const Plan& of_space, const Plan& by_rule, const Problem& problem,
                 const GpuSpec& gpu, const ChooseOptions& options) {
   if (!check(by_rule, problem, gpu).ok) return of_space;
@@ -218,7 +223,7 @@ std::optional<Plan> least_with_overrides(std::span<const Plan> plans, const Conf
   for (const Plan& plan : plans) {
     const auto same = [&](const Plan& each) { return each.index() == plan.index(); };
     if (std::none_of(dataflows.begin(), dataflows.end(), same)) continue;
-    const Plan changed = with_overrides(plan, config);
+    const Plan changed = overridden(plan, config, gpu);
     if (!check(changed, config.problem, gpu).ok) continue;
     const std::optional<double> own = score(changed);
     if (!own || (best && *own >= least)) continue;
@@ -279,8 +284,7 @@ std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, 
       });
 }
 
-// The one most like the rules' plan of the space's plans of its dataflow; that plan where there is
-// none.
+// The plan of the space most like the rules', of its dataflow; the rules' where there is none.
 Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSpec& gpu) {
   std::vector<Plan> plans = space(config.problem, gpu, {.most = 0}).plans;
   std::erase_if(plans, [&](const Plan& plan) { return plan.index() != rules.index(); });

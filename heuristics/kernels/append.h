@@ -73,7 +73,7 @@ PlanUse append_plan_use(const P& plan, const KvAppend& op) {
   const vq::CallShape shape = call_shape(plan, op);
   return {.threads = plan.threads,
           .blocks = shape.blocks(),
-          .shared_bytes = shape.shared_bytes(),
+          .shared_bytes = shape.main_shared_bytes(),
           .operands = {append_use(Operand::keys, op, op.keys, config, config.keys),
                        append_use(Operand::values, op, op.values, config, config.values)}};
 }

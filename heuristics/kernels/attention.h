@@ -35,6 +35,9 @@ int splits_by_length(const AttentionDecode& op, const AttentionMma& plan, const 
 
 // True if a few blocks of long sequences take a second wave, which is mostly empty.
 bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu);
+// Sets whether blocks of the plan, as it is, change the basis themselves.
+void fit_basis(AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu);
+
 // The rules' plan of int8_mma attention, balanced if the lengths of sequences may differ much, or
 // if a wave would begin.
 AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu);
@@ -175,11 +178,12 @@ void judge_attention(Judge& judge, const P& plan, const AttentionDecode& op, con
 
 using PlacementPair = std::pair<Placement, Placement>;
 
-// Keys and values alike, and where there is a choice one of them shared and the other global.
+// Keys and values alike, and where there is a choice one of them shared and the other global, in a
+// dataflow that holds an entry of values in so many bytes.
 template <class Op>
-std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed) {
+std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed, int value_bytes) {
   const std::vector<Placement> keys = whole_placements(op.keys, allowed);
-  const std::vector<Placement> values = whole_placements(op.values, allowed);
+  const std::vector<Placement> values = whole_placements(op.values, allowed, value_bytes);
   std::vector<PlacementPair> pairs;
   for (std::size_t i = 0; i < std::max(keys.size(), values.size()); ++i) {
     pairs.emplace_back(keys[std::min(i, keys.size() - 1)], values[std::min(i, values.size() - 1)]);
@@ -189,6 +193,10 @@ std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed)
     pairs.emplace_back(all_global(), all_shared(op.values.entries()));
   }
   return pairs;
+}
+template <class Op>
+std::vector<PlacementPair> placement_pairs(const Op& op, SpacePlacement allowed) {
+  return placement_pairs(op, allowed, op.values.held_bytes());
 }
 
 // Adds the plan with the splits for each number of warps an SM, none of them without a tile of
@@ -244,7 +252,7 @@ PlanUse use_of(const P& plan, const AttentionDecode& op) {
   const auto blocks = static_cast<double>(plan.splits * vqgen::head_blocks(op, plan));
   return {.threads = plan.threads,
           .blocks = shape.blocks(),
-          .shared_bytes = shape.shared_bytes(),
+          .shared_bytes = shape.main_shared_bytes(),
           .operands = {cache_use(Operand::keys, op, config.keys, vq::key_channels(config),
                                  head_blocks, blocks),
                        cache_use(Operand::values, op, config.values, vq::value_channels(config),

@@ -179,13 +179,16 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
 }
 
 // True if sequences may be so long that they differ much in length, or hold so many rows in parts
-// that a balanced schedule costs next to nothing.
-bool may_differ_in_length(const AttentionDecode& op) {
+// that a balanced schedule costs next to nothing: more with full-precision tokens or pages, which
+// take registers that it needs too, and beside a plan that rotates within its blocks.
+bool may_differ_in_length(const AttentionDecode& op, const AttentionInt8Mma& apart) {
   constexpr std::int64_t kLong = 131072;          // tokens
-  constexpr std::int64_t kLongInParts = 32768;    // tokens
+  constexpr std::int64_t kLongInParts = 16384;    // tokens
   constexpr std::int64_t kManyInParts = 1 << 21;  // rows of all sequences and KV heads
   const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens;
-  const bool many = in_parts(op) && op.shape.tokens >= kLongInParts && rows >= kManyInParts;
+  const bool plain = op.raw_slots() == 0 && op.shape.page_tokens == 0 && apart.fused_basis == 0;
+  const std::int64_t least = plain ? kLongInParts : 2 * kLongInParts;
+  const bool many = in_parts(op) && op.shape.tokens >= least && rows >= kManyInParts;
   return many || op.shape.tokens >= kLong;
 }
 
@@ -245,8 +248,12 @@ AttentionInt8Mma choose_heads(AttentionInt8Mma plan, const AttentionDecode& op,
 
 AttentionInt8Mma choose_plan(AttentionInt8Mma plan, const AttentionDecode& op, const GpuSpec& gpu) {
   plan = choose_heads(plan, op, gpu);
-  plan.fused_basis = fuses_basis(plan, op, gpu) ? 1 : 0;
+  fit_basis(plan, op, gpu);
   return plan;
+}
+
+void fit_basis(AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
+  plan.fused_basis = fuses_basis(plan, op, gpu) ? 1 : 0;
 }
 
 bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
@@ -260,7 +267,7 @@ AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu
   const AttentionInt8Mma apart = choose_plan(AttentionInt8Mma{}, op, gpu);
   const bool shared = op.shape.batch > 1 && !op.shape.batch_invariant;
   const bool quad = apart.heads_per_block <= 4;  // more were not measured
-  if (shared && (may_differ_in_length(op) || (quad && begins_a_wave(apart, op, gpu)))) {
+  if (shared && (may_differ_in_length(op, apart) || (quad && begins_a_wave(apart, op, gpu)))) {
     const AttentionInt8Mma balanced =
         choose_plan(AttentionInt8Mma{.schedule = Schedule::balanced}, op, gpu);
     if (check(balanced, op, gpu).ok) return balanced;
@@ -289,7 +296,7 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
                   const std::int64_t wanted =
                       std::max<std::int64_t>(1, waves * to.gpu.sms / head_blocks(op, plan));
                   plan.splits = static_cast<int>(std::min<std::int64_t>(wanted, rounds));
-                  plan.fused_basis = fuses_basis(plan, op, to.gpu) ? 1 : 0;
+                  fit_basis(plan, op, to.gpu);
                   to.add(plan);
                 }
               });

@@ -277,7 +277,8 @@ void add_candidates(Candidates& to, AttentionMma plan, const AttentionDecode& op
   const bool by_length = plan.schedule == Schedule::balanced;
   const auto chosen = feasible(plan, op, to.gpu);
   if (!chosen) return;
-  const std::vector<PlacementPair> placements = placement_pairs(op, allowed);
+  const std::vector<PlacementPair> placements =
+      placement_pairs(op, allowed, vq::held_bytes(configured(*chosen, op).values));
   plan = *chosen;
   // Fewer heads leave registers to more warps and share a KV head among blocks.
   std::vector<int> heads{plan.heads_per_block};

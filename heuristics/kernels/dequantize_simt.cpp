@@ -26,7 +26,7 @@ int registers_of(const KvDequantize& op) {
 
 std::int64_t resident_blocks(const DequantizeSimt& plan, const KvDequantize& op,
                              const GpuSpec& gpu) {
-  const std::int64_t bytes = call_shape(plan, op).shared_bytes();
+  const std::int64_t bytes = call_shape(plan, op).main_shared_bytes();
   return std::int64_t{std::max(occupancy(gpu, plan.threads, registers_of(op), bytes).blocks, 1)} *
          gpu.sms;
 }
@@ -135,7 +135,7 @@ PlanUse use_of(const DequantizeSimt& plan, const KvDequantize& op) {
   return {
       .threads = plan.threads,
       .blocks = shape.blocks(),
-      .shared_bytes = shape.shared_bytes(),
+      .shared_bytes = shape.main_shared_bytes(),
       .operands = {cache_use(Operand::keys, op, config.keys, op.shape.head_dim, 1, of_each),
                    cache_use(Operand::values, op, config.values, op.shape.head_dim, 1, of_each)}};
 }

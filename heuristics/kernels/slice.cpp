@@ -116,11 +116,15 @@ void add_plans(Candidates& to, SpacePlacement allowed) {
 }
 
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed) {
+  return whole_placements(format, allowed, format.held_bytes());
+}
+std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed,
+                                        int held_bytes) {
   if (allowed == SpacePlacement::global || format.is_wide() || format.in_parts()) {
     return {all_global()};
   }
   if (allowed == SpacePlacement::shared) return {all_shared(format.entries())};
-  const int lanes = phase_lanes(format.held_bytes());
+  const int lanes = phase_lanes(held_bytes);
   return {all_global(), all_shared(format.entries()), all_replicated(format.entries(), lanes),
           all_replicated(format.entries(), lanes / 2)};
 }

@@ -86,8 +86,8 @@ class Attention(Op):
         lse: float32 [batch, query_heads], the natural logarithm of the sum of exponentials.
         key_smooth: float32 [kv_heads, head_dim], where the format of the keys has smooth.
         key_mean, value_mean: float32 [kv_heads, head_dim], where the formats have center. key_rotation,
-            value_rotation: float32 [kv_heads, head_dim, head_dim], orthogonal, where they have klt. The
-            cache, raw rows too, holds (x - mean) @ rotation.
+            value_rotation: float32 [kv_heads, head_dim, head_dim], orthogonal, aligned to 16 bytes, where they
+            have klt. The cache, raw rows too, holds (x - mean) @ rotation.
         raw_keys, raw_values: [batch, kv_heads, sinks + recent_tokens, head_dim], with recent_counts and sinks,
             int32 [batch] each, where the config has them.
         query_start: int32 [batch + 1], where the config's query_tokens is more than 1: rows

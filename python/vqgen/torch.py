@@ -260,7 +260,7 @@ class VQCache:
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
     has smooth; key_mean and value_mean of that shape where they have center, *_rotation: float32 [kv_heads,
-    head_dim, head_dim] where they have klt. key_gain: float32 [units], by which entries are longer where keys are
+    head_dim, head_dim], aligned to 16 bytes, where they have klt. key_gain: float32 [units], by which entries are longer where keys are
     read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.

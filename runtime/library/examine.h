@@ -2,6 +2,8 @@
 // alignment, strides. No allocation, no lock, no string.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 
@@ -25,8 +27,8 @@ class FirstFault {
       status_ =
           fail_argument(VQGEN_BAD_INPUT, name, "is null; the op's description lists what it takes");
     } else if ((reinterpret_cast<std::uintptr_t>(pointer) & mask) != 0) {
-      status_ = fail_argument(VQGEN_ALIGNMENT, name,
-                              "is not aligned as the op's description says; align it");
+      const std::string why = fmt::format("is not aligned to {} bytes; align it", mask + 1);
+      status_ = fail_argument(VQGEN_ALIGNMENT, name, why.c_str());
     }
   }
   void refuse(const char* name, const char* why) {

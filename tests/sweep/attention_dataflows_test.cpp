@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "core/profiles.h"
 #include "runtime/ops/attention_decode/reference.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
@@ -253,6 +254,25 @@ TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
       expect_same_bits(far, run(plan, data, op));
     }
   }
+}
+
+class ScaledSums : public SweepTest<> {};
+
+// int8 values beside full-precision tokens: the scale of all codes counts once, before these.
+TEST_F(ScaledSums, AScaleThatIsLeftOutIsFound) {
+  AttentionDecode op;
+  op.shape = {.batch = 2, .query_heads = 8, .kv_heads = 2, .head_dim = 64, .tokens = 120};
+  op.shape.recent_tokens = 20;
+  op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
+  op.values.smooth = op.values.hadamard = false;
+  validate(op, "scale");
+  const AttentionData data = make_attention_data(op, {.seed = 23});
+  const AttentionResult reference = reference_of(op, data);
+  const Fault faults[] = {{"output(i % kQuads, i / kQuads) *= scale;", ";"},
+                          {"Values::kScaled || kRaw ? 1.0f", "Values::kScaled ? 1.0f"}};
+  expect_faults_found(op, rules_plan(AttentionMma{}, op, sweep_gpu()), faults, [&](Kernel& faulty) {
+    return is_right(reference, faulty.run(data), op.dtype);
+  });
 }
 
 }  // namespace

@@ -79,36 +79,6 @@ TYPED_TEST(BasesOf, IsRight) {
   }
 }
 
-// A mean without a rotation, of keys or of values alone, or of both.
-TEST_F(Bases, AFusedBasisIsThatOfKeysOrOfValues) {
-  for (int kinds = 1; kinds < 16; ++kinds) {
-    AttentionDecode op;
-    op.dtype = kinds % 2 == 0 ? DType::bf16 : DType::f16;
-    op.shape = {.batch = 2, .query_heads = 12, .kv_heads = 2, .head_dim = 64, .tokens = 200};
-    op.shape.head_dim = kinds % 3 == 0 ? 128 : 64;
-    op.shape.recent_tokens = kinds % 4 == 0 ? 0 : 20;
-    op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
-    op.keys.smooth = op.keys.hadamard = op.values.smooth = op.values.hadamard = false;
-    op.keys.center = kinds % 2 == 1;
-    op.keys.klt = kinds / 2 % 2 == 1;
-    op.values.center = kinds / 4 % 2 == 1;
-    op.values.klt = kinds / 8 == 1;
-    validate(op, "basis");
-    for (const int splits : {1, 3}) {
-      SweepCase each;
-      each.problem = op;
-      each.plan = AttentionInt8Mma{.threads = 96,
-                                   .splits = splits,
-                                   .heads_per_block = 6,
-                                   .pipeline_stages = 2,
-                                   .fused_basis = 1};
-      ASSERT_TRUE(check(each.plan, op, sweep_gpu()).ok) << check(each.plan, op, sweep_gpu()).reason;
-      each.input = {.seed = 30u + static_cast<unsigned>(kinds), .lengths = LengthPattern::ragged};
-      EXPECT_EQ(failure_of(each, *sweep_backend(), sweep_gpu()), "") << kinds << " " << splits;
-    }
-  }
-}
-
 // The identity moves nothing, and a mean of zeros is none.
 TEST_F(Bases, TheIdentityChangesNoBit) {
   const auto op = problem_of<AttentionDecode>();
@@ -239,6 +209,21 @@ TEST_F(Bases, TilesOfHeadsAndOfSequencesAreRight) {
   }
 }
 
+// A block has new rows of several query tokens, in two tiles.
+TEST_F(Bases, NewRowsOfManyQueryTokensAreRight) {
+  auto op = problem_of<AttentionDecode>(1);
+  op.shape.batch = 8;
+  op.shape.kv_heads = op.shape.query_heads = 64;
+  op.shape.tokens = 20;
+  op.shape.query_tokens = 4;
+  validate(op, "basis");
+  SweepCase each;
+  each.problem = op;
+  each.plan = rules_plan<AttentionSimt>(op, sweep_gpu());
+  each.input = {.seed = 22, .lengths = LengthPattern::ragged, .fresh = true};
+  EXPECT_EQ(failure_of(each, *sweep_backend(), sweep_gpu()), "");
+}
+
 TEST_F(Bases, FaultsOfAttentionAreFound) {
   auto op = problem_of<AttentionDecode>(2);
   op.shape.query_heads = 36;
@@ -297,46 +282,6 @@ TEST_F(Bases, AMeanWhereNothingIsSeenIsFound) {
   expect_faults_found(
       op, rules_plan(AttentionSimt{}, op, sweep_gpu()), faults,
       [&](Kernel& faulty) { return is_right(reference, faulty.run(data), op.dtype); });
-}
-
-// The kernel that takes results out of the basis merges splits, or blocks take their own out.
-TEST_F(Bases, FaultsOfMergedSplitsAndOfAFusedBasisAreFound) {
-  AttentionDecode op;
-  op.shape = {.batch = 2, .query_heads = 12, .kv_heads = 2, .head_dim = 128, .tokens = 300};
-  op.keys = op.values = klt_of_three_runs();
-  validate(op, "basis");
-  AttentionInt8Mma plan{.threads = 96, .splits = 2, .heads_per_block = 6, .pipeline_stages = 2};
-  ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);
-  ASSERT_EQ(call_shape(plan, op).count, 3);
-  const AttentionData data =
-      make_attention_data(op, {.seed = 19, .lengths = LengthPattern::ragged});
-  const AttentionResult reference = reference_of(op, data);
-  const auto finds = [&](Kernel& faulty) {
-    return is_right(reference, faulty.run(data), op.dtype);
-  };
-  const Fault of_splits[] = {
-      {"splits.count, channel, LoadGlobal());", "1, channel, LoadGlobal());"},
-      {"heads.number, heads.first + h, splits.first", "heads.number, h, splits.first"}};
-  expect_faults_found(op, plan, of_splits, finds);
-  plan.fused_basis = 1;
-  ASSERT_TRUE(check(plan, op, sweep_gpu()).ok);
-  ASSERT_EQ(call_shape(plan, op).count, 2);
-  const Fault of_fusion[] = {
-      {"channel_of(row) * kHeadDim + lane() + 32 * j", "channel_of(row) * kHeadDim + lane()"},
-      {"query_of(head / 4, channel) + head % 4", "query_of(0, channel) + head % 4"},
-      {"i64{kv_head} * kHeadDim * kHeadDim;", "0;"},
-      {"if (head / 4 != quad) return;", ";"},
-      {"i64{work.kv_head} * kHeadDim * kHeadDim;", "0;"},
-      {"args.key_mean + i64{work.kv_head} * kHeadDim;", "args.key_mean;"},
-      {"args.value_mean + i64{kv_head} * kHeadDim;", "args.value_mean;"},
-      {"fused(load_constant(mean + channel), total, value)",
-       "value + load_constant(mean + channel)"},
-      {"highest += load_shared(shift_of(head));", ";"},
-      {"if (group >= kWarps) load_factors(group);", ";"},
-      {"float_from_bits(word_of(factors_[i], j))", "float_from_bits(word_of(factors_[i], 0))"},
-      {"upper ? sums[i + kHalf] : sums[i];", "sums[i];"},
-      {"const int head = quad * 4 + lane() % 4;", "const int head = lane() % 4;"}};
-  expect_faults_found(op, plan, of_fusion, finds);
 }
 
 TEST_F(Bases, FaultsOfAppendsAreFound) {

@@ -47,8 +47,8 @@ struct AttentionDecodeArgs {
   const u16* new_keys;
   const u16* new_values;
   // Where keys or values are in a basis, the first kernel of a call brings the given rows into it,
-  // and all others read them: query, new_keys and new_values above point into the workspace. A
-  // kernel that brings its query there itself (brings_into_basis()) reads given_query.
+  // and all others read them: query, new_keys and new_values above point into the workspace, and
+  // given_* to the caller's. With takes_out_of_basis() there is no such kernel, and query is given.
   //
   // The basis of keys and values (layout/basis.h), null where the format has none: [kv_heads]
   // [head_dim], and [kv_heads][head_dim][head_dim], z_j = sum over i of x_i rotation[i][j].

@@ -300,7 +300,7 @@ VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c,
     shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads, from_basis_blocks(c, batch),
                threads, shared, true, false});
   }
-  hand_basis(shape, basis_rows(c, batch).total);
+  if (!takes_out_of_basis(c)) hand_basis(shape, basis_rows(c, batch).total);
 }
 
 // Shape of a dataflow with one kernel besides the merge kernel.

@@ -42,6 +42,9 @@ VQ_HD constexpr int basis_threads(int head_dim) { return head_dim / kBasisChanne
 
 // Elements from such a row to the next in shared memory, so that ldmatrix has no bank conflicts.
 VQ_HD constexpr int basis_row(int head_dim) { return head_dim + 8; }
+// True if the registers of a warp hold its factors.
+VQ_HD constexpr bool holds_factors(int head_dim) { return head_dim <= 128 && head_dim % 16 == 0; }
+
 // Shared memory of the rows, each in two elements where it goes without its mean, and behind them
 // of factors, two elements each; attention has behind both where rows belong, and their
 // log-sum-exps.
@@ -49,6 +52,7 @@ VQ_HD constexpr i64 basis_rows_shared(int head_dim) {
   return i64{2} * kBasisTile * basis_row(head_dim) * 2;
 }
 VQ_HD constexpr i64 basis_shared(int head_dim) {
+  if (!holds_factors(head_dim)) return basis_rows_shared(head_dim);
   const int of_rows = kBasisPiece * basis_row(head_dim);     // on the way in
   const int of_columns = head_dim * basis_row(kBasisPiece);  // on the way out
   return basis_rows_shared(head_dim) + i64{4} * (of_rows > of_columns ? of_rows : of_columns);

@@ -66,6 +66,14 @@ struct CallShape {
     }
     return most;
   }
+  // The most of the kernels that look up entries; of any kernel if none does.
+  VQ_HD constexpr i64 main_shared_bytes() const {
+    i64 most = -1;
+    for (int i = 0; i < count; ++i) {
+      if (launches[i].looks_up && launches[i].shared_bytes > most) most = launches[i].shared_bytes;
+    }
+    return most < 0 ? shared_bytes() : most;
+  }
   // Blocks of the main kernel; of the smaller if two kernels look up entries.
   VQ_HD constexpr i64 blocks() const {
     i64 least = 0;

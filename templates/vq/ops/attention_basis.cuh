@@ -158,8 +158,8 @@ VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
   AttentionToBasis<Plan>::run(args);
 }
 
-// Kernel attention_from_basis: out and lse of one KV head; merges splits if the
-// plan says so. The log-sum-exp moves by q . mean of the keys. Rows without tokens stay all zeros.
+// Kernel attention_from_basis: out and lse of one KV head; merges splits if the plan says so. The
+// log-sum-exp moves by q . mean of the keys. Rows without tokens stay all zeros.
 template <class Plan>
 class AttentionFromBasis {
  public:

@@ -25,7 +25,6 @@ class QueryRows {
 
   VQ_DEVICE QueryRows(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work)
       : heads_(work.heads) {
-    const u16* const query = brings_into_basis(kConfig) ? args.given_query : args.query;
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
       const int channel = lane() + 32 * j;
@@ -39,7 +38,7 @@ class QueryRows {
         const i64 number = work.query_row() * kConfig.query_heads + work.first_head;
         if (!kGiven && head < heads_) {
           raw_[i][j] = load_global(
-              query + (number + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel);
+              args.query + (number + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel);
         }
       }
     }

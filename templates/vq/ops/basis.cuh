@@ -45,11 +45,9 @@ class BasisBlock {
     }
   }
 
-  // Changes rows 0 .. count - 1: load(t, channel) is an element of row t, to(t) where row t goes,
-  // null if nowhere, asked behind a barrier that all loads stand before. kCentered: on the way into
-  // the basis less the mean. kInFlight * kRows rows are loaded before the first is used. What it
-  // keeps in shared memory is free behind the next barrier. `first`: no call was before. All
-  // threads.
+  // Changes rows 0 .. count - 1, of which load(t, channel) is an element and to(t) the place, or
+  // null. kCentered: less the mean. kInFlight * kRows rows are loaded at once. `first`: no call was
+  // before. to() is called behind a barrier; shared memory is free behind the next one.
   template <bool kCentered, int kInFlight = kTimes, class Load, class To>
   VQ_DEVICE void change(int count, Load load, To to, bool first = true) {
     const int channel = thread_index() % kHeadDim;
@@ -97,7 +95,7 @@ class BasisBlock {
  private:
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr bool kMma = kHasMma<kElement> && kHeadDim % 16 == 0;
-  static constexpr bool kHeld = kMma && kHeadDim <= 128;  // registers hold the factors
+  static constexpr bool kHeld = kMma && holds_factors(kHeadDim);
   static constexpr int kStride = basis_row(kHeadDim);
   static constexpr int kRests = kBasisTile * kStride;  // what the elements of rows leave of them
   static_assert(kBasisChannels == 8 && kBasisTile == 16, "an MMA per warp");
@@ -150,9 +148,8 @@ class BasisBlock {
     return split(factors);
   }
 
-  // The rotation in pieces of kBasisPiece channels `from`: on the way in rows of it, on the way out
-  // columns. Calls each(i, row, column) for the quads of factors that this thread loads, of step i
-  // of the rows' channels as many as of each other.
+  // Calls each(i, row, column) for the quads of factors that this thread loads, one for each step.
+  // Pieces are rows of the rotation on the way in, and columns on the way out.
   template <class Each>
   VQ_DEVICE static void for_each_quad(Each each) {
     VQ_UNROLL
@@ -166,7 +163,7 @@ class BasisBlock {
       each(i, row, number % of_row * 4 + (kBack ? first * 16 : 0));
     }
   }
-  // Gives each lane its factors. Ends a piece with a barrier before the next one is stored.
+  // Gives each lane its factors, a piece after the other.
   VQ_DEVICE void exchange_factors() {
     VQ_UNROLL
     for (int first = 0; first < kSteps; first += kStepsOfPiece) {

@@ -192,7 +192,7 @@ class ByteSoftmax {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         float own = maximum_[quad];
-        if constexpr (kRaw) own = larger(own, raw.maximum(quad) + kOne);
+        if constexpr (kRaw) own = larger(own, whole_maximum(raw, quad));
         store_shared(maximum_of(quad * 4 + lane(), warp()), own);
       }
     }
@@ -266,6 +266,11 @@ class ByteSoftmax {
   }
   VQ_DEVICE static float* part_of(int w, int head) {
     return shared_part<float>(kAt.parts) + (w * kHeads + head) * part_row(kConfig.head_dim);
+  }
+  // A block that shifts its maximum keeps it whole, so that shifts of splits round alike.
+  VQ_DEVICE static float whole_maximum(const Raw& raw, int quad) {
+    const float own = raw.maximum(quad) + kOne;
+    return takes_out_of_basis(kConfig) ? ceiling(own) : own;
   }
   // Adds raw tokens to this lane's eighth of the warp's part, which other lanes may have stored.
   VQ_DEVICE static void add_raw(float* part, const Raw& raw, int quad, float weight) {

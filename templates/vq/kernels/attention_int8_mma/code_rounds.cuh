@@ -36,8 +36,8 @@ class CodeRounds {
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
   static constexpr int kChunk = 16;
   static constexpr int kPiece = copy_bytes(kConfig);
-  // Rows of kBytes: lanes that copy one together; copies per lane of a step, with rows kApart
-  // apart, and pages of these rows: one if pages are so large that its rows keep 8 apart.
+  // Rows of kBytes: lanes that copy one together; copies per lane of a step, of rows kApart apart;
+  // and pages of these rows. If a page has at least 8 rows per copy, all copies are in one page.
   template <int kBytes>
   struct Copies {
     static constexpr int kOfRow = copying_lanes(kBytes, kPiece);

@@ -44,7 +44,7 @@ class RotatedOutput {
         const int head = warp() + i * kWarps;
         if (head >= work.heads) continue;
         const u16* const query =
-            args.given_query + (first + AttentionWork<Plan>::heads_to(head)) * kHeadDim;
+            args.query + (first + AttentionWork<Plan>::heads_to(head)) * kHeadDim;
         const float* const mean = args.key_mean + i64{work.kv_head} * kHeadDim;
         VQ_UNROLL
         for (int j = 0; j < kOfLane; ++j) {
@@ -119,7 +119,7 @@ class RotatedOutput {
  private:
   static constexpr int kOfWarp = ceil_div(kHeads, kWarps);  // heads whose scores it shifts
 
-  // Rows are those of the query, which nobody reads any more.
+  // Rows are those of the query, of which make_query() has made words.
   VQ_DEVICE static float* row_of(int head) {
     return shared_part<float>(kAt.query) + head * kHeadDim;
   }

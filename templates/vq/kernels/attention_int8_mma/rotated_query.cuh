@@ -47,7 +47,7 @@ class RotatedQuery {
       float value = 0.0f;
       if (head < work.heads) {
         value = to_float<kConfig.element>(load_global(
-            args.given_query + (first + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel));
+            args.query + (first + AttentionWork<Plan>::heads_to(head)) * kHeadDim + channel));
       }
       store_shared(query_of(head / 4, channel) + head % 4, value);
     }
