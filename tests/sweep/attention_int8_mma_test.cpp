@@ -259,22 +259,25 @@ TEST_P(AttentionByBytes, PagesChangeNoBit) {
 TEST_P(AttentionByBytes, WrongPagesAreFound) {
   if (sweep_backend()->machine() == Machine::cuda) GTEST_SKIP() << "they would be read anywhere";
   AttentionDecode op = problem(128, 4, 450);
-  AttentionData data = make_attention_data(op, {.seed = 50});
-  data.page_order = PageOrder::nhd;
-  const AttentionInt8Mma own = plan(op, 3);
-  const AttentionOutput contiguous = run(op, own, data);
   const auto expect_found = [&](int page_tokens, std::initializer_list<Fault> faults) {
+    op.shape.page_tokens = 0;
+    AttentionData data = make_attention_data(op, {.seed = 50});
+    data.page_order = PageOrder::nhd;
+    const AttentionInt8Mma own = plan(op, 3);
+    const AttentionOutput contiguous = run(op, own, data);
     op.shape.page_tokens = page_tokens;
     expect_faults_found(op, own, faults,
                         [&](Kernel& faulty) { return faulty.run(data).out == contiguous.out; });
   };
-  expect_found(16, {{"first + own + place * apart : first", "first + own : first"},
+  expect_found(16, {{"const int further = copy * kApart % kPage;", "const int further = 0;"},
                     {"number < last ? number : last", "number < last ? number : 0"},
-                    {"first, i, pages[i % KeyCopies::kPages]", "first, i, pages[0]"},
                     {"static_cast<u32>(Own::own_row() % kPage), row_bytes", "0u, row_bytes"}});
   expect_found(256,
                {{"static_cast<u32>(first) % kPage, rows", "static_cast<u32>(first) % 32, rows"},
                 {"static_cast<u32>(copy * kApart)", "static_cast<u32>(copy)"}});
+  op.keys.vector_size = op.values.vector_size = 2;  // lanes copy rows of both pages of a step
+  expect_found(16, {{"first + own + place * apart : first", "first + own : first"},
+                    {"i * kApart / kRowsOfPage", "0"}});
 }
 
 // Each fault changes one place of the kernel's text.

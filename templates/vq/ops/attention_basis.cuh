@@ -97,11 +97,15 @@ class AttentionToBasis {
   }
 
  private:
+  // to_basis_blocks() by numbers: nvcc has no config at run time.
+  VQ_DEVICE static i64 blocks_of(const AttentionDecodeArgs& args) {
+    return basis_blocks(kConfig.kv_heads * kKinds, i64{args.batch} * kConfig.query_tokens);
+  }
   VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args) {
     using Tiles = BasisTiles<Plan>;
     BasisBlock<Plan, false> block(args, false, block_y());
     after_last_launch();
-    const Tiles tiles(args, to_basis_blocks(kConfig, args.batch));
+    const Tiles tiles(args, blocks_of(args));
     for (int tile = 0; tiles.has(tile); ++tile) {
       if (tile > 0) sync_block();  // the tile before is read
       const auto load = [&](int row, int channel) {
@@ -127,7 +131,7 @@ class AttentionToBasis {
     const u16* const from = values ? args.given_values : args.given_keys;
     if (from == nullptr) return;
     u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-    const auto blocks = static_cast<int>(to_basis_blocks(kConfig, args.batch));
+    const auto blocks = static_cast<int>(blocks_of(args));
     const int tokens = args.batch * kConfig.query_tokens;
     // Where the row of the block's query token `own` is, or -1.
     const auto place = [&](int own) {
@@ -173,7 +177,8 @@ class AttentionFromBasis {
   using Heads = typename Tiles::Heads;
 
   VQ_DEVICE explicit AttentionFromBasis(const AttentionDecodeArgs& args)
-      : args_(args), tiles_(args, from_basis_blocks(kConfig, args.batch)) {}
+      : args_(args),
+        tiles_(args, basis_blocks(kConfig.kv_heads, i64{args.batch} * kConfig.query_tokens)) {}
 
   VQ_DEVICE void run() const {
     BasisBlock<Plan, true> block(args_, true, block_y());

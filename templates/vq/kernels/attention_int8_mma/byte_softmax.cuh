@@ -270,7 +270,8 @@ class ByteSoftmax {
   // A block that shifts its maximum keeps it whole, so that shifts of splits round alike.
   VQ_DEVICE static float whole_maximum(const Raw& raw, int quad) {
     const float own = raw.maximum(quad) + kOne;
-    return takes_out_of_basis(kConfig) ? ceiling(own) : own;
+    if constexpr (takes_out_of_basis(kConfig)) return ceiling(own);
+    return own;
   }
   // Adds raw tokens to this lane's eighth of the warp's part, which other lanes may have stored.
   VQ_DEVICE static void add_raw(float* part, const Raw& raw, int quad, float weight) {
