@@ -40,7 +40,7 @@ MODES = {
     "chunks": {"enforce_eager": True, "max_num_batched_tokens": 512},
     "prefix": {"enforce_eager": True, "enable_prefix_caching": True},
 }
-# Of vLLM's FlashAttention, by --cache. Its version 3 reads FP8 only for a model in bfloat16.
+# Options of vLLM's own caches, by --cache. FlashAttention 3 reads FP8 only for a model in bfloat16.
 PLAIN = {"fp16": {"dtype": "float16", "kv_cache_dtype": "auto"}, "fp8": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}}
 SHAPES = "1x32768,8x32768,64x4096"
 ROOM = 256  # tokens of a sequence beside its prompt
@@ -168,7 +168,7 @@ def run_tokens(options):
 # ---- steps
 
 class Cached:
-    """In place of a scheduler's connector to other caches: all tokens of a prompt but the last one are there."""
+    """A scheduler's connector to other caches that has all tokens of a prompt but the last one."""
 
     def get_num_new_matched_tokens(self, request, computed):
         return request.num_tokens - 1 - computed, False

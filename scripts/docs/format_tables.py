@@ -29,15 +29,13 @@ def bits(form, head_dim=128):
 
 
 def loss_rise(losses, keys, values, recent):
-    """The rise of the last measurement; in brackets that of simulation where kernels were not measured."""
+    """The rise of the last measurement."""
     base = float(one(losses, "loss", keys="", values="")["kernels_nats_per_byte"])
     fitting = [row for row in losses if (row["keys"], row["values"], row["recent_tokens"], row["sinks"]) ==
              (keys, values, str(recent), "0") and row["recipe"] in ("presets", "scalars", "operands", "klt")]
     if not fitting:
         return "-"
-    kernels, simulated = fitting[-1]["kernels_nats_per_byte"], fitting[-1]["simulated_nats_per_byte"]
-    rise = f"+{max(float(kernels or simulated) - base, 0):.4f}"
-    return rise if kernels else f"[{rise}]"
+    return f"+{max(float(fitting[-1]['kernels_nats_per_byte']) - base, 0):.4f}"
 
 
 def kv_formats(tools):
@@ -69,7 +67,7 @@ def kv_formats(tools):
     note = ("\n\nTimes: one H200, batch 16 x 16,384 tokens, 32 query and 8 KV heads, `head_dim` 128; FP16 (cuDNN) takes "
             f"{fp16} us in a run of its own. Losses: nats per byte above the {base} of the unquantized sample model; those of "
             "KLT formats and of `vecinfer-d4b8i8` are with the gain of keys, the others without it. A number in parentheses "
-            "is the window of a format that needs another one; a loss in brackets was simulated. `-`: not measured.")
+            "is the window of a format that needs another one. `-`: not measured.")
     used = [row for row in used if "warm_up_ms" not in row]
     return table(head, lines) + note + origin("windows", used, "warm-up", "loss")
 

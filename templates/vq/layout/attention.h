@@ -279,13 +279,6 @@ VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
   return query + (c.query_tokens > 1 ? basis_operands(c) : 0);
 }
 
-// Blocks that share the query tokens of a KV head.
-VQ_HD constexpr i64 to_basis_blocks(const AttentionProblem& c, i64 batch) {
-  return basis_blocks(c.kv_heads * basis_kinds(c), batch * c.query_tokens);
-}
-VQ_HD constexpr i64 from_basis_blocks(const AttentionProblem& c, i64 batch) {
-  return basis_blocks(c.kv_heads, batch * c.query_tokens);
-}
 // Adds the kernels that change the basis.
 template <class Plan>
 VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
@@ -294,11 +287,12 @@ VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c,
   const i64 shared = basis_tiles_shared(c.head_dim);
   if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
     add_first(shape, {"attention_to_basis", "to_basis", basis_kinds(c), c.kv_heads,
-                      to_basis_blocks(c, batch), threads, shared, true, false});
+                      basis_blocks(c.kv_heads * basis_kinds(c), batch * c.query_tokens), threads,
+                      shared, true, false});
   }
   if ((c.key_basis.mean || !c.value_basis.none()) && !takes_out_of_basis(c)) {
-    shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads, from_basis_blocks(c, batch),
-               threads, shared, true, false});
+    shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads,
+               basis_blocks(c.kv_heads, batch * c.query_tokens), threads, shared, true, false});
   }
   if (!takes_out_of_basis(c)) hand_basis(shape, basis_rows(c, batch).total);
 }

@@ -27,9 +27,14 @@ class BasisTiles {
   static constexpr int kOfToken = ceil_div(kGroup, kBasisHeads);
   static constexpr int kOfTile = kBasisTile / kBasisHeads;
 
-  // `blocks` share the query tokens of a KV head.
-  VQ_DEVICE BasisTiles(const AttentionDecodeArgs& args, i64 blocks)
-      : args_(args), blocks_(static_cast<int>(blocks)) {}
+  // `kinds` of rows of a KV head have blocks of their own.
+  VQ_DEVICE BasisTiles(const AttentionDecodeArgs& args, int kinds)
+      : args_(args), blocks_(blocks_of(args, kinds)) {}
+  // Blocks that share the query tokens of a KV head, as add_basis() launches them.
+  VQ_DEVICE static int blocks_of(const AttentionDecodeArgs& args, int kinds) {
+    return static_cast<int>(
+        basis_blocks(kConfig.kv_heads * kinds, i64{args.batch} * kConfig.query_tokens));
+  }
 
   // Heads of a query token, `count` of them; none where there is no such token.
   struct Heads {
@@ -97,15 +102,11 @@ class AttentionToBasis {
   }
 
  private:
-  // to_basis_blocks() by numbers: nvcc has no config at run time.
-  VQ_DEVICE static i64 blocks_of(const AttentionDecodeArgs& args) {
-    return basis_blocks(kConfig.kv_heads * kKinds, i64{args.batch} * kConfig.query_tokens);
-  }
   VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args) {
     using Tiles = BasisTiles<Plan>;
     BasisBlock<Plan, false> block(args, false, block_y());
     after_last_launch();
-    const Tiles tiles(args, blocks_of(args));
+    const Tiles tiles(args, kKinds);
     for (int tile = 0; tiles.has(tile); ++tile) {
       if (tile > 0) sync_block();  // the tile before is read
       const auto load = [&](int row, int channel) {
@@ -131,7 +132,7 @@ class AttentionToBasis {
     const u16* const from = values ? args.given_values : args.given_keys;
     if (from == nullptr) return;
     u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-    const auto blocks = static_cast<int>(blocks_of(args));
+    const int blocks = BasisTiles<Plan>::blocks_of(args, kKinds);
     const int tokens = args.batch * kConfig.query_tokens;
     // Where the row of the block's query token `own` is, or -1.
     const auto place = [&](int own) {
@@ -177,8 +178,7 @@ class AttentionFromBasis {
   using Heads = typename Tiles::Heads;
 
   VQ_DEVICE explicit AttentionFromBasis(const AttentionDecodeArgs& args)
-      : args_(args),
-        tiles_(args, basis_blocks(kConfig.kv_heads, i64{args.batch} * kConfig.query_tokens)) {}
+      : args_(args), tiles_(args, 1) {}
 
   VQ_DEVICE void run() const {
     BasisBlock<Plan, true> block(args_, true, block_y());

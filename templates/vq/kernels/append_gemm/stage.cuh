@@ -37,6 +37,7 @@
 #include <vq/kernels/append_gemm/plan.h>
 #include <vq/kernels/append_gemm/sets.cuh>
 #include <vq/kernels/append_gemm/tiles.cuh>
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/append_wide_stage.cuh>
 
 namespace vq {
@@ -143,8 +144,8 @@ class AppendGemmStage {
       offset = estimate_by_warps(a, tiles, run.first >= rows, estimates);
     }
     const typename Sets::Largest merged = largest_of_row<kKept>(estimates);
-    squares[0] = own(squares);
-    rest[0] = own(rest);
+    squares[0] = own_sum<kGroupLanes>(squares);
+    rest[0] = own_sum<kGroupLanes>(rest);
     if (lane() % (4 / kSlots) == 0) {
       Sets::keep(own_first + row_number(lane() % 4 / (4 / kSlots), lane() / 4), merged, squares[0],
                  rest[0]);
@@ -177,22 +178,6 @@ class AppendGemmStage {
       rest += (low - held_low) * (low - held_low) + (high - held_high) * (high - held_high);
       a[i / 2][half + i % 2 * 2] = word;
     }
-  }
-  // The sum over the four lanes of a row, in the lane that owns it.
-  VQ_DEVICE static float own(float (&sums)[kSlots]) {
-    VQ_UNROLL
-    for (int mask = 2; mask > 0; mask /= 2) {
-      const int half = kSlots * mask / 4;
-      const bool upper = (lane() & mask) != 0;
-      if (half == 0) sums[0] += shuffle_xor(sums[0], mask);
-      VQ_UNROLL
-      for (int slot = 0; slot < half; ++slot) {
-        const float gives = upper ? sums[slot] : sums[slot + half];
-        const float keeps = upper ? sums[slot + half] : sums[slot];
-        sums[slot] = keeps + shuffle_xor(gives, mask);
-      }
-    }
-    return sums[0];
   }
 
   // All entries; all threads. While a tile is multiplied, the next one comes to shared memory, and

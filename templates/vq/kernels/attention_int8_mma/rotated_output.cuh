@@ -10,6 +10,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
+#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 #include <vq/ops/attention_work.cuh>
 
@@ -64,7 +65,7 @@ class RotatedOutput {
       store_shared(total_of(head), total);
     }
   }
-  // By how much the scores of each head are more than those in the basis. All threads.
+  // Stores how much larger each head's scores are than those in the basis. All threads.
   VQ_DEVICE void store_shifts(const AttentionDecodeArgs& args) const {
     if constexpr (kConfig.key_basis.mean) {
       VQ_UNROLL
@@ -154,17 +155,7 @@ class RotatedOutput {
         sums[i * 4 + h] = sum;
       }
     }
-    for_each_number<0, 5>([&](auto step) {
-      constexpr int kHalf = 16 >> step;
-      const bool upper = (lane() & kHalf) != 0;
-      VQ_UNROLL
-      for (int i = 0; i < kHalf; ++i) {
-        const float given = upper ? sums[i] : sums[i + kHalf];
-        const float kept = upper ? sums[i + kHalf] : sums[i];
-        sums[i] = kept + shuffle_xor(given, kHalf);
-      }
-    });
-    return sums[0];
+    return own_sum<32>(sums);
   }
 
   const float* rotation_ = nullptr;
