@@ -121,7 +121,7 @@ bool bins_pay(const AttentionDecode& op) {
   int entries = op.values.entries();
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { entries = std::max(entries, part.entries()); });
-  return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens >=
+  return std::int64_t{op.shape.batch} * op.shape.kv_heads * op.split_tokens() >=
          kLeastRows + kRowsPerEntry * entries + (op.raw_slots() > 0 ? kRowsOfRaw : 0);
 }
 

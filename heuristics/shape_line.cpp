@@ -13,19 +13,28 @@ std::string batches_text(int flush_block) {
   return flush_block > 1 ? fmt::format(", which leave the window {} at a time", flush_block) : "";
 }
 
+std::string seen_text(const AttentionShape& s) {
+  std::string text;
+  if (s.sliding_window > 0) text += fmt::format(", of which the newest {} count", s.sliding_window);
+  if (s.attention_chunk > 0) text += fmt::format(", in chunks of {}", s.attention_chunk);
+  if (s.logit_softcap > 0) text += fmt::format(", scores within {}", s.logit_softcap);
+  if (s.sink_logits) text += ", with sink logits";
+  return text;
+}
+
 }  // namespace
 
 std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format(
-        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}, {} query heads "
+        "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}{}, {} query heads "
         "on {} KV heads of {} channels",
         enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
         batches_text(s.flush_block),
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
-        s.batch_invariant ? ", results independent of each other" : "", s.query_heads, s.kv_heads,
-        s.head_dim);
+        s.batch_invariant ? ", results independent of each other" : "", seen_text(s), s.query_heads,
+        s.kv_heads, s.head_dim);
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;

@@ -20,6 +20,7 @@ LONG = {  # path: why one file
     "docs/config.schema.json": "generated",
     "tests/golden/choices.txt": "generated",
     "templates/vq/kernels/attention_int8_mma/kernel.cuh": "a block's run, from the query to the merge",
+    "templates/vq/ops/warp_softmax.cuh": "a softmax and its sum of values, which share registers",
     "templates/vq/ops/attention_work.cuh": "the work of a block of attention, which each dataflow calls",
 }
 # Measured data, a line for each point.

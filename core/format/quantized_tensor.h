@@ -64,7 +64,10 @@ struct AttentionData {
   std::vector<std::int32_t> lengths;               // [batch], each 0..keys.rows
   std::vector<std::int32_t> recent_counts, sinks;  // [batch] each; empty: none
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
-  std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][head_dim], see args
+  int sliding_window = 0, attention_chunk = 0;  // 0: query tokens see all before them
+  double logit_softcap = 0;                     // 0: none
+  std::vector<float> sink_logits;               // [query_heads]; empty: none
+  std::vector<std::uint16_t> raw_keys;          // [keys.batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
@@ -85,6 +88,12 @@ struct AttentionData {
     const auto [first, last] = query_rows(sequence);
     return lengths[static_cast<std::size_t>(sequence)] + row + 1 -
            (new_keys.empty() ? last : first);
+  }
+  // The first token that a query token sees which sees the tokens before `seen`, its own the last.
+  std::int64_t first_seen(std::int64_t seen) const {
+    if (sliding_window > 0) return std::max<std::int64_t>(0, seen - sliding_window);
+    if (attention_chunk > 0 && seen > 0) return seen - 1 - (seen - 1) % attention_chunk;
+    return 0;
   }
 };
 

@@ -34,6 +34,10 @@ struct AttentionShape {
   int query_tokens = 1;
   bool batch_invariant = false;
   int flush_block = 1;
+  int sliding_window = 0;
+  int attention_chunk = 0;
+  double logit_softcap = 0;
+  bool sink_logits = false;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -52,7 +56,16 @@ struct AttentionShape {
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
               "query tokens of a sequence, at most; each sees the tokens up to its own"),
         field("batch_invariant", &S::batch_invariant, silent(),
-              "no bit of a result depends on other sequences or on other query tokens"));
+              "no bit of a result depends on other sequences or on other query tokens"),
+        field("sliding_window", &S::sliding_window, silent_in(1, 2147483647),
+              "newest tokens that a query token sees, its own among them; all without the field"),
+        field("attention_chunk", &S::attention_chunk, silent_in(1, 2147483647),
+              "tokens of a chunk: a query token sees those of its own chunk (Llama 4)"),
+        field("logit_softcap", &S::logit_softcap, silent_in(0.01, 1000),
+              "c: a score s counts as c tanh(s / c) (Gemma 2)"),
+        field("sink_logits", &S::sink_logits, silent(),
+              "true: an argument has a logit per query head, which adds to the denominator alone "
+              "(GPT-OSS)"));
   }
   bool operator==(const AttentionShape&) const = default;
 };
@@ -66,6 +79,13 @@ struct AttentionDecode {
   int group() const { return shape.query_heads / shape.kv_heads; }
   // Slots of raw storage a head: sinks first, then the window's ring.
   int raw_slots() const { return shape.sinks + shape.recent_tokens; }
+  // Tokens of a sequence that splits share, at most: those that its query tokens see. With
+  // batch-invariant results splits are fixed, whatever is seen.
+  std::int64_t split_tokens() const {
+    const std::int64_t seen = shape.sliding_window + shape.attention_chunk;
+    if (seen == 0 || shape.batch_invariant) return shape.tokens;
+    return std::min(shape.tokens, seen + shape.query_tokens - 1);
+  }
   bool operator==(const AttentionDecode&) const = default;
 };
 

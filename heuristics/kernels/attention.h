@@ -23,7 +23,7 @@ std::int64_t head_blocks(const AttentionDecode& op, const P& plan) {
 // Tokens that the splits share.
 template <class P>
 std::int64_t shared_tokens(const AttentionDecode& op, const P& plan) {
-  return op.shape.tokens * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
+  return op.split_tokens() * (vq::balanced(configured(plan, op)) ? op.shape.batch : 1);
 }
 
 // Blocks per SM with a balanced schedule: limited by shared memory, and by the registers requested
@@ -70,7 +70,7 @@ inline std::int64_t two_waves(const GpuSpec& gpu) { return std::int64_t{2} * gpu
 template <class P>
 int choose_splits(const AttentionDecode& op, const P& plan, std::int64_t wanted, int shares = 1) {
   const std::int64_t splits = ceil_div(wanted, head_blocks(op, plan) * shares);
-  const std::int64_t most = ceil_div(op.shape.tokens, std::int64_t{4} * plan.tile_tokens);
+  const std::int64_t most = ceil_div(op.split_tokens(), std::int64_t{4} * plan.tile_tokens);
   constexpr std::int64_t kMost = 256;
   return static_cast<int>(std::clamp<std::int64_t>(splits, 1, std::min(most, kMost)));
 }
@@ -219,6 +219,16 @@ void add_splits(Candidates& to, const AttentionDecode& op, P plan, int tokens,
   }
 }
 
+// Tokens of a sequence whose codes a call reads, at most.
+template <class Op>
+std::int64_t read_tokens(const Op& op) {
+  if constexpr (requires { op.split_tokens(); }) {
+    return op.split_tokens();
+  } else {
+    return op.shape.tokens;
+  }
+}
+
 // Codebook use of an op that reads a cache. Each block has `channels` of a head.
 template <class Op>
 OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& config, int channels,
@@ -232,14 +242,14 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
   if (format.in_parts()) {
     use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
   }
-  const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(shape.tokens);
+  const std::int64_t tokens = read_tokens(op);
+  const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(tokens);
   for_each_part(format, shape.head_dim, [&](const VqFormat& part, int part_channels) {
     use.lookups +=
         rows * shape.batch * head_blocks * part_channels / part.piece() * part.num_codebooks;
   });
   use.fills = blocks * shape.head_dim / channels;
-  use.code_bytes =
-      stored_code_bytes(shape.tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
+  use.code_bytes = stored_code_bytes(tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
   use.code_reads = head_blocks;
   return use;
 }
@@ -329,7 +339,7 @@ inline double step_turns(double tiles, double quads, const AttentionDecode& op) 
 // Tiles per block in dataflows simt, lut and channels.
 template <class P>
 double block_tiles(const P& plan, const AttentionDecode& op) {
-  const std::int64_t tiles = ceil_div(op.shape.tokens, std::int64_t{plan.tile_tokens});
+  const std::int64_t tiles = ceil_div(op.split_tokens(), std::int64_t{plan.tile_tokens});
   return static_cast<double>(ceil_div(tiles, std::int64_t{plan.splits}));
 }
 

@@ -154,6 +154,10 @@ void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDec
   judge.require(op.shape.query_tokens == 1,
                 "{} query tokens are more than the 1 of dataflow histogram; use dataflow simt",
                 op.shape.query_tokens);
+  judge.require(op.shape.sliding_window == 0 && op.shape.attention_chunk == 0 &&
+                    op.shape.logit_softcap == 0 && !op.shape.sink_logits,
+                "sliding_window, attention_chunk, logit_softcap and sink_logits are not built in "
+                "dataflow histogram; use dataflow simt");
   judge.require(
       op.group() <= kMostBinHeads,
       "{} query heads of a KV head are more than the {} of dataflow histogram; use dataflow simt",

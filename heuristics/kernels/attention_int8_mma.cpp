@@ -84,7 +84,7 @@ void judge_rows(Judge& judge, const vq::AttentionConfig<AttentionInt8Mma>& c, bo
 int one_wave(const AttentionDecode& op, const AttentionInt8Mma& plan, const GpuSpec& gpu,
              int resident) {
   constexpr std::int64_t kMost = 256;
-  const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
+  const std::int64_t rounds = ceil_div(op.split_tokens(), std::int64_t{plan.threads});
   constexpr std::int64_t kRoundsOfWarp = vq::kBytesManyTokens / vq::kBytesStep;
   const std::int64_t least = ceil_div(rounds, kRoundsOfWarp);
   constexpr std::int64_t kFew = 4;
@@ -140,7 +140,7 @@ AttentionInt8Mma for_mixed_lengths(AttentionInt8Mma plan, const AttentionDecode&
 constexpr std::int64_t kFewTokens = 4096;  // per sequence that one block of a quad takes
 
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionInt8Mma& plan) {
-  return ceil_div(op.shape.tokens, std::int64_t{plan.splits});
+  return ceil_div(op.split_tokens(), std::int64_t{plan.splits});
 }
 
 // Choice of warps per block: long shares amortize 16 warps, and short blocks start sooner with
@@ -185,11 +185,11 @@ bool may_differ_in_length(const AttentionDecode& op, const AttentionInt8Mma& apa
   constexpr std::int64_t kLong = 131072;          // tokens
   constexpr std::int64_t kLongInParts = 16384;    // tokens
   constexpr std::int64_t kManyInParts = 1 << 21;  // rows of all sequences and KV heads
-  const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.shape.tokens;
+  const std::int64_t rows = std::int64_t{op.shape.batch} * op.shape.kv_heads * op.split_tokens();
   const bool plain = op.raw_slots() == 0 && op.shape.page_tokens == 0 && apart.fused_basis == 0;
   const std::int64_t least = plain ? kLongInParts : 2 * kLongInParts;
-  const bool many = in_parts(op) && op.shape.tokens >= least && rows >= kManyInParts;
-  return many || op.shape.tokens >= kLong;
+  const bool many = in_parts(op) && op.split_tokens() >= least && rows >= kManyInParts;
+  return many || op.split_tokens() >= kLong;
 }
 
 }  // namespace
@@ -216,7 +216,10 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   judge.require(plan.fused_basis == 0 || may_fuse_basis(plan, op),
                 "fused_basis 1 takes keys or values with center or klt, one query token and "
                 "schedule per_sequence; use fused_basis 0");
-  const std::int64_t tokens = vq::warp_tokens(config, op.shape.batch, op.shape.tokens);
+  // Splits begin with a whole turn.
+  const std::int64_t split =
+      std::min<std::int64_t>(op.shape.tokens, op.split_tokens() + vq::turn_tokens(config));
+  const std::int64_t tokens = vq::warp_tokens(config, op.shape.batch, split);
   judge.require(tokens <= vq::kBytesMostTokens,
                 "{} tokens of a warp are more than the {} whose probabilities are exact enough in "
                 "16 bits; use more splits or threads",
@@ -259,7 +262,7 @@ void fit_basis(AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec&
 bool begins_a_wave(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr std::int64_t kLong = 8192;  // tokens
   const std::int64_t blocks = call_shape(plan, op).blocks();
-  return plan.splits == 1 && op.shape.tokens >= kLong && blocks > gpu.sms &&
+  return plan.splits == 1 && op.split_tokens() >= kLong && blocks > gpu.sms &&
          2 * blocks <= std::int64_t{3} * gpu.sms;
 }
 
@@ -291,7 +294,7 @@ void add_candidates(Candidates& to, AttentionInt8Mma plan, const AttentionDecode
                {&P::threads, {128, 192, 256, 384, 512}},
                {&P::pipeline_stages, {2, 3, 4, 6, 8}}},
               [&] {
-                const std::int64_t rounds = ceil_div(op.shape.tokens, std::int64_t{plan.threads});
+                const std::int64_t rounds = ceil_div(op.split_tokens(), std::int64_t{plan.threads});
                 for (const std::int64_t waves : {1, 2}) {
                   const std::int64_t wanted =
                       std::max<std::int64_t>(1, waves * to.gpu.sms / head_blocks(op, plan));

@@ -42,14 +42,14 @@ std::int64_t wave(const AttentionDecode& op, const AttentionMma& plan, const Gpu
 }
 int one_wave(const AttentionDecode& op, const AttentionMma& plan, const GpuSpec& gpu) {
   const std::int64_t steps =
-      ceil_div(op.shape.tokens, std::int64_t{vq::turn_tokens(configured(plan, op))});
+      ceil_div(op.split_tokens(), std::int64_t{vq::turn_tokens(configured(plan, op))});
   return static_cast<int>(std::min(wave(op, plan, gpu), steps));
 }
 
 // Tokens of a sequence that a block of one wave takes.
 std::int64_t share_of_block(const AttentionDecode& op, const AttentionMma& plan,
                             const GpuSpec& gpu) {
-  return ceil_div(op.shape.tokens, wave(op, plan, gpu));
+  return ceil_div(op.split_tokens(), wave(op, plan, gpu));
 }
 
 // True if each group of channels has its own codebook, and blocks look up no more entries than they
@@ -125,7 +125,7 @@ int heads_of_block(const AttentionDecode& op) {
 // True if sequences may be long and of different lengths.
 bool may_be_mixed(const AttentionDecode& op) {
   constexpr std::int64_t kLong = 131072;  // tokens
-  return op.shape.batch > 1 && op.shape.tokens >= kLong && !op.shape.batch_invariant;
+  return op.shape.batch > 1 && op.split_tokens() >= kLong && !op.shape.batch_invariant;
 }
 
 // A balanced schedule with two blocks of 8 warps per SM, which fill each other's gaps between

@@ -100,7 +100,9 @@ bool same_kind(const Problem& a, const Problem& b) {
          s.head_dim == t.head_dim && one->group() == other.group() &&
          s.recent_tokens == t.recent_tokens && s.flush_block == t.flush_block &&
          s.sinks == t.sinks && s.query_tokens == t.query_tokens &&
-         s.batch_invariant == t.batch_invariant;
+         s.batch_invariant == t.batch_invariant && s.sliding_window == t.sliding_window &&
+         s.attention_chunk == t.attention_chunk && s.logit_softcap == t.logit_softcap &&
+         s.sink_logits == t.sink_logits;
 }
 
 // Doublings between two sizes. A division rounds equal ratios alike, so that half and twice are

@@ -86,6 +86,9 @@ typedef struct vqgen_attention_args {
   const void* new_keys;
   const void* new_values;
   vqgen_pages pages; /* of a paged cache */
+  /* [query_heads] where the config says sink_logits, else null: each adds exp(logit) to its head's
+   * denominator, and to its lse; -inf adds nothing. */
+  const float* sink_logits;
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an

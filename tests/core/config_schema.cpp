@@ -20,6 +20,8 @@ Json value_schema(const Rule& rule) {
     return {{"type", "integer"},
             {"minimum", static_cast<std::int64_t>(rule.min)},
             {"maximum", static_cast<std::int64_t>(rule.max)}};
+  } else if constexpr (std::is_floating_point_v<Member>) {
+    return {{"type", "number"}, {"minimum", rule.min}, {"maximum", rule.max}};
   } else if constexpr (std::is_same_v<Member, std::vector<int>>) {
     return {{"type", "array"}, {"items", value_schema<int>(rule)}};
   } else if constexpr (std::is_same_v<Member, std::vector<VqFormat>>) {
@@ -27,7 +29,7 @@ Json value_schema(const Rule& rule) {
   } else {
     constexpr bool placement = std::is_same_v<Member, Placement>;
     static_assert(placement || std::is_same_v<Member, CodeLayout>,
-                  "config.json holds booleans, names, integers, placements, layouts and formats");
+                  "config.json holds booleans, names, numbers, placements, layouts and formats");
     return {{"$ref", placement ? "#/$defs/placement" : "#/$defs/layout"}};
   }
 }

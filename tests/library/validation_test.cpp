@@ -94,6 +94,9 @@ TEST_F(Validation, WhatIsMissingIsNamed) {
   EXPECT_EQ(attention([](auto& a) { a.recent_counts = nullptr; }, "'recent_counts'"),
             VQGEN_BAD_INPUT);
   EXPECT_EQ(attention([](auto& a) { a.sinks = nullptr; }, "'sinks'"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention([&](auto& a) { a.sink_logits = as<float>(at(0)); },
+                      "sink_logits of the config is not true"),
+            VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.x = nullptr; }, "'x'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.y = nullptr; }, "'y'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(linear([](auto& l) { l.weights.codes = nullptr; }, "'weights'"), VQGEN_BAD_INPUT);

@@ -43,6 +43,7 @@ enum Axis {
   kOrder,
   kBatchInvariant,
   kBasis,
+  kMask,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // lattice codes, which have vectors of 8 alone
@@ -81,7 +82,8 @@ const std::vector<int> kSizes{kBits + 1,
                               4,
                               kPageOrders.size(),
                               2,
-                              kBases};
+                              kBases,
+                              kMasks};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -214,6 +216,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   with_integers(op.keys, v[kIntegers] % 2 == 1);
   with_integers(op.values, v[kIntegers] >= 2);
   set_basis(op, v[kBasis]);
+  set_mask(op, v[kMask]);
 
   SweepCase result;
   result.problem = op;

@@ -36,6 +36,7 @@ enum Axis {
   kQueries,
   kSchedule,
   kBasis,
+  kMask,
 };
 constexpr std::array kHeadDims{64, 128};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -48,8 +49,8 @@ constexpr std::array kHeadsOf{8, 4, 1};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,
-                              3, 3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2, 3};
+const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
+                              3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2, 3, kMasks};
 // Most query tokens, and whether they bring their keys and values.
 struct Queries {
   int most;
@@ -105,6 +106,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
     op.keys.center = op.values.center = v[kTransforms] % 2 == 1;
     op.keys.klt = v[kTransforms] >= 2;
   }
+  set_mask(op, v[kMask]);
 
   SweepCase result;
   result.problem = op;

@@ -1,6 +1,7 @@
 #include "tests/sweep/cases.h"
 
 #include <algorithm>
+#include <array>
 
 namespace vqgen::test {
 
@@ -74,6 +75,16 @@ void exclude_orders(std::set<AxisPair>& impossible, const PageAxes& axes) {
       impossible.emplace(AxisValue{axis, layout}, AxisValue{axes.order, side_by_side});
     }
   }
+}
+
+void set_mask(AttentionDecode& op, int value) {
+  constexpr std::array kWindowOf{0, 1, 50, 130, 0, 0, 77, 0};
+  const auto number = static_cast<std::size_t>(value);
+  op.shape.sliding_window = kWindowOf[number];
+  op.shape.attention_chunk = value == 4 ? 48 : 0;
+  const bool caps = value == 5 || value == 6;
+  op.shape.logit_softcap = caps && !op.keys.center ? 3.5 : 0;
+  op.shape.sink_logits = value == 3 || value >= 6 || (caps && op.keys.center);
 }
 
 }  // namespace vqgen::test

@@ -124,6 +124,11 @@ inline void exclude_rotations(std::set<AxisPair>& impossible, AxisValue transfor
   }
 }
 
+// The axis of what a query token sees, and what becomes of its scores. Scores of centered keys are
+// not bounded.
+inline constexpr int kMasks = 8;
+void set_mask(AttentionDecode& op, int value);
+
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
 // tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2
 // where a codebook has more than `most_entries`.

@@ -35,9 +35,10 @@ enum Axis {
   kOrder,
   kDataflow,
   kBatchInvariant,
+  kMask,
 };
-const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,
-                              3, 2,  2,  8, 8, 3, 6, 6, 4, 5, 5, 2};
+const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,     3,
+                              2, 2,  8,  8, 3, 6, 6, 4, 5, 5, 2, kMasks};
 constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
@@ -154,6 +155,7 @@ Op problem_of(const std::vector<int>& v) {
     op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
     op.shape.query_tokens = pick(kQueryTokens, kQueries);
     op.shape.batch_invariant = v[kBatchInvariant] == 1;
+    set_mask(op, v[kMask]);
   }
   if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
   op.keys = format_of(v[kKeys], op.shape.head_dim);

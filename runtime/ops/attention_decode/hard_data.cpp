@@ -27,7 +27,8 @@ enum Stream : std::uint64_t {
   kRaw,
   kExtents,
   kPrefixes,
-  kUnevenChannels = 9
+  kUnevenChannels = 9,
+  kSinkLogits
 };
 
 std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPattern pattern,
@@ -56,6 +57,18 @@ std::vector<std::int32_t> make_extents(int batch, int max, Random& random) {
   if (batch > 1) extents[1] = 0;
   random.shuffle(extents);
   return extents;
+}
+
+// Logits about as large as a log-sum-exp, and some that leave a head nothing, or all.
+std::vector<float> make_sink_logits(const AttentionShape& shape, std::uint64_t seed) {
+  if (!shape.sink_logits) return {};
+  Random random(seed, kSinkLogits);
+  std::vector<float> logits(static_cast<std::size_t>(shape.query_heads));
+  for (float& logit : logits) {
+    logit = static_cast<float>(3 * random.normal() + std::log(static_cast<double>(shape.tokens)));
+    if (random.chance(0.05)) logit = random.chance(0.5) ? 200 : -200;
+  }
+  return logits;
 }
 
 // Where each sequence's query tokens begin. Lengths and windows leave room for them: in the cache
@@ -208,6 +221,10 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.max_recent_tokens = shape.recent_tokens;
   data.flush_block = shape.flush_block;
   data.max_sinks = shape.sinks;
+  data.sliding_window = shape.sliding_window;
+  data.attention_chunk = shape.attention_chunk;
+  data.logit_softcap = shape.logit_softcap;
+  data.sink_logits = make_sink_logits(shape, input.seed);
   Random extents(input.seed, kExtents);
   data.lengths = make_lengths(shape.batch, shape.tokens, input.lengths, extents);
   if (!input.given_lengths.empty()) data.lengths = input.given_lengths;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 
 #include "quantizer/basis.h"
@@ -44,6 +45,12 @@ LayerBytes layer_bytes_of(const AttentionData& data) {
           codebook_bytes_of(data.keys) + codebook_bytes_of(data.values)};
 }
 
+void AttentionDecodeTraits::set_softcap(DeviceArgs& call, const AttentionDecode& op) {
+  if (op.shape.logit_softcap == 0) return;
+  call.softcap = static_cast<float>(op.shape.logit_softcap * std::numbers::log2e);
+  call.softcap_rate = 2 / call.softcap * std::numbers::log2e_v<float>;
+}
+
 AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, const BundleItem& item,
                                                  const std::string& where, const HardInput&) {
   const Matcher matcher(where);
@@ -54,6 +61,12 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
   }
   matcher.same<std::int64_t>("batch", data.batch, op.shape.batch);
   matcher.same<std::int64_t>("query_heads", data.query_heads, op.shape.query_heads);
+  if (op.shape.sink_logits) {
+    matcher.fail("holds no sink logits, which the config takes; run on generated data");
+  }
+  data.sliding_window = op.shape.sliding_window;
+  data.attention_chunk = op.shape.attention_chunk;
+  data.logit_softcap = op.shape.logit_softcap;
   if (data.keys.batch == 1) repeat_cache(data);
   if (op.shape.query_tokens > 1) {  // of which a bundle has one per sequence
     data.query_start.resize(static_cast<std::size_t>(data.batch) + 1);
@@ -92,6 +105,7 @@ std::function<vq::AttentionDecodeArgs(int, int)> AttentionDecodeTraits::upload(
   args.capacity = op.shape.tokens;
   args.batch = op.shape.batch;
   args.softmax_scale = softmax_scale(op);
+  set_softcap(args, op);
   args.out = to.device.output<std::uint16_t>(rows * static_cast<std::size_t>(op.shape.head_dim),
                                              to.misalignment.results);
   args.lse = to.device.output<float>(rows, to.misalignment.words);

@@ -33,7 +33,9 @@ struct OpTraits<AttentionDecode> {
     call.capacity = most;
     call.batch = op.shape.batch;
     call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(op);
+    set_softcap(call, op);
   }
+  static void set_softcap(DeviceArgs& call, const Op& op);
 
   static Data hard_data(const Op& op, const HardInput& input) {
     return make_attention_data(op, input);
@@ -106,7 +108,14 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
                           .taken = several,
                           .refused = kOne}},
           Array{"new_keys", &C::new_keys, &D::new_keys, &Data::new_keys, fresh},
-          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, fresh}});
+          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, fresh},
+          Array{
+              "sink_logits", &C::sink_logits, &D::sink_logits, &Data::sink_logits,
+              About<Op>{.shape = [](const Op& op) -> Extents { return {op.shape.query_heads}; },
+                        .content = f32<Op>,
+                        .taken = [](const Op& op) { return op.shape.sink_logits; },
+                        .refused = "is given, and sink_logits of the config is not true; leave it "
+                                   "null, or prepare with it"}}});
 }
 
 }  // namespace vqgen

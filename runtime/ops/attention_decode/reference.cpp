@@ -48,6 +48,8 @@ void check(const AttentionData& d) {
   require((d.recent_counts.empty() || std::ssize(d.recent_counts) == d.batch) &&
               all_within(d.recent_counts, d.max_recent_tokens),
           "attention data: windows are not [batch] within 0..max_recent_tokens");
+  require(d.sink_logits.empty() || std::ssize(d.sink_logits) == d.query_heads,
+          "attention data: sink_logits are not [query_heads]");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
   const std::int64_t raw = d.batch * k.heads * raw_slots(d) * k.columns;
@@ -112,6 +114,8 @@ struct Query {
   std::vector<double> weights;      // [tokens seen]: scores, then probabilities
   std::vector<double> sum;          // of values in their basis
   double of_basis = 0;              // the weights of these
+  std::int64_t first = 0;           // token that it sees
+  double sink = 0;                  // logit
   double* out = nullptr;
   double* lse = nullptr;
 };
@@ -126,13 +130,17 @@ double dot(const std::vector<double>& a, const double* b) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Turns scores into probabilities; returns the log of their sum of exponentials.
-double softmax(std::vector<double>& scores) {
-  if (scores.empty()) return -std::numeric_limits<double>::infinity();
-  const double largest = *std::max_element(scores.begin(), scores.end());
-  double sum = 0;
-  for (double& score : scores) sum += score = std::exp(score - largest);
-  for (double& score : scores) score /= sum;
+// Turns the scores from `first` on into probabilities, which with exp(sink) sum to 1; returns the
+// log of the sum of exponentials. The others become 0.
+double softmax(std::vector<double>& scores, std::int64_t first, double sink) {
+  const std::span<double> seen(scores.begin() + first, scores.end());
+  std::fill(scores.begin(), scores.begin() + first, 0.0);
+  double largest = sink;
+  for (const double score : seen) largest = std::max(largest, score);
+  if (largest == -std::numeric_limits<double>::infinity()) return largest;
+  double sum = std::exp(sink - largest);
+  for (double& score : seen) sum += score = std::exp(score - largest);
+  for (double& score : seen) score /= sum;
   return largest + std::log(sum);
 }
 
@@ -147,7 +155,7 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
     for (std::size_t t = 0; t < longest; ++t) {
       const auto token = static_cast<std::int64_t>(t);
       for (Query& query : queries) {
-        if (t >= query.weights.size()) continue;
+        if (t >= query.weights.size() || token < query.first) continue;
         const TokenPlace place = token_place(data, sequence, token, std::ssize(query.weights));
         visit(query, query.weights[t], place,
               place == TokenPlace::fresh ? behind_cache + token : token);
@@ -160,8 +168,10 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
                                                        : query.in_basis;
     const double shift = place == TokenPlace::fresh ? 0 : query.shift;
     score = (dot(operand, keys.row(place, token)) + shift) * softmax_scale;
+    const double cap = data.logit_softcap;
+    if (cap > 0) score = cap * std::tanh(score / cap);
   });
-  for (Query& query : queries) *query.lse = softmax(query.weights);
+  for (Query& query : queries) *query.lse = softmax(query.weights, query.first, query.sink);
   for_each_token([&](Query& query, double weight, TokenPlace place, std::int64_t token) {
     const double* row = values.row(place, token);
     const bool fresh = place == TokenPlace::fresh;
@@ -207,6 +217,11 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
       query.sum.resize(static_cast<std::size_t>(dim));
       const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(sequence, row));
       query.weights.resize(static_cast<std::size_t>(seen));
+      query.first = data.first_seen(seen);
+      query.sink = data.sink_logits.empty()
+                       ? -std::numeric_limits<double>::infinity()
+                       : static_cast<double>(
+                             data.sink_logits[static_cast<std::size_t>(number % data.query_heads)]);
       query.out = result.out.data() + number * dim;
       query.lse = result.lse.data() + number;
     }
@@ -285,6 +300,10 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
   plain.query_heads = data.query_heads;
   plain.queries = data.queries;
   plain.query_start = data.query_start;
+  plain.sliding_window = data.sliding_window;
+  plain.attention_chunk = data.attention_chunk;
+  plain.logit_softcap = data.logit_softcap;
+  plain.sink_logits = data.sink_logits;
   plain.new_keys = data.new_keys;
   plain.new_values = data.new_values;
   plain.lengths = plain.sinks = data.lengths;

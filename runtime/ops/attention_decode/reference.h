@@ -31,8 +31,8 @@ float softmax_scale(const AttentionDecode& op);
 inline double attention_tolerances(const AttentionDecode& op) { return has_basis(op.keys) ? 2 : 1; }
 
 // out = softmax(softmax_scale * q~ k~^T) v over the tokens that a query token sees (VecInfer eq. 7,
-// 10; Alg. 1), with raw keys, values and queries if token_place() says so. Throws Error as
-// RowDecoder does.
+// 10; Alg. 1), with raw keys, values and queries if token_place() says so; scores are bounded and
+// the denominator has a sink logit if the data say so. Throws Error as RowDecoder does.
 AttentionResult reference_attention(const AttentionData& data, double softmax_scale);
 
 // Attention over original_keys and original_values, to judge quantization. It reads no codes.

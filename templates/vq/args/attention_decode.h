@@ -36,6 +36,11 @@ struct AttentionDecodeArgs {
   float* scores;
   i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
+  // Where scores are bounded: the bound in units of log2, as scores are, and what turns a score s
+  // into that of exp2() to give exp(2 s / bound).
+  float softcap;
+  float softcap_rate;
+  const float* sink_logits;  // [query_heads], natural logarithms; null without
   i32 batch;            // sequences
   // [batch + 1] if query_tokens > 1, else null: rows query_start[b] .. query_start[b + 1] - 1 of
   // query, out and lse are sequence b's newest tokens in order; those past query_tokens are

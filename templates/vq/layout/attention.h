@@ -25,6 +25,10 @@ struct AttentionProblem {
   int page_tokens;        // 0: a cache without pages
   int query_tokens;       // most per sequence
   bool batch_invariant;   // results do not depend on the batch, bit for bit
+  int sliding_window;     // newest tokens that a query token sees; 0: all
+  int attention_chunk;    // or those of its chunk of so many; 0: all
+  bool softcaps;          // scores are bounded (logit_softcap)
+  bool sink_logits;       // heads have a logit that adds to the denominator alone
   FormatConfig keys;      // in parts: the first
   FormatConfig values;    // in parts: the first
   Parts key_parts;
@@ -46,6 +50,10 @@ struct AttentionProblem {
     visit("page_tokens", &P::page_tokens);
     visit("query_tokens", &P::query_tokens);
     visit("batch_invariant", &P::batch_invariant);
+    visit("sliding_window", &P::sliding_window);
+    visit("attention_chunk", &P::attention_chunk);
+    visit("softcaps", &P::softcaps);
+    visit("sink_logits", &P::sink_logits);
     visit("keys", &P::keys);
     visit("values", &P::values);
     visit("key_parts", &P::key_parts);
@@ -147,6 +155,10 @@ VQ_HD constexpr i64 counters(const AttentionConfig<Plan>& c, i64 batch) {
 VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
   return head_dim / f.unit_elements;
 }
+// True if query tokens do not see all tokens before them.
+VQ_HD constexpr bool sees_part(const AttentionProblem& c) {
+  return c.sliding_window > 0 || c.attention_chunk > 0;
+}
 // True if the query of such keys takes channel factors.
 VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
   const bool by_unit = keys.stage_scales || is_scalar(keys.decoder);
@@ -226,6 +238,12 @@ template <class Plan>
 VQ_HD constexpr bool takes_out_of_basis(const AttentionConfig<Plan>&) {
   return false;
 }
+// True if a kernel of its own takes results out of the basis, or changes log-sum-exps by what the
+// keys' mean adds. That kernel adds the sink logits, too.
+template <class Plan>
+VQ_HD constexpr bool ends_with_basis(const AttentionConfig<Plan>& c) {
+  return (c.key_basis.mean || !c.value_basis.none()) && !takes_out_of_basis(c);
+}
 // True if the kernel that takes results out of the values' basis merges the splits, too: a launch
 // less. It has one thread per channel, so that many splits are merged by a kernel of their own.
 template <class Plan>
@@ -284,13 +302,13 @@ template <class Plan>
 VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
   if (basis_operands(c) == 0) return;
   const int threads = basis_threads(c.head_dim);
-  const i64 shared = basis_tiles_shared(c.head_dim);
+  const i64 shared = basis_tiles_shared(c.head_dim) + (c.sink_logits ? kBasisTile * 4 : 0);
   if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
     add_first(shape, {"attention_to_basis", "to_basis", basis_kinds(c), c.kv_heads,
                       basis_blocks(c.kv_heads * basis_kinds(c), batch * c.query_tokens), threads,
                       shared, true, false});
   }
-  if ((c.key_basis.mean || !c.value_basis.none()) && !takes_out_of_basis(c)) {
+  if (ends_with_basis(c)) {
     shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads,
                basis_blocks(c.kv_heads, batch * c.query_tokens), threads, shared, true, false});
   }

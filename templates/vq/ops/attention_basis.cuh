@@ -170,7 +170,8 @@ class AttentionFromBasis {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr bool kChanges = !kConfig.value_basis.none();
+  static constexpr bool kSinkLogits = kConfig.sink_logits;
+  static constexpr bool kChanges = !kConfig.value_basis.none() || kSinkLogits;
   static constexpr bool kMerges = merges_out_of_basis(kConfig);
   static constexpr int kWarps = basis_threads(kHeadDim) / 32;
   static constexpr int kOfWarp = ceil_div(kBasisTile, kWarps);  // rows whose log-sum-exp it moves
@@ -187,6 +188,7 @@ class AttentionFromBasis {
       if (tile > 0) sync_block();  // the tile before is read
       float shifts[kOfWarp];
       load_shifts(tile, shifts);
+      if constexpr (kSinkLogits) keep_sinks(tile, shifts);
       const auto load = [&](int row, int channel) {
         const Heads heads = tiles_.heads_of(tile, row);
         if (channel == 0) Tiles::keep_place(heads, row);
@@ -202,13 +204,51 @@ class AttentionFromBasis {
         const bool seen = load_shared(Tiles::log_sums() + row) != -infinity();
         return kChanges && seen ? out(load_shared(Tiles::places() + row)) : nullptr;
       };
-      block.template change<false, kInFlight>(kBasisTile, load, to, tile == 0);
+      block.template change<false, kInFlight>(kBasisTile, load, to, tile == 0, SinkWeight());
       store_log_sums(shifts);
     }
   }
 
  private:
+  static constexpr float kLog2E = 1.44269504088896340736f;
   VQ_DEVICE u16* out(int row) const { return args_.out + i64{row} * kHeadDim; }
+
+  // The sink logit of each row less what the keys' mean adds to its scores, behind log_sums().
+  VQ_DEVICE static float* sinks() { return Tiles::log_sums() + kBasisTile; }
+  // What a sink logit leaves of a result.
+  struct SinkWeight {
+    VQ_DEVICE float operator()(int row) const {
+      if constexpr (!kSinkLogits) return 1.0f;
+      const float above = load_shared(sinks() + row) - load_shared(Tiles::log_sums() + row);
+      return 1.0f / (1.0f + exp2_approx(above * kLog2E));
+    }
+  };
+  // Keeps the warp's sinks. A barrier must follow.
+  VQ_DEVICE void keep_sinks(int tile, float (&shifts)[kOfWarp]) const {
+    VQ_UNROLL
+    for (int i = 0; i < kOfWarp; ++i) {
+      const int row = warp() + i * kWarps;
+      const float shift = sum_of_lanes(shifts[i]);
+      if (row >= kBasisTile || lane() > 0) continue;
+      const Heads heads = tiles_.heads_of(tile, row);
+      const int h = Tiles::head_of(row);
+      const float sink =
+          h < heads.count ? load_constant(args_.sink_logits + heads.first + h) : 0.0f;
+      store_shared(sinks() + row, sink - shift * args_.softmax_scale);
+    }
+  }
+  // log(exp(a) + exp(b)).
+  VQ_DEVICE static float log_add(float a, float b) {
+    const float most = larger(a, b);
+    if (most == -infinity()) return most;
+    const float sum = exp2_approx((a - most) * kLog2E) + exp2_approx((b - most) * kLog2E);
+    return most + log2_approx(sum) / kLog2E;
+  }
+  VQ_DEVICE static float sum_of_lanes(float mine) {
+    VQ_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) mine += shuffle_xor(mine, mask);
+    return mine;
+  }
 
   // An element of the results that the kernel before has stored; with channel 0 keeps its
   // log-sum-exp.
@@ -266,13 +306,12 @@ class AttentionFromBasis {
     VQ_UNROLL
     for (int i = 0; i < kOfWarp; ++i) {
       const int row = warp() + i * kWarps;
-      float shift = shifts[i];
-      VQ_UNROLL
-      for (int mask = 16; mask > 0; mask /= 2) shift += shuffle_xor(shift, mask);
+      const float shift = sum_of_lanes(shifts[i]);
       if (row >= kBasisTile || lane() > 0) continue;
       const int place = load_shared(Tiles::places() + row);
-      const float log_sum = load_shared(Tiles::log_sums() + row);
+      float log_sum = load_shared(Tiles::log_sums() + row);
       if (place < 0) continue;
+      if constexpr (kSinkLogits) log_sum = log_add(log_sum, load_shared(sinks() + row));
       store_global(args_.lse + place,
                    log_sum == -infinity() ? log_sum : log_sum + shift * args_.softmax_scale);
     }

@@ -27,12 +27,23 @@ VQ_DEVICE int length_within(const AttentionDecodeArgs& args, int batch, int fres
   return least < most ? least : static_cast<int>(most);
 }
 
+// The first token that a query token sees which sees the tokens before `seen`, its own the last.
+template <class Plan>
+VQ_DEVICE int first_seen(int seen) {
+  constexpr int kWindow = Plan::config().sliding_window;
+  constexpr int kChunk = Plan::config().attention_chunk;
+  if constexpr (kWindow > 0) return seen > kWindow ? seen - kWindow : 0;
+  if constexpr (kChunk > 0) return seen > 0 ? (seen - 1) / kChunk * kChunk : 0;
+  return 0;
+}
+
 struct AttentionPiece {
   int batch;       // the sequence
   int split;       // which of its pieces
   int count;       // so many it has
   int slot;        // slot of the partials
   int begin, end;  // turns of the sequence in which tokens are read; maybe none
+  int skipped;     // turns of tokens before, which no query token sees
 };
 
 template <class Plan>
@@ -72,7 +83,7 @@ class AttentionPieces {
       const int end = left_ < turns_ - begin_ ? begin_ + static_cast<int>(left_) : turns_;
       const int before = ceil_div(begin_, share_);
       use(AttentionPiece{batch_, before, before + 1 + ceil_div(turns_ - end, share_),
-                         slot_ + batch_, reading(begin_), reading(end)});
+                         slot_ + batch_, reading(begin_), reading(end), skipped_of(args, batch_)});
       left_ -= end - begin_;
       if (left_ > 0) turns_ = turns_of(args, ++batch_);
       begin_ = 0;
@@ -85,7 +96,7 @@ class AttentionPieces {
     const i64 begin = turns_before(args, batch);
     const int first = static_cast<int>(begin / share);
     const int last = static_cast<int>((begin + turns_of(args, batch) - 1) / share);
-    return {batch, 0, last - first + 1, first + batch, 0, 0};
+    return {batch, 0, last - first + 1, first + batch, 0, 0, 0};
   }
 
  private:
@@ -104,7 +115,16 @@ class AttentionPieces {
     const int length = length_within(args, batch);
     const int fresh = kQueryTokens > 1 && args.new_keys != nullptr ? kQueryTokens : 0;
     const int tokens = (length > 0 ? length : 0) + fresh;
-    return kStart + tokens / kTurn + (tokens % kTurn != 0);
+    const int turns = tokens / kTurn + (tokens % kTurn != 0);
+    if constexpr (sees_part(Plan::config())) return kStart + turns - skipped_of(args, batch);
+    return kStart + turns;
+  }
+  // Turns of tokens that no query token of the sequence sees, however many it has.
+  VQ_DEVICE static int skipped_of(const AttentionDecodeArgs& args, int batch) {
+    if constexpr (!sees_part(Plan::config())) return 0;
+    const int length = length_within(args, batch);
+    const bool fresh = kQueryTokens > 1 && args.new_keys != nullptr;
+    return first_seen<Plan>(fresh ? length + 1 : length - (kQueryTokens - 1)) / kTurn;
   }
   VQ_DEVICE static int reading(int turns) { return turns > kStart ? turns - kStart : 0; }
   // Turns of all sequences before `batch`.

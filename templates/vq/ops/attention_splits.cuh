@@ -103,6 +103,22 @@ struct AttentionSplits {
     });
   }
 
+  // Adds a head's sink logit to a result's sum, and its maximum where that is larger; `row` is the
+  // head's of out. Returns what its weighted values are to be multiplied by.
+  static constexpr bool kSinkLogits =
+      Plan::config().sink_logits && !ends_with_basis(Plan::config());
+  VQ_DEVICE static float add_sink(const AttentionDecodeArgs& args, i64 row, float& maximum,
+                                  float& sum) {
+    if constexpr (!kSinkLogits) return 1.0f;
+    constexpr float kLog2E = 1.44269504088896340736f;
+    const float sink = load_constant(args.sink_logits + row % Plan::config().query_heads) * kLog2E;
+    const float highest = sum == 0.0f || sink > maximum ? sink : maximum;
+    const float weight = sum == 0.0f ? 0.0f : exp2_approx(maximum - highest);
+    sum = fused(sum, weight, sink == highest ? 1.0f : exp2_approx(sink - highest));
+    maximum = highest;
+    return weight;
+  }
+
   // Channel c of all splits as an element of `out`; 0 where nothing was summed.
   template <int kChannels>
   VQ_DEVICE static u16 element(const Part<kChannels>& whole, int c) {
@@ -111,10 +127,12 @@ struct AttentionSplits {
   }
   // All splits of a head are head number `to` of out; with channel 0 its log-sum-exp.
   template <int kChannels>
-  VQ_DEVICE static void write(const AttentionDecodeArgs& args, const Part<kChannels>& whole, i64 to,
+  VQ_DEVICE static void write(const AttentionDecodeArgs& args, Part<kChannels> whole, i64 to,
                               int channel) {
+    const float weight = add_sink(args, to, whole.maximum, whole.sum);
     VQ_UNROLL
     for (int c = 0; c < kChannels; ++c) {
+      if constexpr (kSinkLogits) whole.values[c] *= weight;
       store_global(args.out + to * kHeadDim + channel + c, element(whole, c));
     }
     if (channel == 0) store_global(args.lse + to, log_sum_exp(whole.maximum, whole.sum));

@@ -42,14 +42,18 @@ struct AttentionSoftmax {
     }
   }
 
-  // Updates the softmax with the scores of `count` >= 1 tokens. Barriers must precede and follow.
-  VQ_DEVICE static void tile(int count) {
+  // Updates the softmax with the scores of `count` >= 1 tokens, of which the first `unseen`, fewer
+  // than all, do not count. Barriers must precede and follow.
+  VQ_DEVICE static void tile(const AttentionDecodeArgs& args, int count, int unseen) {
     for (int h = warp(); h < kHeads; h += kThreads / 32) {
       float* row = scores() + h * kTile;
       const float before = load_shared(maximum() + h);
       float highest = before;
       for (int t = lane(); t < count; t += 32) {
-        const float score = load_shared(row + t);
+        if (Plan::config().softcaps) {
+          store_shared(row + t, soft_capped<Plan>(args, load_shared(row + t)));
+        }
+        const float score = t < unseen ? -infinity() : load_shared(row + t);
         highest = score > highest ? score : highest;
       }
       VQ_UNROLL
@@ -59,7 +63,7 @@ struct AttentionSoftmax {
       }
       float total = 0.0f;
       for (int t = lane(); t < count; t += 32) {
-        const float probability = exp2_approx(load_shared(row + t) - highest);
+        const float probability = t < unseen ? 0.0f : exp2_approx(load_shared(row + t) - highest);
         store_shared(row + t, probability);
         total += probability;
       }
@@ -117,6 +121,7 @@ class ValuesOfFormat {
     }
     if (slice() >= kSlices) return;
     for (int token = slice(); token < count; token += kSlices) {
+      if (Work::kSeesPart && first + token < work_.start) continue;  // may hold anything
       float value[kVectorSize];
       if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
         load_raw(work_.raw_value(args_, first + token), value);
@@ -283,7 +288,7 @@ class AttentionTiles {
 
   // `share` of the channels of the values.
   VQ_DEVICE AttentionTiles(const AttentionDecodeArgs& args, const Work& work, int share)
-      : work_(work), scores_(args, work), values_(args, work, share) {}
+      : args_(args), work_(work), scores_(args, work), values_(args, work, share) {}
 
   VQ_DEVICE void run() {
     values_.load();
@@ -300,7 +305,8 @@ class AttentionTiles {
           const u32* const keys = codes(buffer);
           scores_.score(first, count, keys, Softmax::scores());
           sync_block();
-          Softmax::tile(count);
+          const int before = work_.start - first;
+          Softmax::tile(args_, count, Work::kSeesPart && before > 0 ? before : 0);
           sync_block();
           values_.accumulate(first, count, keys + kTile * Scores::kWords);
         });
@@ -312,6 +318,7 @@ class AttentionTiles {
     return shared_part<u32>(Softmax::at().codes) + buffer * kTileWords;
   }
 
+  const AttentionDecodeArgs& args_;
   const Work work_;
   Scores scores_;
   Values values_;

@@ -16,6 +16,27 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   return args.softmax_scale * kLog2E;
 }
 
+// Bounds a score, in units of log2 as it is: c tanh(s / c), Gemma 2 (2024), sec. 2.
+template <class Plan>
+VQ_DEVICE float soft_capped(const AttentionDecodeArgs& args, float score) {
+  if constexpr (!Plan::config().softcaps) return score;
+  const float e = exp2_approx(score * args.softcap_rate);
+  return fused(-2.0f * args.softcap, reciprocal_approx(1.0f + e), args.softcap);
+}
+
+// Bounds the products of a step in place, where scores are bounded: they are scores then.
+template <class Plan, int kTiles, int kQuads>
+VQ_DEVICE void soft_cap(const AttentionDecodeArgs& args, float (&products)[kTiles][kQuads],
+                        const float (&scale)[kQuads]) {
+  if constexpr (Plan::config().softcaps) {
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kQuads; ++i) {
+      float& each = products[i / kQuads][i % kQuads];
+      each = soft_capped<Plan>(args, each * scale[i % kQuads]);
+    }
+  }
+}
+
 // One query token of a sequence. Where there is but one, its row is the sequence.
 template <class Plan>
 struct QueryToken {
@@ -68,6 +89,7 @@ struct AttentionWork {
   using Splits = AttentionSplits<Plan>;
   using Raw = RawRows<Plan>;
   static constexpr bool kRawApart = raw_apart(Plan::config());
+  static constexpr bool kSeesPart = sees_part(Plan::config());
 
   int batch, split, splits, slot;  // split of the sequence's `splits`; slot in the partials
   int kv_head, first_head, heads;
@@ -75,7 +97,8 @@ struct AttentionWork {
   int behind;               // query tokens of the block behind that one
   int seen, recent_tokens;  // tokens that the last one sees; from where on it reads its own window.
                             // The first where raw tokens are shared out apart, too
-  int begin, end;
+  int begin, end;           // whole tiles, from the tile on in which `start` is
+  int start, common_start;  // first token that any query token of the block sees; that all see
   typename Raw::Tokens raw;
   QueryToken<Plan> token;
 
@@ -110,12 +133,13 @@ struct AttentionWork {
       if constexpr (kRawApart) {
         seen = length;
       } else {
-        take_share(args, 0, length);
+        take_share(args, start / kTile * kTile, length);
       }
     });
     if constexpr (kRawApart) {
       const int codes = end_of_codes();
-      take_share(args, clip(raw.sinks, codes) / kTile * kTile, codes);
+      const int from = raw.sinks > start ? raw.sinks : start;
+      take_share(args, clip(from, codes) / kTile * kTile, codes);
     }
     return any;
   }
@@ -127,8 +151,8 @@ struct AttentionWork {
     slot = piece.slot;
     const auto take_turns = [&](int length) {
       constexpr i64 kTurn = AttentionPieces<Plan>::kTurn;
-      begin = clip(piece.begin * kTurn, length);
-      end = clip(piece.end * kTurn, length);
+      begin = clip((i64{piece.skipped} + piece.begin) * kTurn, length);
+      end = clip((i64{piece.skipped} + piece.end) * kTurn, length);
     };
     const bool any = read_tokens(args, [&](int length) {
       if constexpr (kRawApart) {
@@ -149,7 +173,8 @@ struct AttentionWork {
       const i64 codes = i64{length} - load_hint(args.recent_counts + block_z());
       length = codes < length ? static_cast<int>(codes > 0 ? codes : 0) : length;
     }
-    const i64 first = block_x() * share_of_split(args, length > 0 ? length : 0);
+    const int from = first_seen<Plan>(length) / kTile * kTile;
+    const i64 first = from + block_x() * share_of_split(args, length > from ? length - from : 0);
     return first < args.capacity ? first : args.capacity;
   }
 
@@ -163,6 +188,12 @@ struct AttentionWork {
   VQ_DEVICE int seen_end(int query_token) const {
     if constexpr (kTokens == 1) return end;
     return seen - behind + query_token;
+  }
+  // The first token that a query token of the block sees.
+  VQ_DEVICE int seen_begin(int query_token) const {
+    if constexpr (!kSeesPart) return 0;
+    if constexpr (kTokens == 1) return start;
+    return first_seen<Plan>(seen_end(query_token));
   }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
@@ -222,8 +253,9 @@ struct AttentionWork {
                            float maximum, float sum) const {
     if (is_whole()) {
       const i64 row_index = first() + heads_to(h);
+      const float weight = Splits::add_sink(args, row_index, maximum, sum);
       store_global(args.out + row_index * kHeadDim + channel,
-                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value / sum));
+                   from_float<Plan::config().element>(sum == 0.0f ? 0.0f : value * weight / sum));
       if (channel == 0) store_global(args.lse + row_index, Splits::log_sum_exp(maximum, sum));
     } else {
       float* const partial = Splits::partial(args, number, first_head + heads_to(h), slot);
@@ -250,10 +282,11 @@ struct AttentionWork {
                            float odd, float maximum, float sum) const {
     if (is_whole()) {
       const i64 row_index = first() + heads_to(h);
+      const float weight = Splits::add_sink(args, row_index, maximum, sum);
       const bool empty = sum == 0.0f;
-      store_pair(
-          args.out + row_index * kHeadDim + channel,
-          pack2<Plan::config().element>(empty ? 0.0f : even / sum, empty ? 0.0f : odd / sum));
+      store_pair(args.out + row_index * kHeadDim + channel,
+                 pack2<Plan::config().element>(empty ? 0.0f : even * weight / sum,
+                                               empty ? 0.0f : odd * weight / sum));
       if (channel == 0) store_global(args.lse + row_index, Splits::log_sum_exp(maximum, sum));
     } else {
       float* const partial = Splits::partial(args, number, first_head + heads_to(h), slot);
@@ -311,6 +344,8 @@ struct AttentionWork {
     const int last = token.read(args, batch, number, kTokens, count);
     if (kQueryTokens > 1 && count <= 0) return false;
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
+    common_start = first_seen<Plan>(length);
+    start = kTokens > 1 ? first_seen<Plan>(last - count + 1) : common_start;
     set_range(length);
     raw = Raw::counted(args, batch, length);
     if constexpr (kTokens > 1) {
@@ -335,6 +370,7 @@ struct AttentionWork {
     if constexpr (Plan::config().batch_invariant) {
       if (begin < from) begin = from;
       if (split == kSplits - 1) end = to;
+      if (end < begin) end = begin;
     }
   }
   // The end of the tokens that any query token of the block reads from codes, where raw ones are

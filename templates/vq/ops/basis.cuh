@@ -47,9 +47,13 @@ class BasisBlock {
 
   // Changes rows 0 .. count - 1, of which load(t, channel) is an element and to(t) the place, or
   // null. kCentered: less the mean. kInFlight * kRows rows are loaded at once. `first`: no call was
-  // before. to() is called behind a barrier; shared memory is free behind the next one.
-  template <bool kCentered, int kInFlight = kTimes, class Load, class To>
-  VQ_DEVICE void change(int count, Load load, To to, bool first = true) {
+  // before. A changed row is multiplied by weight(t). to() and weight() are called behind a
+  // barrier; shared memory is free behind the next one.
+  struct Whole {
+    VQ_DEVICE float operator()(int) const { return 1.0f; }
+  };
+  template <bool kCentered, int kInFlight = kTimes, class Load, class To, class Weight = Whole>
+  VQ_DEVICE void change(int count, Load load, To to, bool first = true, Weight weight = Weight()) {
     const int channel = thread_index() % kHeadDim;
     const bool centered = kCentered && basis_.mean;
     const float mean = centered ? load_constant(mean_ + channel) : 0.0f;
@@ -80,7 +84,7 @@ class BasisBlock {
       centered ? multiply<true>(sums) : multiply<false>(sums);
       VQ_UNROLL
       for (int i = 0; i < 4; ++i) {
-        if (row_of(i) < count) store(to(row_of(i)), channel_of(i), sums[i]);
+        if (row_of(i) < count) store(to(row_of(i)), channel_of(i), sums[i], weight(row_of(i)));
       }
       return;
     }
@@ -88,7 +92,7 @@ class BasisBlock {
       const int row = own_row(time);
       if (row >= count) break;
       const u16 bits = load_shared(rows() + row * kStride + channel);
-      store(to(row), channel, to_float<kElement>(bits));
+      store(to(row), channel, to_float<kElement>(bits), weight(row));
     }
   }
 
@@ -111,10 +115,10 @@ class BasisBlock {
   VQ_DEVICE static int channel_of(int i) {
     return warp() * kBasisChannels + 2 * place_in_group() + i % 2;
   }
-  VQ_DEVICE void store(u16* row, int channel, float value) const {
+  VQ_DEVICE void store(u16* row, int channel, float value, float weight) const {
     if (row == nullptr) return;
     if (kBack && basis_.mean) value += load_constant(mean_ + channel);
-    store_global(row + channel, from_float<kElement>(value));
+    store_global(row + channel, from_float<kElement>(value * weight));
   }
 
   // What channel `from` of a row gives to channel `to` of the changed one.

@@ -102,21 +102,27 @@ class WarpSoftmax {
     return scales;
   }
 
+  // Tokens that count for all query tokens of a block.
+  struct Common {
+    int begin, end;
+  };
   // Turns scores times scale[quad], in units of log2, of tokens from `base` on into probabilities
   // relative to the warp's maximum. They are 0 outside [first, end), and where counts(query token,
-  // token) is false; tokens below `common` count for all. kScaled multiplies by `scales`.
+  // token) is false; tokens within `common` count for all. kScaled multiplies by `scales`.
   template <bool kScaled, class Counts>
   VQ_DEVICE void to_probabilities(float (&scores)[kTiles][kQuads], const float (&scale)[kQuads],
-                                  int base, int first, int end, int common, Counts counts,
+                                  int base, int first, int end, Common common, Counts counts,
                                   const Scales& scales) {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) {
       float& score = scores[i / kQuads][i % kQuads];
-      score *= scale[i % kQuads];
+      if constexpr (!kConfig.softcaps) score *= scale[i % kQuads];  // else scaled before
       if constexpr (kScaled) score += scales.logarithm[i / kQuads];
     }
-    const int whole = block_tokens(kConfig) == 1 || end < common ? end : common;
-    if (base < first || base + 8 * kTiles > whole) mask(scores, base, first, end, counts);
+    if constexpr (block_tokens(kConfig) == 1) common = {first, end};
+    const bool before = base < first || (sees_part(kConfig) && base < common.begin);
+    if (before || base + 8 * kTiles > (end < common.end ? end : common.end))
+      mask(scores, base, first, end, counts);
     bool above = false;
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
@@ -255,7 +261,8 @@ class WarpSoftmax {
 
   // Merges a block's warps in warp order through shared memory, after a barrier: sum [warp][head],
   // weighted [warp][head][channel + 4]. Calls each(head, channel, even, odd, maximum, sum) for
-  // pairs of channels: maximum for channel 0 alone, as sum unless `whole` (no splits). All threads.
+  // pairs of channels: maximum for channel 0 alone unless results have a sink logit, as sum unless
+  // `whole` (no splits). All threads.
   template <class Each>
   VQ_DEVICE void merge(bool whole, Each each) const {
     if (lane() < kGroupLanes) {
@@ -297,7 +304,8 @@ class WarpSoftmax {
         odd += float_from_bits(two.y);
       }
       const bool first = channel == 0;
-      each(head, channel, even, odd, first ? block_maximum(head) : 0.0f,
+      const bool highest = first || (AttentionSplits<Plan>::kSinkLogits && whole);
+      each(head, channel, even, odd, highest ? block_maximum(head) : 0.0f,
            first || whole ? block_sum(head) : 0.0f);
     }
   }

@@ -387,6 +387,7 @@ VQ_DEVICE float exp2_approx(float x) {
   return result;
 }
 // log2 x, absolute error within 2^-22 near 1, subnormals kept.
+VQ_DEVICE float reciprocal_approx(float x) { return __fdividef(1.0f, x); }
 VQ_DEVICE float log2_approx(float x) {
   float result;
   asm("lg2.approx.f32 %0, %1;" : "=f"(result) : "f"(x));

@@ -340,6 +340,7 @@ VQ_DEVICE float smaller(float a, float b) { return __builtin_fminf(a, b); }
 VQ_DEVICE float ceiling(float value) { return __builtin_ceilf(value); }
 VQ_DEVICE float reciprocal(float x) { return 1.0f / x; }
 VQ_DEVICE float exp2_approx(float x) { return __builtin_exp2f(x); }
+VQ_DEVICE float reciprocal_approx(float x) { return 1.0f / x; }
 VQ_DEVICE float log2_approx(float x) { return __builtin_log2f(x); }
 VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }
 VQ_DEVICE float float_from_bits(u32 bits) { return host::bits<float>(bits); }

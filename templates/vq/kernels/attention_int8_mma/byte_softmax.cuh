@@ -45,7 +45,8 @@ class ByteSoftmax {
   static constexpr float kLowest = -1.0e30f;
   using Scores = float[kTiles][kQuads];
   static constexpr bool kRaw = reads_raw(kConfig);
-  static constexpr bool kSkips = kConfig.max_sinks > 0;
+  static constexpr bool kSeesPart = sees_part(kConfig);
+  static constexpr bool kSkips = kConfig.max_sinks > 0 || kSeesPart;
   using Raw = Either<kRaw, RawTiles<Plan>, NoRawTiles>;
   using Ends = TokenEnds<Plan>;
 
@@ -60,8 +61,12 @@ class ByteSoftmax {
   // read value codes of rows 2c, or of rows 2c + 1, have no bank conflicts.
   VQ_DEVICE static int token_of(int row) { return row < 4 ? row : row ^ 1; }
 
-  // Tokens below `from`, which are raw, do not count.
-  VQ_DEVICE void skip_below(int from) { from_ = from; }
+  // Tokens below `sinks`, which are raw, do not count; nor do those below `common_start` for query
+  // tokens that do not see them.
+  VQ_DEVICE void skip_below(int sinks, int common_start) {
+    sinks_ = sinks;
+    from_ = sinks > common_start ? sinks : common_start;
+  }
   // Takes the ends of the codes of each query token, which the block has kept.
   VQ_DEVICE void take_ends() {
     if constexpr (Ends::kSeveral) {
@@ -321,12 +326,15 @@ class ByteSoftmax {
   }
 
   VQ_DEVICE float exponent(float score, const float (&scale)[kQuads], int quad) const {
+    if constexpr (kConfig.softcaps) return score + (kOne - maximum_[quad]);  // scaled before
     return fused(score, scale[quad], kOne - maximum_[quad]);
   }
   VQ_DEVICE bool counts(int tile, int first, int end, int quad) const {
     const int token = first + tile * 8 + token_of(lane_group());
     const bool seen = !Ends::kSeveral || token < ends_.codes(quad);
-    return token < end && seen && (!kSkips || token >= from_);
+    if constexpr (!kSkips) return token < end && seen;
+    if constexpr (!Ends::kSeveral || !kSeesPart) return token < end && seen && token >= from_;
+    return token < end && seen && token >= sinks_ && token >= ends_.begin(quad);
   }
 
   // The larger of the head's maximum and the scores of its tokens that count.
@@ -336,7 +344,7 @@ class ByteSoftmax {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       if (counts(tile, first, end, quad))
-        highest = larger(highest, scores[tile][quad] * scale[quad]);
+        highest = larger(highest, scores[tile][quad] * (kConfig.softcaps ? 1.0f : scale[quad]));
     }
     VQ_UNROLL
     for (int mask = 4; mask < 32; mask *= 2) {
@@ -374,7 +382,7 @@ class ByteSoftmax {
 
   float maximum_[kQuads];  // equal in all lanes that have the head
   float sum_[kQuads];      // over the tokens whose scores this lane had
-  int from_ = 0;
+  int sinks_ = 0, from_ = 0;
   Ends ends_;
   int least_end_ = 0;
   i32 sums_[kVectors][2][kQuads][4];

@@ -110,8 +110,8 @@ class AttentionInt8MmaBlock {
     // The sums of a rotated query lie over the other rounds.
     const bool few = !kRotates && rounds_.others_are_few();
     if (few) rounds_.ask_for_others(pages);
+    if constexpr (Softmax::kSkips) softmax_.skip_below(work_.raw.sinks, work_.common_start);
     if constexpr (kRaw) {
-      softmax_.skip_below(work_.raw.sinks);
       if (thread_index() == 0) RawTiles<Plan>::keep(RawTiles<Plan>::tokens_of(work_));
     }
     if constexpr (Ends::kSeveral) Ends::keep(work_);
@@ -306,7 +306,7 @@ class AttentionInt8MmaBlock {
     const float scale = score_scale(args_);
     for (int turn = 0; RawTiles<Plan>::has(tokens, turn); ++turn) {
       RawTiles<Plan>::await();
-      raw.take_keys(turn, tokens, scale);
+      raw.take_keys(args_, turn, tokens, scale);
       RawTiles<Plan>::ask_keys(args_, tokens, turn + 1);
       RawTiles<Plan>::await();
       raw.add_values();
@@ -395,14 +395,15 @@ class AttentionInt8MmaBlock {
     }
   }
   template <bool kWithRest>
-  VQ_DEVICE static void take_scores(const Products& products, const Products& rests,
-                                    typename Softmax::Scores& scores) {
+  VQ_DEVICE void take_scores(const Products& products, const Products& rests,
+                             typename Softmax::Scores& scores) const {
     Query::take_scores(products, scores);
     if constexpr (kWithRest) {
       typename Softmax::Scores further;
       Query::take_scores(rests, further);
       Query::add_scores(further, scores);
     }
+    soft_cap<Plan>(args_, scores, scale_);
   }
 
   const AttentionDecodeArgs& args_;

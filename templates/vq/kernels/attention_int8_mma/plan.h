@@ -152,7 +152,7 @@ struct AttentionInt8MmaShared {
 };
 
 // Room for a RawTokens.
-inline constexpr i64 kRawTokensBytes = 32;
+VQ_HD constexpr i64 raw_tokens_bytes(const AttentionProblem& c) { return sees_part(c) ? 36 : 32; }
 // Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
 VQ_HD constexpr int part_row(int head_dim) { return head_dim + 4; }
 
@@ -186,7 +186,7 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   if (reads_raw(c)) {
     at.raw_words =
         carve(i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4);
-    at.raw_tokens = carve(kRawTokensBytes);
+    at.raw_tokens = carve(raw_tokens_bytes(c));
   }
   if (block_tokens(c) > 1) at.token_ends = carve(i64{block_tokens(c)} * 8);
   at.maximum = carve(warps * quad_heads(c) * 4);

@@ -25,6 +25,7 @@ struct RawTokens {
   int sinks, recent_tokens, end;
   int cached, fresh;         // with several query tokens: QueryToken's
   int split, splits, batch;  // of a block with several pieces: AttentionPiece's
+  int start;                 // where not all are seen: the first that is; sinks may be before it
 
   VQ_DEVICE int sink_tiles() const { return ceil_div(sinks, kRawTile); }
   VQ_DEVICE int tiles() const { return sink_tiles() + ceil_div(end - recent_tokens, kRawTile); }
@@ -52,6 +53,7 @@ class RawTiles {
   using Ends = TokenEnds<Plan>;
   static constexpr bool kFresh = kConfig.query_tokens > 1;  // tokens may come with the query
   static constexpr bool kBalanced = balanced(kConfig);
+  static constexpr bool kSeesPart = sees_part(kConfig);
 
   // The raw tokens of `work`'s sequence that any query token of the block reads.
   VQ_DEVICE static RawTokens tokens_of(const Work& work) {
@@ -60,6 +62,11 @@ class RawTiles {
     tokens.sinks = Rows::least(work.raw.sinks, tokens.end);
     const int recent_tokens = Rows::least(work.raw_begin(), tokens.end);
     tokens.recent_tokens = recent_tokens > tokens.sinks ? recent_tokens : tokens.sinks;
+    if constexpr (kSeesPart) {
+      tokens.start = Rows::least(work.start, tokens.end);
+      if (tokens.start >= tokens.sinks) tokens.sinks = 0;
+      if (tokens.start > tokens.recent_tokens) tokens.recent_tokens = tokens.start;
+    }
     if constexpr (kFresh) {
       tokens.cached = work.token.cached;
       tokens.fresh = static_cast<int>(work.token.fresh);
@@ -83,12 +90,13 @@ class RawTiles {
       store_shared(kept() + 6, tokens.splits);
       store_shared(kept() + 7, tokens.batch);
     }
+    if constexpr (kSeesPart) store_shared(kept() + 8, tokens.start);
   }
   VQ_DEVICE static RawTokens tokens() {
     const auto kept_if = [](bool kept_so, int i) { return kept_so ? load_shared(kept() + i) : 0; };
     return {load_shared(kept()),   load_shared(kept() + 1), load_shared(kept() + 2),
             kept_if(kFresh, 3),    kept_if(kFresh, 4),      kept_if(kBalanced, 5),
-            kept_if(kBalanced, 6), kept_if(kBalanced, 7)};
+            kept_if(kBalanced, 6), kept_if(kBalanced, 7),   kept_if(kSeesPart, 8)};
   }
   VQ_DEVICE static u32* words() { return shared_part<u32>(kAt.raw_words); }
 
@@ -133,7 +141,8 @@ class RawTiles {
   }
 
   // Computes scores from a turn's keys, which have arrived; `scale` makes them units of log2.
-  VQ_DEVICE void take_keys(int turn, const RawTokens& tokens, float scale) {
+  VQ_DEVICE void take_keys(const AttentionDecodeArgs& args, int turn, const RawTokens& tokens,
+                           float scale) {
     const int tile = tile_of(tokens, turn);
     float products[1][Query::kProducts][4] = {};
     VQ_UNROLL
@@ -147,15 +156,16 @@ class RawTiles {
     float scores[1][kQuads];
     Query::take_scores(products, scores);
     const int token = tokens.first(tile) + lane_group();
-    const bool is_any = token < tokens.end_of(tile);
+    const bool is_any = token < tokens.end_of(tile) && (!kSeesPart || token >= tokens.start);
     VQ_UNROLL
     for (int quad = 0; quad < kQuads; ++quad) {
       bool counts = is_any;
       if constexpr (Ends::kSeveral) {
         const bool raw = tile < tokens.sink_tiles() || token >= ends_.codes(quad);
         counts = counts && raw && token < ends_.seen(quad);
+        if constexpr (kSeesPart) counts = counts && token >= ends_.begin(quad);
       }
-      const float score = counts ? scores[0][quad] * scale : -infinity();
+      const float score = counts ? soft_capped<Plan>(args, scores[0][quad] * scale) : -infinity();
       float highest = larger(maximum_[quad], score);
       VQ_UNROLL
       for (int mask = 4; mask < 32; mask *= 2) {

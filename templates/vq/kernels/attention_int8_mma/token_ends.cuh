@@ -36,6 +36,8 @@ class TokenEnds {
   // The end of the codes that head c of a quad reads, in lane (g, c), and of the tokens it sees.
   VQ_DEVICE int codes(int quad) const { return codes_[quad]; }
   VQ_DEVICE int seen(int quad) const { return seen_[quad]; }
+  // The first token that it sees.
+  VQ_DEVICE int begin(int quad) const { return first_seen<Plan>(seen_[quad]); }
   // The end of the codes that all heads of the block read.
   VQ_DEVICE static int least_codes() { return load_shared(kept()); }
 

@@ -101,7 +101,7 @@ class AttentionMmaBlock {
   template <class FinishKeys, class FinishValues>
   VQ_DEVICE void attend_split(FinishKeys finish_keys, FinishValues finish_values) {
     const QueryRows<Plan> rows(args_, work_);
-    const int begin = work_.begin > work_.raw.sinks ? work_.begin : work_.raw.sinks;
+    const int begin = seen_from(work_.begin > work_.raw.sinks ? work_.begin : work_.raw.sinks);
     const int end = work_.end < work_.raw.recent_tokens ? work_.end : work_.raw.recent_tokens;
     Codes codes{};
     if (Reader::first_step(begin) < end) {
@@ -128,11 +128,11 @@ class AttentionMmaBlock {
       if constexpr (!Values::kScaled && kConfig.values.stage_scales) {
         softmax_.scale_outputs(value_book_.scale(0, 0));
       }
-      attend_raw(work_.begin, work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
+      attend_raw(seen_from(work_.begin), work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
       const int recent_tokens = work_.raw_begin();
       const int after =
           work_.raw.sinks > recent_tokens ? work_.raw.sinks : recent_tokens;  // may overlap
-      attend_raw(work_.begin > after ? work_.begin : after, work_.end);
+      attend_raw(seen_from(work_.begin > after ? work_.begin : after), work_.end);
     }
     const float scale = Values::kScaled || kRaw ? 1.0f : value_book_.scale(0, 0);
     softmax_.merge(work_.is_whole(), [this, scale](int head, int channel, float even, float odd,
@@ -141,6 +141,12 @@ class AttentionMmaBlock {
         work_.write_two(args_, head, channel, even * scale, odd * scale, highest, total);
     });
     work_.merge_if_last(args_, balanced(kConfig) ? fragments_layout(kConfig).merge : 0);
+  }
+
+  // `token`, or the first that any query token of the block sees if that is behind it.
+  VQ_DEVICE int seen_from(int token) const {
+    if constexpr (!Work::kSeesPart) return token;
+    return token > work_.start ? token : work_.start;
   }
 
   // Attends to tokens [begin, end) in steps of kTokens, which the warps share out. `codes` are
@@ -210,6 +216,7 @@ class AttentionMmaBlock {
   VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end) {
     float scores[kTiles][kQuads];
     scores_.template score<kWithRest>(now.keys, scores);
+    soft_cap<Plan>(args_, scores, scores_.scale());
     u32 words[2][2][kValueWords];
     if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
     constexpr bool kScaled = scaled_probabilities(kConfig.values);
@@ -220,8 +227,11 @@ class AttentionMmaBlock {
     }
     const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
     softmax_.template to_probabilities<kScaled>(
-        scores, scores_.scale(), Reader::base_of(first, end), counted, end, work_.codes_end(0),
-        [this](int query_token, int token) { return token < work_.codes_end(query_token); },
+        scores, scores_.scale(), Reader::base_of(first, end), counted, end,
+        {work_.common_start, work_.codes_end(0)},
+        [this](int query_token, int token) {
+          return token < work_.codes_end(query_token) && token >= work_.seen_begin(query_token);
+        },
         scales);
     if constexpr (Softmax::kZeros) {
       Weighted::add_affine(softmax_, now.values, scores, Reader::base_of(first, end), counted, end);
@@ -310,12 +320,14 @@ class AttentionMmaBlock {
     for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
+      soft_cap<Plan>(args_, scores, scale);
       const int counted = first < begin ? begin : first;
       softmax_.template to_probabilities<false>(
-          scores, scale, first, counted, end, 0,
+          scores, scale, first, counted, end, {},
           [this](int query_token, int token) {
             const bool raw = token < work_.raw.sinks || token >= work_.codes_end(query_token);
-            return raw && token < work_.seen_end(query_token);
+            return raw && token < work_.seen_end(query_token) &&
+                   token >= work_.seen_begin(query_token);
           },
           {});
       VQ_UNROLL
