@@ -50,11 +50,12 @@ def _in_rows(fields) -> bool:
 class _Recorded(TokensLayer):
     """Attends to a prompt and keeps its keys and values."""
 
-    def attend(self, query, key, value, scaling, padding):
+    def attend(self, query, key, value, scaling, padding, sinks):
         if self.number == 0:
             self.tokens.begin(key.shape[2], padding)
         self.keys, self.values = key, value
-        return prompt_attention(query, key, value, None, self.tokens, scaling).transpose(1, 2).contiguous()
+        out = prompt_attention(query, key, value, None, self.tokens, scaling, self.sight, sinks)
+        return out.transpose(1, 2).contiguous()
 
 
 @torch.no_grad()
@@ -63,12 +64,12 @@ def states_of(model, batches, device, keys=None):
     `device`. batches: as of vqgen.hf.calibrate(). They are those that vqgen's attention gets, which refuses
     here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike,
     where `keys` is a format that spends codes on that."""
-    require_served(model.config)
+    *_, sights = require_served(model.config)
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     parts, dtype = {}, model.dtype
     for tokens in batches:
         counts = Tokens(*tokens.shape, model.device, layers=layers)
-        cache = Cache(layers=[_Recorded(counts, number) for number in range(layers)])
+        cache = Cache(layers=[_Recorded(counts, number, sight) for number, sight in enumerate(sights)])
         with attending(model, "vqgen"), in_float32(model):
             model(tokens.to(model.device), past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):

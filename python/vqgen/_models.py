@@ -7,10 +7,9 @@ import itertools
 
 import torch
 import transformers
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 import vqgen
+from vqgen._sights import Sight, sights_of
 
 
 @contextlib.contextmanager
@@ -63,26 +62,26 @@ def heads_of(config) -> tuple[int, int, int]:
     return sizes
 
 
-def require_served(config) -> tuple[int, int, int]:
+def require_served(config) -> tuple[int, int, int, list[Sight]]:
     """Refuses, by name, a model whose config says that a VQCache cannot hold its keys and values; returns
-    heads_of() its decoder."""
+    heads_of() its decoder and the sight of each layer."""
     text = config.get_text_config(decoder=True)
 
     def refuse(what):
         raise vqgen.Infeasible(f"config: {type(text).__name__} has {what}; a VQCache serves decoders whose layers all "
-                               "have full attention over keys and values of one size: take the model's own cache")
+                               "have causal attention over keys and values of one size: take the model's own cache")
 
     if getattr(config, "is_encoder_decoder", False) or getattr(text, "is_encoder_decoder", False):
         refuse("an encoder beside the decoder (is_encoder_decoder)")
     if getattr(text, "kv_lora_rank", None):
         refuse(f"multi-head latent attention (MLA, kv_lora_rank {text.kv_lora_rank}), which caches latents, not heads")
-    kinds = _kinds_of(text)
-    others = [number for number, kind in enumerate(kinds) if kind is not None]
+    sights = sights_of(text)
+    others = {number: kind for number, kind in enumerate(sights) if isinstance(kind, str)}
     if others:
-        numbers = ", ".join(map(str, others[:8])) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
-        refuse(f"layers other than full attention: {numbers} ({', '.join(dict.fromkeys(filter(None, kinds)))})")
-    for name, what in (("attn_logit_softcapping", "a soft cap of scores"), ("use_bidirectional_attention",
-                       "tokens that see later ones"), ("num_kv_shared_layers", "layers that share keys and values")):
+        numbers = ", ".join(map(str, list(others)[:8])) + (f" and {len(others) - 8} more" if len(others) > 8 else "")
+        refuse(f"layers other than attention: {numbers} ({', '.join(dict.fromkeys(others.values()))})")
+    for name, what in (("use_bidirectional_attention", "tokens that see later ones"),
+                       ("num_kv_shared_layers", "layers that share keys and values")):
         if getattr(text, name, None):
             refuse(f"{what} ({name} {getattr(text, name)})")
     if not getattr(text, "is_causal", True):
@@ -90,19 +89,4 @@ def require_served(config) -> tuple[int, int, int]:
     sizes = heads_of(text)
     if (getattr(text, "v_head_dim", None) or sizes[2]) != sizes[2]:
         refuse(f"keys of {sizes[2]} numbers and values of {text.v_head_dim} (v_head_dim)")
-    return sizes
-
-
-def _kinds_of(text) -> list[str | None]:
-    """The kind of each layer by the name that the config or transformers has for it; None where it is
-    full attention, with keys and values of its own."""
-    named = getattr(text, "layer_types", None) or []
-    try:
-        layers = DynamicCache(config=text).layers
-    except KeyError as error:  # a kind for which transformers has no cache
-        return [f"{error.args[0]}"] * text.num_hidden_layers
-    layers += [None] * (text.num_hidden_layers - len(layers))
-    return [None if type(layer) is DynamicLayer else
-            named[number] if number < len(named) and named[number] != "full_attention" else
-            "sliding_attention or chunked_attention" if hasattr(layer, "sliding_window") else type(layer).__name__
-            for number, layer in enumerate(layers)]
+    return *sizes, sights

@@ -58,14 +58,15 @@ def opened(sealed):
 
 class Mask(Opaque):
     """What a model's mask is. `_padding`: bool [batch, tokens so far], false where a token is padding, or
-    None; `_kinds`: what it has beside causality and padding, in words, or none."""
+    None; `_kinds`: what it has beside causality, padding and a window, in words, or none; `_window`: its sliding
+    window or chunk, by the name of a config's field."""
 
     _misuse = ("attention_mask: the model changes the mask that vqgen made ({what}); a VQCache serves causal "
-               "attention with padding alone: take the model's own cache")
+               "attention, sliding windows and chunks alone: take the model's own cache")
 
-    def __init__(self, padding, kinds=""):
-        self._padding, self._kinds = padding, kinds
+    def __init__(self, padding, kinds="", window=None):
+        self._padding, self._kinds, self._window = padding, kinds, window or {}
 
 
 def parts_of(mask: Mask):
-    return mask._padding, mask._kinds
+    return mask._padding, mask._kinds, mask._window

@@ -21,7 +21,9 @@ class _Layer(TokensLayer):
         self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
                                   for _ in range(2))
 
-    def attend(self, query, key, value, scaling, padding):
+    def attend(self, query, key, value, scaling, padding, sinks):
+        if sinks is not None:
+            raise vqgen.Infeasible("s_aux: sink logits are not in the attention that steps are compared with")
         tokens, count = self.tokens, query.shape[2]
         if self.number == 0:
             tokens.begin(count, None)

@@ -77,7 +77,7 @@ class Attention(Op):
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
                  key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
                  raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
-                 query_start=None, new_keys=None, new_values=None, block_table=None,
+                 query_start=None, new_keys=None, new_values=None, block_table=None, sink_logits=None,
                  tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
 
@@ -99,6 +99,8 @@ class Attention(Op):
         block_table: int32 [batch, columns], where the config has page_tokens: token t of sequence b
             is in page block_table[b, t // page_tokens]. Entries past a sequence's tokens are
             not read. A kernel trusts the others; the host backend names those that are no page's.
+        sink_logits: float32 [query_heads], where the config has them: exp(logit) is added to each head's
+            denominator, and to its lse.
         tokens: at least the most that a query token sees, which picks the kernel; by default all
             that the codes, or the pages of the block table, have room for.
         softmax_scale: 0 stands for 1 / sqrt(head_dim).
@@ -113,7 +115,8 @@ class Attention(Op):
         given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, key_mean=key_mean,
                      key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
                      raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
-                     query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table)
+                     query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table,
+                     sink_logits=sink_logits)
         self._launch(given | cache_arguments(keys, values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 

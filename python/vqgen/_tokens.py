@@ -9,6 +9,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 import vqgen
 from vqgen._opaque import Sealed
+from vqgen._sights import Sight
 
 
 class Tokens:
@@ -149,14 +150,14 @@ class TokensLayer(CacheLayerMixin):
     """One layer of a cache whose layers share their Tokens; the first one counts. What update() hands
     on is opened by vqgen's attention alone, which calls attend()."""
 
-    def __init__(self, tokens: Tokens, number: int):
+    def __init__(self, tokens: Tokens, number: int, sight: Sight = Sight()):
         super().__init__()
-        self.tokens, self.number, self.is_initialized = tokens, number, True
+        self.tokens, self.number, self.sight, self.is_initialized = tokens, number, sight, True
 
-    def attend(self, query, key, value, scaling: float, padding):
+    def attend(self, query, key, value, scaling: float, padding, sinks):
         """Out [batch, tokens, query_heads, head_dim] of query [batch, query_heads, tokens, head_dim] over what
         is held and these new keys and values [batch, kv_heads, tokens, head_dim], which it then holds. padding:
-        as of Tokens.begin(), which layer 0 calls."""
+        as of Tokens.begin(), which layer 0 calls. sinks: [query_heads] sink logits, or None."""
         raise NotImplementedError
 
     def lazy_initialization(self, key_states, value_states):

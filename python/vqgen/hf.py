@@ -8,7 +8,8 @@
 Importing this registers the attention function "vqgen" and its masks with transformers. A prompt is
 attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
 token is encoded, and attends to codes. Padding is never stored. Models are decoders whose layers all
-have full causal attention, such as Llama's and Qwen's; what else a model asks for is refused by name
+have causal attention, such as Llama's and Qwen's, also within sliding windows or chunks, with a soft cap or
+sink logits, as those of Gemma, Llama 4 and GPT-OSS; what else a model asks for is refused by name
 (docs/guides/huggingface.md). For inference alone; beams are not reordered.
 
 With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, inside captured().
@@ -34,6 +35,7 @@ from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_
 from vqgen._models import require_served
 from vqgen._paths import require_place
 from vqgen._shares import Shares
+from vqgen._sights import Sight
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
 
@@ -43,8 +45,9 @@ __all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_o
 class _Layer(TokensLayer):
     is_croppable = True  # by VQCache.crop(), which says what it cannot take back; transformers asks
 
-    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, number: int, query_heads: int):
-        super().__init__(tokens, number)
+    def __init__(self, cache: vqgen.torch.VQCache, tokens: Tokens, number: int, query_heads: int, sight: Sight):
+        super().__init__(tokens, number, sight)
+        self.sinks = None  # logits of the pass that goes on, float32
         self.cache, self.query_heads = cache, query_heads
         self.shape = cache.new_tokens(0)[0].shape  # [batch, 0, kv_heads, head_dim]
         self.held = cache.new_tokens(tokens.drafts + 1) if tokens.drafts else ()
@@ -74,8 +77,15 @@ class _Layer(TokensLayer):
                     f"{each.device}, and the VQCache is of batch {batch}, {heads} heads of {head_dim}, {like.dtype} on "
                     f"{like.device}; make one for the model and its batch")
 
-    def attend(self, query, key, value, scaling, padding):
+    def take_sinks(self, sinks) -> None:
+        """The pass's sink logits, or None. Their kernel is compiled in the first pass that has any."""
+        if sinks is not None and self.sinks is None:
+            self.cache.prepare_sinks()
+        self.sinks = None if sinks is None else sinks.detach().float()
+
+    def attend(self, query, key, value, scaling, padding, sinks):
         self.require(query, key, value)
+        self.take_sinks(sinks)
         tokens, state = key.shape[2], self.tokens
         if self.number == 0:
             if tokens > 1 and (padding is not None or tokens > state.drafts + 1):
@@ -93,9 +103,10 @@ class _Layer(TokensLayer):
             dense = self.cache.dequantize(state.longest, state.positions, zeroed=False)
         self.cache.write(key.transpose(1, 2), value.transpose(1, 2), state.positions, state.counts)
         if tokens == 1:
-            out, _ = self.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest, softmax_scale=scaling)
+            out, _ = self.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest, softmax_scale=scaling,
+                                       sink_logits=self.sinks)
             return out[:, None]
-        out = prompt_attention(query, key, value, dense, state, scaling).transpose(1, 2)
+        out = prompt_attention(query, key, value, dense, state, scaling, self.sight, self.sinks).transpose(1, 2)
         if state.order is not None:
             out = out.take_along_dim(state.order_back[..., None, None], 1)
         return out.contiguous()
@@ -110,7 +121,8 @@ class _Layer(TokensLayer):
             for rows in (query.transpose(1, 2), *(held[:, :tokens] for held in self.held)))
         out, _ = self.cache.attend(
             query, tokens=self.tokens.longest, softmax_scale=scaling,
-            query_start=self.tokens.starts[tokens], new_keys=new_keys, new_values=new_values)
+            query_start=self.tokens.starts[tokens], new_keys=new_keys, new_values=new_values,
+            sink_logits=self.sinks)
         return out.unflatten(0, (batch, tokens))
 
 
@@ -137,7 +149,7 @@ class VQCache(Cache):
     def __init__(self, config, codebooks: str | os.PathLike | list, *, batch: int, tokens: int,
                  recent_tokens: int = 0, sinks: int = 0, drafts: int = 0, flush_block: int = 1,
                  batch_invariant: bool = False, device: torch.device | str = "cpu"):
-        query_heads, kv_heads, head_dim = require_served(config)
+        query_heads, kv_heads, head_dim, sights = require_served(config)
         config = config.get_text_config(decoder=True)
         room = tokens + drafts  # a step has drafts + 1 rows, of which one is real
         self.tokens = Tokens(batch, room, device, drafts, config.num_hidden_layers)
@@ -149,7 +161,7 @@ class VQCache(Cache):
                                  f"{config.num_hidden_layers}; calibrate the model itself")
         self.head_dim = head_dim
         layers = []
-        for item, tensors in items:
+        for (item, tensors), sight in zip(items, sights):
             if (item["kv_heads"], item["head_dim"]) != (kv_heads, head_dim):
                 raise vqgen.BadInput(
                     f"{source} is of {item['kv_heads']} heads of {item['head_dim']}, and the "
@@ -166,8 +178,8 @@ class VQCache(Cache):
                 value_scales=on_device.get("values.stage_scales"),
                 key_smooth=on_device.get("keys.smooth"), key_mean=on_device.get("keys.mean"),
                 key_rotation=on_device.get("keys.rotation"), key_gain=on_device.get("keys.gain"),
-                value_mean=on_device.get("values.mean"), value_rotation=on_device.get("values.rotation"), lengths=self.tokens.lengths),
-                self.tokens, len(layers), query_heads))
+                value_mean=on_device.get("values.mean"), value_rotation=on_device.get("values.rotation"),
+                lengths=self.tokens.lengths, **sight.shape), self.tokens, len(layers), query_heads, sight))
         super().__init__(layers=layers)
 
     @property
@@ -281,7 +293,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
 
 
 def _shared(model, batches, out, bits, by, seed, key_gain, judged_by) -> Shares:
-    _, heads, head_dim = require_served(model.config)
+    _, heads, head_dim, _ = require_served(model.config)
     _shares.require(head_dim, bits, by)
     dtype = basis_dtype(model.dtype)
     forms = {operand: klt_format(operand, 2, head_dim) for operand in ("keys", "values")}

@@ -11,7 +11,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 import vqgen
-from vqgen._attention import require_causal
+from vqgen._attention import require_sight
 from vqgen._basis import books_of_parts, groups_of, parts_of, scales_of_parts, units_of
 from vqgen._masks import causal_mask
 from vqgen._models import attending
@@ -215,7 +215,9 @@ def replaced(model, name: str, attend):
     """Inside it, the attention of the model's passes over whole sequences is attend(layer, query, key, value, scaling),
     registered by `name`; all [batch, heads, tokens, head_dim], and scaling a number or None."""
     def function(module, query, key, value, mask, scaling=None, **named):
-        padding = require_causal(module, mask, named)
+        if named.get("s_aux") is not None:
+            raise vqgen.Infeasible(f"{type(module).__name__}: sink logits (s_aux) are not simulated; calibrate() without bits")
+        padding = require_sight(module, mask, named)
         if padding is not None and not padding.all():
             raise vqgen.Infeasible("attention_mask: padding is not simulated; give sequences of equal length")
         out = attend(module.layer_idx, query, key, value, scaling)

@@ -264,7 +264,8 @@ class VQCache:
     read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
-    flush_block: tokens that leave the window together (docs/guides/kv-cache.md). attention_plan: fields of
+    flush_block: tokens that leave the window together (docs/guides/kv-cache.md). sliding_window, attention_chunk,
+    logit_softcap: as in a config's shape, 0 for none. attention_plan: fields of
     its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/guides/serving.md). A cache
     can be copied and saved. It passes no gradients on: backward() raises.
     """
@@ -275,6 +276,7 @@ class VQCache:
                  key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
                  key_gain=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
+                 sliding_window: int = 0, attention_chunk: int = 0, logit_softcap: float = 0.0,
                  attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
         for name, mean, rotation in (("key", key_mean, key_rotation), ("value", value_mean, value_rotation)):
@@ -286,9 +288,12 @@ class VQCache:
                  "recent_tokens": recent_tokens, "flush_block": flush_block, "sinks": sinks}
         both = {"dtype": DTYPES[dtype], "keys": vqgen.format_fields(keys),
                 "values": vqgen.format_fields(values)}
-        self.attention_config = config_text(
-            {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
-                query_heads=query_heads, query_tokens=query_tokens, batch_invariant=batch_invariant)})
+        seen = {"sliding_window": sliding_window, "attention_chunk": attention_chunk, "logit_softcap": logit_softcap}
+        attended = {"op": "attention_decode", **both, "plan": attention_plan or {}, "shape": shape | dict(
+            query_heads=query_heads, query_tokens=query_tokens, batch_invariant=batch_invariant) | {
+                name: value for name, value in seen.items() if value}}
+        self.attention_config = config_text(attended)
+        self._sinks_config = config_text(attended | {"shape": attended["shape"] | {"sink_logits": True}})
         self._shape, self._formats, self._append_configs = shape, both, {}
         self._dequantize_config = config_text({"op": "kv_dequantize", "shape": shape, **both})
         self.tokens, self.batch_invariant = tokens, batch_invariant
@@ -351,17 +356,22 @@ class VQCache:
         attention = prepare(self.attention_config, self.lengths.device)
         return attention.bucket(self.tokens if self.batch_invariant else tokens)
 
+    def prepare_sinks(self) -> None:
+        """Compiles what attend() with sink_logits takes; nothing once that is done."""
+        prepare(self._sinks_config, self.lengths.device)
+
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
-               query_start=None, new_keys=None, new_values=None):
+               query_start=None, new_keys=None, new_values=None, sink_logits=None):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
         sequence's, and picks the kernel, unless `batch_invariant`. With query_tokens above 1, query has a
-        row per query token; query_start, new_keys and new_values are those of vqgen.Attention."""
+        row per query token; query_start, new_keys, new_values and sink_logits are those of vqgen.Attention. The first
+        call with sink_logits compiles, unless prepare_sinks() has."""
         return self._read(lambda: torch.ops.vqgen.attention(
-            self.attention_config, query, *self.keys, *self.values, self.lengths,
+            self.attention_config if sink_logits is None else self._sinks_config, query, *self.keys, *self.values, self.lengths,
             **self.transforms, raw_keys=self.raw_keys, raw_values=self.raw_values,
             recent_counts=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
             tokens=None if self.batch_invariant else tokens, query_start=query_start,
-            new_keys=new_keys, new_values=new_values))
+            new_keys=new_keys, new_values=new_values, sink_logits=sink_logits))
 
     def dequantize(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:

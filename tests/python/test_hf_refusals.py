@@ -15,10 +15,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import vqgen
 import vqgen.hf
 from hf_models import BASE, DEVICE, IDS, SIZES, layers, model, near, new_cache, own_cache, steps, tiny, untouched
-from vqgen._attention import REFUSED, require_causal
+from vqgen._attention import REFUSED, require_sight
 from vqgen._masks import MASKS, causal_mask
 from vqgen._models import attending, heads_of, require_served
 from vqgen._opaque import Mask, Sealed
+from vqgen._sights import Sight
 
 
 # Arguments that update() passes on.
@@ -91,25 +92,33 @@ def test_what_cannot_be_moved_is_refused_in_words(model, layers):
 def test_a_keyword_that_is_not_served_is_refused_by_name(model, name, value):
     module = model.model.layers[0].self_attn
     with pytest.raises(vqgen.Infeasible, match=f"Qwen2Attention: '{name}'"):
-        require_causal(module, None, {name: value})
-    require_causal(module, None, {name: None})
+        require_sight(module, None, {name: value})
+    require_sight(module, None, {name: None})
 
 
 def test_keywords_that_ask_for_nothing_are_taken(model):
     module = model.model.layers[0].self_attn
-    assert require_causal(module, None, {"dropout": 0.0, "is_causal": True, "output_attentions": False, "softcap": None,
+    assert require_sight(module, None, {"dropout": 0.0, "is_causal": True, "output_attentions": False, "softcap": None,
                                          "position_ids": IDS, "use_cache": True}) is None
 
 
-def test_a_refused_keyword_leaves_the_cache_empty(layers):
-    model = tiny("GptOss", num_local_experts=2, num_experts_per_tok=1, layer_types=["full_attention"] * 2)
-    cache = new_cache(model, layers)
+def test_keywords_agree_with_the_config(model):
+    module = model.model.layers[0].self_attn
+    for name, value in (("softcap", 30.0), ("sliding_window", 8)):
+        with pytest.raises(vqgen.Infeasible, match=f"'{name}' is {value}.*its config says none"):
+            require_sight(module, None, {name: value})
+    capped = Sight(sliding_window=8, logit_softcap=30.0)
+    assert require_sight(module, None, {"softcap": 30.0, "sliding_window": 8}, capped) is None
+    with pytest.raises(vqgen.Infeasible, match="'softcap' is 20.0.*says 30.0"):
+        require_sight(module, None, {"softcap": 20.0}, capped)
+
+
+def test_a_refused_keyword_leaves_the_cache_empty(model, layers):
     for _ in range(2):
-        with pytest.raises(vqgen.Infeasible, match="GptOssAttention: 's_aux' asks for learned attention sinks"):
-            steps(model, cache)
+        cache = new_cache(model, layers)
+        with pytest.raises(vqgen.Infeasible, match="Qwen2Attention: 'position_bias' asks for a bias"):
+            model(IDS, past_key_values=cache, position_bias=torch.ones(1))
         assert untouched(cache)
-    with pytest.raises(vqgen.Infeasible, match="s_aux"):
-        vqgen.hf.calibrate(model, [IDS], "nowhere", keys="int8-token", values="int8-token")
 
 
 # Masks.
@@ -130,11 +139,19 @@ def test_a_mask_that_is_not_plain_causal_is_refused_in_words(model):
         functions[name] = getattr(masking_utils, name)(masking_utils.causal_mask_function, own)
     assert {*MASKS} - {*functions} <= {"causal_mask_function", "remap_positions_for_packed_sequence"}
     module = model.model.layers[0].self_attn
+    for name in ("sliding_window_causal_mask_function", "chunked_causal_mask_function"):
+        mask = causal_mask(2, 3, 3, mask_function=functions.pop(name))
+        with pytest.raises(vqgen.Infeasible, match=r"mask is of (sliding_window|attention_chunk) 4, and its config says full"):
+            require_sight(module, mask, {})
+        window = Sight(**{"sliding_window" if "sliding" in name else "attention_chunk": 4})
+        assert require_sight(module, mask, {}, window) is None
+        with pytest.raises(vqgen.Infeasible, match="all tokens before a token's own, and its config says"):
+            require_sight(module, Mask(None), {}, window)
     for name, function in functions.items():
         with pytest.raises(vqgen.Infeasible, match=MASKS[name].replace("(", r"\(").replace(")", r"\)")):
-            require_causal(module, causal_mask(2, 3, 3, mask_function=function), {})
+            require_sight(module, causal_mask(2, 3, 3, mask_function=function), {})
     with pytest.raises(vqgen.Infeasible, match="test_a_mask_that"):
-        require_causal(module, causal_mask(2, 3, 3, mask_function=functions["or_masks"]), {})
+        require_sight(module, causal_mask(2, 3, 3, mask_function=functions["or_masks"]), {})
 
 
 def test_masks_of_ones_own_and_attention_to_both_sides_are_refused(model, layers):
@@ -147,8 +164,8 @@ def test_masks_of_ones_own_and_attention_to_both_sides_are_refused(model, layers
     module = torch.nn.Module()
     module.is_causal = False
     with pytest.raises(vqgen.Infeasible, match="not causal"):
-        require_causal(module, None, {})
-    require_causal(module, Mask(None), {})  # its mask is causal
+        require_sight(module, None, {})
+    require_sight(module, Mask(None), {})  # its mask is causal
     with pytest.raises(vqgen.Infeasible, match="later ones"):
         model(IDS, past_key_values=new_cache(model, layers), is_causal=False)
 
@@ -187,12 +204,9 @@ def test_a_mask_that_changes_what_was_stored_is_refused(model, layers):
 
 
 @pytest.mark.parametrize("fields, words", [
-    ({"sliding_window": 8}, "0, 1 .sliding_attention"),
     ({"kv_lora_rank": 512}, "latent attention .MLA, kv_lora_rank 512"),
     ({"layer_types": ["linear_attention", "full_attention"]}, "0 .linear_attention"),
-    ({"attention_chunk_size": 8}, "0, 1 .*chunked_attention"),
     ({"layer_types": ["a_new_kind", "full_attention"]}, "a_new_kind"),
-    ({"attn_logit_softcapping": 30.0}, "soft cap"),
     ({"use_bidirectional_attention": True}, "see later"),
     ({"is_causal": False}, "not causal"),
     ({"v_head_dim": 32}, "values of 32"),
@@ -200,7 +214,7 @@ def test_a_mask_that_changes_what_was_stored_is_refused(model, layers):
     ({"num_key_value_heads": [2, 1]}, "all have the same")])
 def test_models_are_judged_when_a_cache_is_made(layers, fields, words, tmp_path):
     config = transformers.MistralConfig(**{**BASE, **SIZES, "sliding_window": None})
-    assert require_served(config) == (4, 2, 64)
+    assert require_served(config) == (4, 2, 64, [Sight()] * 2)
     for name, value in fields.items():
         object.__setattr__(config, name, value)
     with pytest.raises(vqgen.Infeasible, match=words):

@@ -327,7 +327,7 @@ TEST_P(AttentionByBytes, WrongRowsAreFound) {
   const AttentionResult reference = reference_of(op, data);
   const Fault faults[] = {
       {"(place ^ kFrom) - place", "kFrom"},
-      {"lane() * kOfLane", "lane() * kChunk"},
+      {"const int own = Own::own_row() * Own::kStride", "const int own = lane() * 16"},
       {"piece * (kBytes / kSharers)", "0"},
       {"of_row() / kPart.sharers % 2", "of_row() % 2"},
       {"place(j * kRow.lanes + of_row() / 4 * 4)", "place(of_row() / 4 * 4)"},
@@ -375,8 +375,8 @@ TEST_P(AttentionByBytes, WrongRawTokensAreFound) {
   data.recent_counts = {93, 100};
   data.sinks = {13, 20};
   const Fault faults[] = {
-      {"(!kSkips || token >= from_)", "true"},
-      {"counts ? scores[0][quad] * scale : -infinity()", "scores[0][quad] * scale"},
+      {"&& token >= from_;", ";"},
+      {"counts ? soft_capped<Plan>", "true ? soft_capped<Plan>"},
       {"(kSkips && first < from_)", "false"},
       {"warp() + kWarps * turn", "warp() + kWarps * turn + turn"},
       {"sum_[quad] = fused(sum_[quad], factor, p);", "sum_[quad] += p;"},

@@ -130,9 +130,13 @@ TEST_P(Masks, FaultsAreFound) {
   find({{{"(seen - 1) / kChunk * kChunk", "seen / kChunk * kChunk"}}});
   op.shape.attention_chunk = 0;
   op.shape.logit_softcap = 3;
-  find({{{"score * args.softcap_rate", "score"},
-         {"-2.0f * args.softcap", "-args.softcap"},
-         {"1.0f + e), args.softcap)", "1.0f + e), 0.0f)"}}});
+  const bool by_mma = std::holds_alternative<AttentionMma>(GetParam().dataflow);
+  find({{{"maximum - 0.5f * args.softcap_span", "maximum - args.softcap_span"}}});
+  if (!by_mma) find({{{"score * args.softcap_rate", "score"}}});
+  if (by_mma || std::holds_alternative<AttentionInt8Mma>(GetParam().dataflow)) {
+    find({{{"scale[quad] * args.softcap_rate", "scale[quad]"},
+           {"softcaps ? args.softcap_span : scale[quad]", "softcaps ? 1.0f : scale[quad]"}}});
+  }
   op.shape.logit_softcap = 0;
   op.shape.sink_logits = true;
   find({{{"args.sink_logits + row % Plan::config().query_heads", "args.sink_logits"},

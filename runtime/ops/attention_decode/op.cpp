@@ -47,8 +47,9 @@ LayerBytes layer_bytes_of(const AttentionData& data) {
 
 void AttentionDecodeTraits::set_softcap(DeviceArgs& call, const AttentionDecode& op) {
   if (op.shape.logit_softcap == 0) return;
-  call.softcap = static_cast<float>(op.shape.logit_softcap * std::numbers::log2e);
-  call.softcap_rate = 2 / call.softcap * std::numbers::log2e_v<float>;
+  const double cap = op.shape.logit_softcap * std::numbers::log2e;
+  call.softcap_span = static_cast<float>(-2 * cap);
+  call.softcap_rate = static_cast<float>(2 / cap * std::numbers::log2e);
 }
 
 AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, const BundleItem& item,

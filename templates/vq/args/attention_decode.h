@@ -36,9 +36,9 @@ struct AttentionDecodeArgs {
   float* scores;
   i64 capacity;         // tokens that a sequence has at most
   float softmax_scale;  // factor of q.k, usually 1 / sqrt(head_dim)
-  // Where scores are bounded: the bound in units of log2, as scores are, and what turns a score s
-  // into that of exp2() to give exp(2 s / bound).
-  float softcap;
+  // Where scores are bounded: minus twice the bound, in units of log2 as scores are, and the factor
+  // of a score for exp2() to give exp(2 score / bound).
+  float softcap_span;
   float softcap_rate;
   const float* sink_logits;  // [query_heads], natural logarithms; null without
   i32 batch;            // sequences

@@ -16,23 +16,27 @@ VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
   return args.softmax_scale * kLog2E;
 }
 
-// Bounds a score, in units of log2 as it is: c tanh(s / c), Gemma 2 (2024), sec. 2.
+// Bounded scores (Gemma 2, sec. 2): c tanh(s / c) = c - 2 c / (1 + exp(2 s / c)). All go without
+// their first c, which no softmax feels; AttentionWork adds it to the maximum that it writes.
 template <class Plan>
 VQ_DEVICE float soft_capped(const AttentionDecodeArgs& args, float score) {
   if constexpr (!Plan::config().softcaps) return score;
-  const float e = exp2_approx(score * args.softcap_rate);
-  return fused(-2.0f * args.softcap, reciprocal_approx(1.0f + e), args.softcap);
+  return args.softcap_span * reciprocal_approx(1.0f + exp2_approx(score * args.softcap_rate));
 }
-
-// Bounds the products of a step in place, where scores are bounded: they are scores then.
+// Changes the products of a step, where scores are bounded, so that `scores` times them are scores;
+// without a bound that is `scale`.
 template <class Plan, int kTiles, int kQuads>
 VQ_DEVICE void soft_cap(const AttentionDecodeArgs& args, float (&products)[kTiles][kQuads],
-                        const float (&scale)[kQuads]) {
-  if constexpr (Plan::config().softcaps) {
+                        const float (&scale)[kQuads], float (&scores)[kQuads]) {
+  VQ_UNROLL
+  for (int quad = 0; quad < kQuads; ++quad) {
+    scores[quad] = Plan::config().softcaps ? args.softcap_span : scale[quad];
+    if constexpr (!Plan::config().softcaps) continue;
+    const float rate = scale[quad] * args.softcap_rate;
     VQ_UNROLL
-    for (int i = 0; i < kTiles * kQuads; ++i) {
-      float& each = products[i / kQuads][i % kQuads];
-      each = soft_capped<Plan>(args, each * scale[i % kQuads]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      float& each = products[tile][quad];
+      each = reciprocal_approx(1.0f + exp2_approx(each * rate));
     }
   }
 }
@@ -251,6 +255,7 @@ struct AttentionWork {
   // merge_if_last() has to follow once all have been written.
   VQ_DEVICE void write_one(const AttentionDecodeArgs& args, int h, int channel, float value,
                            float maximum, float sum) const {
+    maximum = of_whole_scores(args, maximum);
     if (is_whole()) {
       const i64 row_index = first() + heads_to(h);
       const float weight = Splits::add_sink(args, row_index, maximum, sum);
@@ -267,6 +272,12 @@ struct AttentionWork {
     }
   }
 
+  // A maximum with what soft_capped() leaves out.
+  VQ_DEVICE static float of_whole_scores(const AttentionDecodeArgs& args, float maximum) {
+    if constexpr (!Plan::config().softcaps) return maximum;
+    return maximum - 0.5f * args.softcap_span;
+  }
+
   // Stores both in one access if `out` is aligned for it; callers need not align it.
   VQ_DEVICE static void store_pair(u16* to, u32 pair) {
     if (reinterpret_cast<u64>(to) % sizeof(u32) == 0) {
@@ -280,6 +291,7 @@ struct AttentionWork {
   // write() for channels `channel`, an even one, and `channel` + 1.
   VQ_DEVICE void write_two(const AttentionDecodeArgs& args, int h, int channel, float even,
                            float odd, float maximum, float sum) const {
+    maximum = of_whole_scores(args, maximum);
     if (is_whole()) {
       const i64 row_index = first() + heads_to(h);
       const float weight = Splits::add_sink(args, row_index, maximum, sum);

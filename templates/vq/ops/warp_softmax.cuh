@@ -116,7 +116,7 @@ class WarpSoftmax {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kQuads; ++i) {
       float& score = scores[i / kQuads][i % kQuads];
-      if constexpr (!kConfig.softcaps) score *= scale[i % kQuads];  // else scaled before
+      score *= scale[i % kQuads];
       if constexpr (kScaled) score += scales.logarithm[i / kQuads];
     }
     if constexpr (block_tokens(kConfig) == 1) common = {first, end};

@@ -326,7 +326,6 @@ class ByteSoftmax {
   }
 
   VQ_DEVICE float exponent(float score, const float (&scale)[kQuads], int quad) const {
-    if constexpr (kConfig.softcaps) return score + (kOne - maximum_[quad]);  // scaled before
     return fused(score, scale[quad], kOne - maximum_[quad]);
   }
   VQ_DEVICE bool counts(int tile, int first, int end, int quad) const {
@@ -344,7 +343,7 @@ class ByteSoftmax {
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       if (counts(tile, first, end, quad))
-        highest = larger(highest, scores[tile][quad] * (kConfig.softcaps ? 1.0f : scale[quad]));
+        highest = larger(highest, scores[tile][quad] * scale[quad]);
     }
     VQ_UNROLL
     for (int mask = 4; mask < 32; mask *= 2) {

@@ -259,7 +259,7 @@ class AttentionInt8MmaBlock {
     });
     look_up_values<0>(entries, codes);
     take_scores<kWithRest>(products, rests, scores);
-    softmax_.take_maximum(scores, scale_, first, end);
+    softmax_.take_maximum(scores, of_scores_, first, end);
     softmax_.share_maximum(below);
     while (true) {
       // Scores and codes are this step's. The next step's keys, if there is one, follow.
@@ -270,7 +270,7 @@ class AttentionInt8MmaBlock {
         KeyCodes::load(codes.keys, rounds_, number);
       }
       take_scores<kWithRest>(products, rests, scores);
-      softmax_.to_exponents(scores, scale_, first, end);
+      softmax_.to_exponents(scores, of_scores_, first, end);
       if (more) look_up_keys<0>(entries, codes);
       const auto weights = softmax_.to_weights(scores);
       if (!more) {
@@ -396,14 +396,14 @@ class AttentionInt8MmaBlock {
   }
   template <bool kWithRest>
   VQ_DEVICE void take_scores(const Products& products, const Products& rests,
-                             typename Softmax::Scores& scores) const {
+                             typename Softmax::Scores& scores) {
     Query::take_scores(products, scores);
     if constexpr (kWithRest) {
       typename Softmax::Scores further;
       Query::take_scores(rests, further);
       Query::add_scores(further, scores);
     }
-    soft_cap<Plan>(args_, scores, scale_);
+    soft_cap<Plan>(args_, scores, scale_, of_scores_);
   }
 
   const AttentionDecodeArgs& args_;
@@ -411,7 +411,8 @@ class AttentionInt8MmaBlock {
   Rounds rounds_;
   Query query_;
   Either<kRotates, RotatedQuery<Plan>, NoRotation> rotation_;
-  float scale_[kQuads];
+  float scale_[kQuads];      // of products
+  float of_scores_[kQuads];  // of what take_scores() gives
   Softmax softmax_;
 };
 

@@ -216,7 +216,8 @@ class AttentionMmaBlock {
   VQ_DEVICE void attend_step(const Codes& now, int first, int begin, int end) {
     float scores[kTiles][kQuads];
     scores_.template score<kWithRest>(now.keys, scores);
-    soft_cap<Plan>(args_, scores, scores_.scale());
+    float scale[kQuads];
+    soft_cap<Plan>(args_, scores, scores_.scale(), scale);
     u32 words[2][2][kValueWords];
     if constexpr (!Values::kScalar) look_up_values(words[0], now.values, 0);
     constexpr bool kScaled = scaled_probabilities(kConfig.values);
@@ -227,7 +228,7 @@ class AttentionMmaBlock {
     }
     const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
     softmax_.template to_probabilities<kScaled>(
-        scores, scores_.scale(), Reader::base_of(first, end), counted, end,
+        scores, scale, Reader::base_of(first, end), counted, end,
         {work_.common_start, work_.codes_end(0)},
         [this](int query_token, int token) {
           return token < work_.codes_end(query_token) && token >= work_.seen_begin(query_token);
@@ -320,10 +321,11 @@ class AttentionMmaBlock {
     for (int first = begin - before + warp() * kTokens; first < end; first += kTurn) {
       float scores[kTiles][kQuads];
       score_raw(query, first, begin, end, scores);
-      soft_cap<Plan>(args_, scores, scale);
+      float of_scores[kQuads];
+      soft_cap<Plan>(args_, scores, scale, of_scores);
       const int counted = first < begin ? begin : first;
       softmax_.template to_probabilities<false>(
-          scores, scale, first, counted, end, {},
+          scores, of_scores, first, counted, end, {},
           [this](int query_token, int token) {
             const bool raw = token < work_.raw.sinks || token >= work_.codes_end(query_token);
             return raw && token < work_.seen_end(query_token) &&
