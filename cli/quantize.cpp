@@ -216,14 +216,20 @@ void report(const QuantizeResult& result, const QuantizeArguments& options, Outp
 
 // Refuses options that have no meaning for a whole model.
 void require_model_options(const QuantizeArguments& options) {
-  const std::pair<const char*, bool> given[] = {
-      {"--input", !options.input.empty()},        {"--calibration", !options.calibration.empty()},
-      {"--keys", !options.keys.empty()},          {"--key-format", !options.key_format.empty()},
-      {"--split-by", !options.split_by.empty()},  {"--no-key-gain", options.no_key_gain},
-      {"--values", !options.values.empty()},      {"--value-format", !options.value_format.empty()},
-      {"--queries", !options.queries.empty()},    {"--weights", !options.weights.empty()},
-      {"--inputs", !options.inputs.empty()},      {"--config", !options.config.empty()},
-      {"--keep-original", options.keep_original}, {"--reorder", options.reorder}};
+  if (!options.input.empty()) usage("give either a model's folder or --input");
+  const std::pair<const char*, bool> given[] = {{"--calibration", !options.calibration.empty()},
+                                                {"--keys", !options.keys.empty()},
+                                                {"--key-format", !options.key_format.empty()},
+                                                {"--split-by", !options.split_by.empty()},
+                                                {"--no-key-gain", options.no_key_gain},
+                                                {"--values", !options.values.empty()},
+                                                {"--value-format", !options.value_format.empty()},
+                                                {"--queries", !options.queries.empty()},
+                                                {"--weights", !options.weights.empty()},
+                                                {"--inputs", !options.inputs.empty()},
+                                                {"--config", !options.config.empty()},
+                                                {"--keep-original", options.keep_original},
+                                                {"--reorder", options.reorder}};
   for (const auto& [name, there] : given) {
     if (there) usage(fmt::format("{} goes with --input, and not with a model's folder", name));
   }

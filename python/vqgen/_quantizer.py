@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -115,7 +116,7 @@ class _Names:
         self.tensors = tensors
         self.prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
         there = set(tensors.about)
-        self.added = self.prefix and not any(f"{name}" in there for name in model.state_dict()) and any(
+        self.added = self.prefix and not any(name in there for name in model.state_dict()) and any(
             self.prefix + name in there for name in model.state_dict())
 
     def in_file(self, name: str) -> str:
@@ -129,7 +130,10 @@ class _Names:
         if any(isinstance(each, WeightConverter) for each in get_model_conversion_mapping(model)):
             return  # tensors of the files are not those of the model one by one
         tied = set(model.all_tied_weights_keys) | set(model.all_tied_weights_keys.values())
+        ignored = [re.compile(each) for each in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
         for name, tensor in model.state_dict().items():
+            if any(each.search(name) for each in ignored):
+                continue
             found = self.tensors.about.get(self.in_file(name))
             if found is None and name not in tied:
                 self.tensors.fail(self.in_file(name), f"is not there, and {type(model).__name__} has it; fetch the folder "

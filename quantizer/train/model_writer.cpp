@@ -27,7 +27,8 @@ fs::path without_slash(const fs::path& path) {
 }
 
 bool is_inside(const fs::path& path, const fs::path& folder) {
-  const fs::path inner = fs::weakly_canonical(path), outer = fs::weakly_canonical(folder);
+  const fs::path inner = fs::weakly_canonical(fs::absolute(path));
+  const fs::path outer = fs::weakly_canonical(fs::absolute(folder));
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
@@ -40,6 +41,14 @@ std::uint64_t bytes_on_disk(const fs::path& path) {
 std::uint64_t element_bytes(const TensorInfo& tensor) {
   const std::int64_t elements = std::max<std::int64_t>(tensor.elements(), 1);
   return (tensor.end - tensor.begin) / static_cast<std::uint64_t>(elements);
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code code;
+  fs::create_directory(folder, code);
+  if (!code) return;
+  refuse(
+      fmt::format("{}: cannot be made: {}; choose another --out", folder.string(), code.message()));
 }
 
 std::string as_line(const Json& json) { return json.dump() + "\n"; }
@@ -71,7 +80,9 @@ ModelWriter::ModelWriter(const fs::path& out, const fs::path& model) : out_(with
   std::error_code code;
   if (fs::exists(fs::symlink_status(out_, code))) {
     // A run that was killed just after its rename has left its journal.
-    if (fs::exists(journal_path(), code) && !fs::exists(model_, code)) fs::remove_all(partial_);
+    if (fs::exists(journal_path(), code) && !fs::exists(model_, code)) {
+      fs::remove_all(partial_, code);
+    }
     refuse(fmt::format("--out {}: is there already; remove it, or choose another name",
                        out_.string()));
   }
@@ -184,12 +195,8 @@ Json ModelWriter::finished(const std::string& layer) const {
 }
 
 void ModelWriter::begin() {
-  std::error_code code;
-  fs::create_directories(model_, code);
-  if (code) {
-    refuse(fmt::format("{}: cannot be made: {}; choose another --out", model_.string(),
-                       code.message()));
-  }
+  // The journal comes before all else, since what is there without one is not taken.
+  make_folder(partial_);
   journal_ = std::make_unique<PlacedFile>(journal_path());
   if (!journal_->lock()) {
     refuse(
@@ -204,6 +211,7 @@ void ModelWriter::begin() {
   }
   journal_->resize(journal_bytes_);  // a line that a kill has cut is gone
   journal_->sync();
+  make_folder(model_);
   for (const ShardPlan& shard : shards_) {
     files_.push_back(std::make_unique<PlacedFile>(model_ / shard.name()));
     files_.back()->resize(shard.bytes());

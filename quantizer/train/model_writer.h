@@ -40,8 +40,7 @@ class ShardPlan {
 class ModelWriter {
  public:
   // Judges the place: Error(bad_input) if `out` is there, its folder is missing, or `model` is it
-  // or holds it; or if a run with other arguments, or one that goes on, has begun it. Writes
-  // nothing.
+  // or holds it. Writes nothing; removes the journal that a finished run has left.
   ModelWriter(const std::filesystem::path& out, const std::filesystem::path& model);
 
   // The shards and arguments, of which equal ones give equal bytes. Error(bad_input) where a run
@@ -52,7 +51,8 @@ class ModelWriter {
   Json finished(const std::string& layer) const;
   std::size_t finished_layers() const { return finished_.size(); }
 
-  // Makes the folder, or takes what an earlier run has left.
+  // Makes the folder, or takes what an earlier run has left. Error(bad_input) if another run is
+  // writing it.
   void begin();
   // Writes bytes of a tensor, from `offset` in it on.
   void write(const std::string& tensor, std::uint64_t offset, std::span<const std::byte> bytes);

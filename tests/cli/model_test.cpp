@@ -97,6 +97,17 @@ TEST_F(ModelTool, RefusesOptionsOfTensors) {
   expect_failure(cache, 2, {"model.layers.0.mlp.down_proj.weight"});
 }
 
+// A relative path of a folder that is not there yet.
+TEST_F(ModelTool, RefusesToWriteIntoTheModel) {
+  TinyModel().write(folder.path("model"));
+  const Outcome outcome = run_program(
+      "bash", {"-c", "cd \"$1\" && exec \"$2\" quantize . --out inner --format aqlm-2x8i8", "bash",
+               folder.path("model"), VQGEN_TOOL});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.err.find("--out inner: is in the folder of the model"), std::string::npos)
+      << outcome.err;
+}
+
 TEST_F(ModelTool, RefusesADiskThatIsFull) {
   TinyModel().write(folder.path("model"));
   std::filesystem::create_directory(folder.path("small"));

@@ -157,6 +157,8 @@ TEST_F(QuantizeModel, TrainsAgainWhatIsNotAsTheJournalHasIt) {
   QuantizeModelRequest whole = request();
   whole.out = folder_ / "whole";
   quantize_model(whole);
+  fs::create_directory(partial());  // a kill before the first line
+  publish_text(partial() / "journal.jsonl", R"({"vqgen_qu)");
   kill_after(3, request());
   fs::remove(partial() / "model" / "model-00001-of-00002.safetensors");
   const QuantizeModelResult result = quantize_model(request());
