@@ -86,8 +86,8 @@ class ModelQuantizer {
     writer_.plan(shards(), arguments(), small_bytes_);
     plan_.finished_layers = writer_.finished_layers();
     judge_numbers_of_rest();
-    if (request_.judged) request_.judged(plan_);
     writer_.begin();
+    if (request_.judged) request_.judged(plan_);
     copy_dense();
     QuantizeModelResult result;
     for (std::size_t i = 0; i < jobs_.size(); ++i) result.layers.push_back(quantize(i));
