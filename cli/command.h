@@ -196,7 +196,8 @@ std::pair<CLI::App*, std::shared_ptr<Options>> add_command(
 // The subcommands: each declares its options and runs in its callback.
 using AddCommand = void(CLI::App& app, Output& output);
 AddCommand add_cache, add_cache_explain, add_compile, add_completion, add_db, add_dev, add_doctor,
-    add_explain, add_export, add_help, add_list, add_man, add_measure, add_count_accesses,
-    add_quantize, add_reorder, add_repack, add_run, add_tune, add_tune_worker, add_version;
+    add_explain, add_export, add_help, add_inspect, add_list, add_man, add_measure,
+    add_count_accesses, add_quantize, add_reorder, add_repack, add_run, add_tune, add_tune_worker,
+    add_version;
 
 }  // namespace vqgen::cli

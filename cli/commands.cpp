@@ -16,6 +16,7 @@ struct Command {
   AddCommand* add;
 };
 constexpr Command kCommands[] = {{"Use", add_quantize},
+                                 {"Use", add_inspect},
                                  {"Use", add_explain},
                                  {"Use", add_compile},
                                  {"Use", add_run},
@@ -54,7 +55,7 @@ const std::vector<OptionGroup>& groups() {
         "codebooks-in"}},
       {"Data",
        {"data", "seed", "lengths", "active-experts", "code-distribution", "shared-codebooks",
-        "parts"}},
+        "parts", "context", "batch"}},
       {"Machine", {"backend", "device", "check", "warm-up", "interactive", "counters"}},
       {"Search",
        {"search", "budget", "rounds", "max-candidates", "shard", "replay", "journal", "resume"}},

@@ -1,18 +1,20 @@
-// vqgen quantize: tensors of a safetensors file to a bundle.
+// vqgen quantize: tensors of a safetensors file to a bundle, or a model's folder to another.
 #include "quantizer/train/quantize.h"
 
 #include <fmt/ranges.h>
 
 #include "cli/command.h"
+#include "cli/quantize_model.h"
+#include "cli/training_place.h"
 #include "core/profiles.h"
 #include "quantizer/access_counts.h"
 #include "runtime/stored_data.h"
-#include "runtime/training/device_books.h"
 
 namespace vqgen::cli {
 namespace {
 
 struct QuantizeArguments {
+  std::string model;
   std::string input, calibration, out;
   std::string keys, key_format, split_by, values, value_format, queries;
   std::string weights, format, inputs;
@@ -53,46 +55,6 @@ std::optional<DType> parse_dtype(const std::string& name) {
   if (name.empty()) return std::nullopt;
   return name == "f16" ? DType::f16 : DType::bf16;
 }
-
-// Trains codebooks on the GPU that --device names, or on all cores.
-class TrainingPlace {
- public:
-  explicit TrainingPlace(const std::string& device) {
-    if (device == "cpu") return;
-    Environment environment = read_environment();
-    if (device != "auto") environment.cuda.device = std::stoi(device);
-    backend_ = make_cuda(environment);
-    named_ = device != "auto";
-    if (named_) backend_->release(backend_->allocate(1));  // opens the device, or says why not
-    if (!named_ && !backend_->device()) backend_.reset();
-    if (backend_) cache_ = make_cache(environment);
-  }
-
-  MakeBooks make_books() {
-    return [this](std::vector<float> vectors, BookShape shape) {
-      if (!backend_ || (!named_ && !trains_on_devices(shape.dimension))) {
-        on_cpu_ = true;
-        return make_host_books(std::move(vectors), std::move(shape));
-      }
-      auto books = make_device_books(*backend_, cache_.get(), vectors, std::move(shape));
-      device_ = backend_->device()->name;
-      return books;
-    };
-  }
-
-  // Where all of them were trained; "" if none was.
-  std::string name() const {
-    if (device_.empty()) return on_cpu_ ? "cpu" : "";
-    return on_cpu_ ? device_ + " and cpu" : device_;
-  }
-
- private:
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<ArtifactCache> cache_;
-  bool named_ = false;
-  bool on_cpu_ = false;
-  std::string device_;
-};
 
 std::string sizes_text(const AttentionData& data) {
   const QuantizedTensor& keys = data.keys;
@@ -252,7 +214,72 @@ void report(const QuantizeResult& result, const QuantizeArguments& options, Outp
   output.line("wrote {}", options.out);
 }
 
+// Refuses options that have no meaning for a whole model.
+void require_model_options(const QuantizeArguments& options) {
+  if (!options.input.empty()) usage("give either a model's folder or --input");
+  const std::pair<const char*, bool> given[] = {{"--calibration", !options.calibration.empty()},
+                                                {"--keys", !options.keys.empty()},
+                                                {"--key-format", !options.key_format.empty()},
+                                                {"--split-by", !options.split_by.empty()},
+                                                {"--no-key-gain", options.no_key_gain},
+                                                {"--values", !options.values.empty()},
+                                                {"--value-format", !options.value_format.empty()},
+                                                {"--queries", !options.queries.empty()},
+                                                {"--weights", !options.weights.empty()},
+                                                {"--inputs", !options.inputs.empty()},
+                                                {"--config", !options.config.empty()},
+                                                {"--keep-original", options.keep_original},
+                                                {"--reorder", options.reorder}};
+  for (const auto& [name, there] : given) {
+    if (there) usage(fmt::format("{} goes with --input, and not with a model's folder", name));
+  }
+  if (options.format.empty()) {
+    usage("a model's folder goes with --format; --format aqlm-2x8i8 is 2 bits per weight");
+  }
+}
+
+void report_place(const TrainingPlace& place, Output& output) {
+  output.document["device"] = place.name();
+  if (!place.name().empty()) output.line("trained on {}", place.name());
+}
+
+TrainOptions training_options(const QuantizeArguments& options, TrainingPlace& place,
+                              Output& output) {
+  TrainOptions training;
+  training.seed = options.seed;
+  training.make_books = place.make_books();
+  training.progress = [&](double fraction, const std::string& label) {
+    output.show(fraction, label);
+  };
+  training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
+  return training;
+}
+
+void quantize_folder(const QuantizeArguments& options, Output& output) {
+  require_model_options(options);
+  output.step("reading {}", options.model);
+  QuantizeModelRequest request;
+  request.format = parse_format(options.format, "--format");
+  TrainingPlace place(options.device);
+  request.model = options.model;
+  request.out = options.out;
+  request.dtype = parse_dtype(options.dtype);
+  request.any_format = options.any_format;
+  request.exclude = options.exclude;
+  request.trained_on = place.planned();
+  request.options = training_options(options, place, output);
+  run_quantize_model(std::move(request), output);
+  report_place(place, output);
+}
+
 void quantize(const QuantizeArguments& options, Output& output) {
+  if (options.model.empty() && options.input.empty()) {
+    usage("give a model's folder, or --input with --keys or --weights");
+  }
+  if (!options.model.empty()) {
+    quantize_folder(options, output);
+    return;
+  }
   if (options.keys.empty() == options.weights.empty()) {
     usage("give either --keys (with --values) or --weights");
   }
@@ -277,45 +304,39 @@ void quantize(const QuantizeArguments& options, Output& output) {
   // Training takes long: a place that cannot be written is found before it, not after.
   require_place("quantize", "--out", options.out);
   output.step("reading {}", options.input);
-  TrainOptions training;
-  training.seed = options.seed;
   TrainingPlace place(options.device);
-  training.make_books = place.make_books();
-  training.progress = [&](double fraction, const std::string& label) {
-    output.show(fraction, label);
-  };
-  training.warn = [&](const std::string& message) { output.note("warning: {}", message); };
+  const TrainOptions training = training_options(options, place, output);
   QuantizeResult result = cache ? quantize_cache(options, training, output)
                                 : quantize_matrix(options, training, output);
   output.step("writing {}", options.out);
   if (options.reorder) reorder(result.bundle, profile_bundle(result.bundle, 1));
   write_bundle(options.out, result.bundle);
   report(result, options, output);
-  output.document["device"] = place.name();
-  if (!place.name().empty()) output.line("trained on {}", place.name());
+  report_place(place, output);
 }
 
 }  // namespace
 
 void add_quantize(CLI::App& app, Output& output) {
-  const auto [command, options] = add_command<QuantizeArguments>(
-      app, output, "quantize",
-      "Train codebooks, encode tensors, and write a bundle; stars in a name match many tensors",
-      quantize);
+  const auto [command, options] =
+      add_command<QuantizeArguments>(app, output, "quantize",
+                                     "Train codebooks, and encode a model's folder, or tensors "
+                                     "to a bundle; names may have stars",
+                                     quantize);
   add_examples(*command,
                "vqgen quantize --input tests/data/tinycode-weight.safetensors --weights '*.weight' "
                "--format aqlm-2x8 --out out/weights",
                "vqgen quantize --input tests/data/tinycode-kv-heldout.safetensors --keys layer2.k "
                "--key-format vecinfer-d4b8 --values layer2.v --value-format vecinfer-d4b8 "
                "--queries layer2.q --out out/cache");
-  command
-      ->add_option(
-          "--input", options->input,
-          "The safetensors file to encode, an index of shards, or a folder with one of them")
-      ->required();
+  command->add_option("model", options->model,
+                      "The folder of a Hugging Face model, whose linear layers are quantized");
+  command->add_option(
+      "--input", options->input,
+      "The safetensors file to encode, an index of shards, or a folder with one of them");
   command->add_option("--calibration", options->calibration,
                       "Tensors to train on, as --input [the input]");
-  command->add_option("--out", options->out, "The bundle to write")->required();
+  command->add_option("--out", options->out, "The bundle, or the folder, to write")->required();
   command->add_option("--keys", options->keys, "Keys, [kv_heads, tokens, head_dim]");
   command->add_option("--key-format", options->key_format,
                       "A preset's name, a format file, or a JSON object");
@@ -334,11 +355,12 @@ void add_quantize(CLI::App& app, Output& output) {
   command->add_option("--inputs", options->inputs, "Rows of x for the weights, [n, in_features]");
   command
       ->add_option("--exclude", options->exclude,
-                   "Tensors to leave out of those that --keys or --weights matches; repeatable")
+                   "Tensors or linear layers to leave out, by names with stars; repeatable")
       ->allow_extra_args(false);
   command->add_option("--config", options->config,
                       "The config that is to read the bundle, whose sizes and formats must match");
-  command->add_option("--dtype", options->dtype, "Element type of the bundle [the tensors' own]")
+  command
+      ->add_option("--dtype", options->dtype, "Element type of what is written [the tensors' own]")
       ->check(CLI::IsMember({"f16", "bf16"}));
   command
       ->add_option(

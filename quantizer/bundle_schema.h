@@ -1,4 +1,5 @@
-// The JSON of a bundle's metadata, as aggregates. Only the bundle's reader and writer include this.
+// The JSON of a bundle's metadata, as aggregates, and the shapes of its tensors. Only readers and
+// writers of bundles and model folders include this.
 #pragma once
 
 #include <string>

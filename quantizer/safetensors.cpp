@@ -259,6 +259,12 @@ void SafetensorsFile::fail(std::string_view tensor, std::string_view problem) co
                           info == nullptr ? source_ : parts_[info->part].source, tensor, problem));
 }
 
+void SafetensorsFile::read_bytes(const TensorInfo& tensor, std::uint64_t offset,
+                                 std::span<std::byte> into) const {
+  const Part& part = parts_[tensor.part];
+  part.read(part.data_begin + tensor.begin + offset, into);
+}
+
 template <class T>
 std::vector<T> SafetensorsFile::read_as(std::string_view name,
                                         std::initializer_list<TensorType> types) const {
@@ -270,8 +276,7 @@ std::vector<T> SafetensorsFile::read_as(std::string_view name,
                            fmt::join(wanted, " or ")));
   }
   std::vector<T> values(static_cast<std::size_t>(info.end - info.begin) / sizeof(T));
-  const Part& part = parts_[info.part];
-  part.read(part.data_begin + info.begin, std::as_writable_bytes(std::span(values)));
+  read_bytes(info, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
@@ -317,6 +322,23 @@ std::vector<float> SafetensorsFile::read_finite(std::string_view name) const {
   return values;
 }
 
+std::string safetensors_header(std::span<const TensorInfo> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  for (const TensorInfo& tensor : tensors) {
+    header[tensor.name] = {{"dtype", tensor.dtype},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  std::string length(kLengthBytes, '\0');
+  const std::uint64_t count = text.size();
+  std::memcpy(length.data(), &count, kLengthBytes);
+  return length + text;
+}
+
 std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
                                              const std::map<std::string, std::string>& metadata) {
   std::sort(tensors.begin(), tensors.end(),
@@ -336,24 +358,18 @@ std::vector<std::byte> serialize_safetensors(std::vector<TensorView> tensors,
     }
   }
 
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::vector<TensorInfo> placed;
   std::uint64_t offset = 0;
   for (const TensorView& tensor : tensors) {
     const std::uint64_t end = offset + tensor.bytes.size();
-    header[tensor.name] = {{"dtype", enum_name(tensor.type)},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, end}}};
+    placed.push_back(
+        {tensor.name, tensor.type, std::string(enum_name(tensor.type)), tensor.shape, offset, end});
     offset = end;
   }
-  std::string text = header.dump();
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-
-  std::vector<std::byte> bytes(kLengthBytes + text.size() + static_cast<std::size_t>(offset));
-  const std::uint64_t length = text.size();
-  std::memcpy(bytes.data(), &length, kLengthBytes);
-  std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
-  std::byte* place = bytes.data() + kLengthBytes + text.size();
+  const std::string header = safetensors_header(placed, metadata);
+  std::vector<std::byte> bytes(header.size() + static_cast<std::size_t>(offset));
+  std::memcpy(bytes.data(), header.data(), header.size());
+  std::byte* place = bytes.data() + header.size();
   for (const TensorView& tensor : tensors) {
     place = std::copy(tensor.bytes.begin(), tensor.bytes.end(), place);
   }

@@ -77,6 +77,13 @@ class SafetensorsFile {
   std::vector<std::uint32_t> read_u32(std::string_view name) const;
   std::vector<std::int32_t> read_i32(std::string_view name) const;
 
+  // Some bytes of a tensor of any type, from `offset` in it on, which are there.
+  void read_bytes(const TensorInfo& tensor, std::uint64_t offset, std::span<std::byte> into) const;
+  // The file that holds the tensor: one of the shards.
+  const std::string& source_of(const TensorInfo& tensor) const {
+    return parts_[tensor.part].source;
+  }
+
   // Error(bad_input) about one tensor of this file: "FILE: tensor NAME: problem".
   [[noreturn]] void fail(std::string_view tensor, std::string_view problem) const;
 
@@ -119,6 +126,11 @@ TensorView tensor_view(std::string name, TensorType type, std::vector<std::int64
                        const std::vector<T>& values) {
   return {std::move(name), type, std::move(shape), std::as_bytes(std::span(values))};
 }
+
+// What a file begins with: the length of the header, and the header, padded so that the data behind
+// it is 8-byte aligned. The tensors' begins and ends cover the data without holes.
+std::string safetensors_header(std::span<const TensorInfo> tensors,
+                               const std::map<std::string, std::string>& metadata);
 
 // The file's bytes: names sorted, data 8-byte aligned by header padding, and without holes. Equal
 // tensors and metadata give equal bytes. Throws Error(bad_input) if a name occurs twice or a view's

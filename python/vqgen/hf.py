@@ -34,12 +34,13 @@ from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_
                                 write_basis_bundle, write_bundle, write_torch_bundle)
 from vqgen._models import require_served
 from vqgen._paths import require_place
+from vqgen._quantizer import load
 from vqgen._shares import Shares
 from vqgen._sights import Sight
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
 
-__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load"]
 
 
 class _Layer(TokensLayer):

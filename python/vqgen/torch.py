@@ -204,7 +204,9 @@ class VQLinear(torch.nn.Module):
         shape = {"m": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": format})
-        for name, tensor in (*weights._asdict().items(), ("output_scales", output_scales)):
+        tensors = {"codes": weights.codes, "codebooks": weights.codebooks, "stage_scales": weights.scales,
+                   "output_scales": output_scales}  # by the names of a model folder
+        for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
         self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
 
@@ -240,7 +242,7 @@ class VQLinear(torch.nn.Module):
                                  f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
         rows = x.reshape(-1, self.in_features)
         parts = [torch.ops.vqgen.linear(self.config, each.contiguous(), self.codes, self.codebooks,
-                                        self.scales, self.output_scales)
+                                        self.stage_scales, self.output_scales)
                  for each in rows.split(_MOST_ROWS)]
         y = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1],
                                                                       self.out_features)

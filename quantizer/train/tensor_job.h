@@ -5,10 +5,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/problem/problem.h"
+#include "quantizer/name_pattern.h"
 #include "quantizer/train/quantize.h"
 
 namespace vqgen {
@@ -75,19 +75,5 @@ DType choose_dtype(const std::optional<DType>& asked, const TensorInfo& info);
 
 // `options` with a progress that runs from part/parts to (part + 1)/parts.
 TrainOptions part_of(const TrainOptions& options, std::size_t part, std::size_t parts);
-
-// What the stars of `pattern` ("layer*.k") match in `name`, each star the shortest text that lets
-// the rest match (dots included, possibly empty); nullopt if the name does not match.
-std::optional<std::vector<std::string>> match_pattern(std::string_view pattern,
-                                                      std::string_view name);
-
-// `pattern` with its stars replaced, in order. Requires as many texts as stars.
-std::string fill_pattern(std::string_view pattern, const std::vector<std::string>& texts);
-
-std::size_t star_count(std::string_view pattern);
-
-// The item that a tensor belongs to: its name up to the last dot ("layer0.k" is of "layer0"), or
-// all of it where there is none.
-std::string item_name(std::string_view tensor);
 
 }  // namespace vqgen

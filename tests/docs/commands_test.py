@@ -20,6 +20,7 @@ from pathlib import Path
 GPU = "needs a GPU"
 BUILDS = "builds for minutes; the test run builds the same"
 WHEEL = "the test python_wheel does so"
+MODEL = "needs a model; tests/cli/model_test.cpp runs it on a made-up one"
 PICTURES = "needs matplotlib; tests/python/test_plots.py draws the same"
 
 # Document, what its command begins with, why it is not run here.
@@ -47,6 +48,9 @@ SKIPPED = [
     ("docs/guides/huggingface.md", "python3 -m vqgen.eval", "needs PyTorch and a GPU; tests/python/test_eval.py runs it"),
     ("docs/guides/pytorch.md", "python3 -m venv", WHEEL),
     ("docs/guides/pytorch.md", "out/venv/bin/pip", WHEEL),
+    ("docs/guides/model.md", "vqgen quantize my-model", MODEL),
+    ("docs/guides/model.md", "vqgen inspect my-model", MODEL),
+    ("docs/reference/cli.md", "vqgen inspect my-model", MODEL),
     ("docs/guides/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/guides/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/guides/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),

@@ -1,4 +1,4 @@
-#include "quantizer/train/tensor_job.h"
+#include "quantizer/name_pattern.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,207 @@
+"""Model folders that `vqgen quantize MODEL_DIR` writes: what their config.json says of quantized layers, and whether
+their tensors are those (docs/reference/file-formats.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+
+import vqgen
+
+METHOD = "vqgen"
+VERSION = 1
+INDEX = "model.safetensors.index.json"
+_FIELDS = {"quant_method": str, "version": int, "dtype": str, "format": dict, "overrides": list, "weight_shapes": list,
+           "modules_to_not_convert": list}
+_ELEMENTS = {"f16": "F16", "bf16": "BF16"}
+_SUFFIXES = ("codes", "codebooks", "stage_scales", "output_scales")
+_AGAIN = "fetch the folder again, or quantize again"
+
+
+def matches(pattern: str, name: str) -> bool:
+    """True if the name is the pattern's, in which each star stands for any text."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+
+
+class Quantization:
+    """What "quantization_config" says. fields: its members. source: the file, for messages. Raises BadInput for another
+    method, a newer version, and members that are missing, unknown or of a wrong type."""
+
+    def __init__(self, fields: dict, source: str = "config.json"):
+        self.source = f"{source}: quantization_config"
+        if fields.get("quant_method") != METHOD:
+            self._fail(f"quant_method is {fields.get('quant_method')!r} where vqgen writes '{METHOD}'; quantize the original "
+                       "model with vqgen quantize")
+        version = fields.get("version")
+        if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
+            self._fail(f"version is {version}, which a newer vqgen wrote; this one reads up to {VERSION}: update vqgen, or "
+                       "quantize again")
+        if version != VERSION or isinstance(version, bool):
+            self._fail(f"version is {version!r}; it is {VERSION}: quantize again")
+        self._require("", fields, _FIELDS, {"overrides"})
+        if fields["dtype"] not in _ELEMENTS:
+            self._fail(f"dtype is {fields['dtype']!r}; it is f16 or bf16: quantize again")
+        self.dtype = fields["dtype"]
+        self.format = self._format("format", fields["format"])
+        self._overrides, self._shapes = [], []
+        for number, each in enumerate(fields.get("overrides", [])):
+            place = f"overrides[{number}]"
+            self._require(place, each, {"modules": str, "format": dict})
+            self._overrides.append((each["modules"], self._format(place, each["format"])))
+        for number, each in enumerate(fields["weight_shapes"]):
+            self._require(f"weight_shapes[{number}]", each, {"modules": str, "out_features": int, "in_features": int})
+            self._shapes.append((each["modules"], (each["out_features"], each["in_features"])))
+        for each in fields["modules_to_not_convert"]:
+            if not isinstance(each, str):
+                self._fail(f"modules_to_not_convert has {each!r}, which is no name; quantize again")
+        self._dense = fields["modules_to_not_convert"]
+
+    def _fail(self, what):
+        raise vqgen.BadInput(f"{self.source}: {what}")
+
+    def _require(self, place, value, kinds, optional=frozenset()):
+        name = f"{place}: " if place else ""
+        if not isinstance(value, dict):
+            self._fail(f"{name}is {type(value).__name__}; it is an object: quantize again")
+        for key, kind in kinds.items():
+            if key not in value and key in optional:
+                continue
+            if not isinstance(value.get(key), kind) or isinstance(value[key], bool):
+                self._fail(f"{name}{key} is {value.get(key)!r}; it is of type {kind.__name__}: quantize again")
+        if unknown := sorted(set(value) - set(kinds)):
+            self._fail(f"{name}unknown field '{unknown[0]}'; update vqgen, or quantize again")
+
+    def _format(self, place, fields):
+        try:
+            return vqgen.format_fields(fields)
+        except vqgen.BadInput as error:
+            raise vqgen.BadInput(f"{self.source}: {place}: {error}") from None
+
+    def format_of(self, module: str) -> dict:
+        """The format of a quantized module: that of the first override that names it, else the common one."""
+        return next((form for pattern, form in self._overrides if matches(pattern, module)), self.format)
+
+    def shape_of(self, module: str) -> tuple[int, int] | None:
+        """(out_features, in_features) of a quantized module; None if no pattern is its."""
+        return next((shape for pattern, shape in self._shapes if matches(pattern, module)), None)
+
+    def is_dense(self, module: str) -> bool:
+        """True if the module is one that stays as it is."""
+        return any(matches(pattern, module) for pattern in self._dense)
+
+    def tensors_of(self, module: str, out_features: int, in_features: int) -> dict[str, tuple[str, list[int]]]:
+        """The type and shape of each tensor of a quantized module, by what follows its name."""
+        form = self.format_of(module)
+        stages, size = form["num_codebooks"], form["vector_size"]
+        if in_features % size:
+            self._fail(f"the format of '{module}' has vector_size {size}, which does not divide its {in_features} input "
+                       "features; quantize again")
+        words = math.ceil(in_features // size * stages * form["index_bits"] / 32)
+        layout = form.get("layout", {"rows": 1, "words": 1})
+        rows, run = layout["rows"], layout["words"]
+        codes = [out_features, words]
+        if rows * run > 1:
+            codes = [math.ceil(out_features / rows), math.ceil(words / run), rows, run]
+        units = 1
+        if form["scope"] == "tile":
+            units = math.ceil(out_features / form["tile_rows"]) * math.ceil(in_features / form["tile_columns"])
+        elif form["scope"] == "channel_group":
+            units = math.ceil(in_features / (form["group_channels"] or size))
+        entries = {"table": 1 << form["index_bits"], "e8p": 256}.get(form["decoder"], 1)
+        tensors = {"codes": ("I32", codes), "codebooks": (_ELEMENTS[self.dtype], [units, stages, entries, size])}
+        if form["stage_scales"]:
+            tensors["stage_scales"] = ("F32", [units, stages])
+        if form["output_scales"]:
+            tensors["output_scales"] = ("F32", [out_features])
+        return tensors
+
+
+class Tensors:
+    """The headers of a folder's files of tensors. files: their paths. Raises BadInput for a file that cannot be read and
+    for an index beside them that says other than they do."""
+
+    def __init__(self, files):
+        from safetensors import SafetensorError, safe_open
+        self.about, self.file_of = {}, {}
+        for path in map(os.fspath, files):
+            try:
+                with safe_open(path, "pt") as file:
+                    for name in file.keys():
+                        part = file.get_slice(name)
+                        self.about[name] = (part.get_dtype(), list(part.get_shape()))
+                        self.file_of[name] = path
+            except (OSError, SafetensorError) as error:
+                raise vqgen.BadInput(f"{path}: it cannot be read as safetensors: {error}; {_AGAIN}") from None
+        self.source = os.fspath(files[0])
+        index = os.path.join(os.path.dirname(self.source), INDEX)
+        if os.path.exists(index):
+            self.source = index
+            for name, file in weight_map(index).items():
+                found = self.file_of.get(name)
+                if found is None or os.path.basename(found) != file:
+                    raise vqgen.BadInput(f"{index}: tensor '{name}' is in {file} by the index, and "
+                                         f"{'in no file' if found is None else 'in ' + os.path.basename(found)}; {_AGAIN}")
+
+    def fail(self, tensor, what):
+        """Raises BadInput about a tensor, with its file."""
+        raise vqgen.BadInput(f"{self.file_of.get(tensor, self.source)}: tensor '{tensor}': {what}")
+
+    def modules(self) -> set[str]:
+        """The names of the modules that have tensors of a quantized layer."""
+        return {stem for stem, _, suffix in (name.rpartition(".") for name in self.about) if suffix in _SUFFIXES}
+
+    def require(self, module: str, tensors: dict) -> None:
+        """Refuses a module whose tensors are not `tensors`, as Quantization.tensors_of() says them."""
+        for suffix, (kind, shape) in tensors.items():
+            name = f"{module}.{suffix}"
+            if name not in self.about:
+                self.fail(name, f"is not there, though the layer is quantized; {_AGAIN}")
+            found_kind, found = self.about[name]
+            if (found_kind != kind and (kind, found_kind) != ("I32", "U32")) or found != shape:
+                self.fail(name, f"is {found_kind} {found} where the config asks for {kind} {shape}; {_AGAIN}")
+        for suffix in _SUFFIXES:
+            if suffix not in tensors and f"{module}.{suffix}" in self.about:
+                self.fail(f"{module}.{suffix}", f"is there, but the config's format has none; {_AGAIN}")
+
+
+def weight_map(index: str) -> dict[str, str]:
+    """The file of each tensor by an index. Raises BadInput for a file that is no index, or names files elsewhere."""
+    try:
+        with open(index, encoding="utf-8") as file:
+            names = json.load(file)["weight_map"]
+        if not all(isinstance(each, str) and each == os.path.basename(each) for each in names.values()):
+            raise ValueError("it names a file that is not beside it")
+        return names
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise vqgen.BadInput(f"{index}: it is no index of shards: {error!r}; {_AGAIN}") from None
+
+
+def read_folder(folder) -> tuple[Quantization, Tensors]:
+    """The quantization and the tensors of a folder. Raises BadInput, by one line that names the file, for a folder that
+    `vqgen quantize` did not write or has not finished, and for files that are missing, cut or lie."""
+    folder = os.fspath(folder)
+    config = os.path.join(folder, "config.json")
+    if not os.path.isdir(folder):
+        held = folder.rstrip("/") + ".partial"
+        raise vqgen.BadInput(f"{folder}: it is being written, or its run was killed: start the same vqgen quantize again"
+                             if os.path.isdir(held) else
+                             f"{folder}: it is no folder; write one by vqgen quantize MODEL_DIR --out {folder}")
+    try:
+        with open(config, encoding="utf-8") as file:
+            fields = json.load(file)
+        quantization = fields.get("quantization_config")
+    except (OSError, ValueError, AttributeError) as error:
+        raise vqgen.BadInput(f"{config}: it cannot be read as the config of a model: {error}; {_AGAIN}") from None
+    if not isinstance(quantization, dict):
+        raise vqgen.BadInput(f"{config}: it has no quantization_config, so the model is not quantized; quantize it by vqgen "
+                             "quantize MODEL_DIR --out DIR")
+    index = os.path.join(folder, INDEX)
+    names = {"model.safetensors"}
+    if os.path.exists(index):
+        names = set(weight_map(index).values())
+    for name in sorted(names):
+        if not os.path.exists(os.path.join(folder, name)):
+            raise vqgen.BadInput(f"{os.path.join(folder, name)}: it is not there; {_AGAIN}")
+    return Quantization(quantization, config), Tensors([os.path.join(folder, name) for name in sorted(names)])

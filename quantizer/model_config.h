@@ -1,0 +1,108 @@
+// The config.json of a Hugging Face model folder: what vqgen reads of it, and
+// "quantization_config", by which a folder says how `vqgen quantize` made it.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/format/element.h"
+#include "core/format/vq_format.h"
+#include "core/json/json.h"
+
+namespace vqgen {
+
+inline constexpr const char* kQuantMethod = "vqgen";
+inline constexpr const char* kQuantizationKey = "quantization_config";
+inline constexpr int kModelVersion = 1;
+
+// A format of some modules' own.
+struct FormatOverride {
+  std::string modules;  // a name that may hold stars (name_pattern.h)
+  VqFormat format;
+
+  static constexpr auto fields() {
+    using F = FormatOverride;
+    return std::make_tuple(
+        field("modules", &F::modules, required(), "names of modules, by a pattern with stars"),
+        field("format", &F::format, required(), "their format"));
+  }
+  bool operator==(const FormatOverride&) const = default;
+};
+
+// The size of the weights of some modules.
+struct WeightShape {
+  std::string modules;  // as above
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+
+  static constexpr auto fields() {
+    using F = WeightShape;
+    return std::make_tuple(
+        field("modules", &F::modules, required(), "names of modules, by a pattern with stars"),
+        field("out_features", &F::out_features, required(1, 1 << 24), "rows of W"),
+        field("in_features", &F::in_features, required(1, 1 << 24), "columns of W"));
+  }
+  bool operator==(const WeightShape&) const = default;
+};
+
+struct QuantizationConfig {
+  std::string quant_method = kQuantMethod;
+  int version = kModelVersion;
+  DType dtype = DType::f16;
+  VqFormat format;
+  std::vector<FormatOverride> overrides = {};
+  std::vector<WeightShape> weight_shapes = {};
+  std::vector<std::string> modules_to_not_convert = {};
+
+  static constexpr auto fields() {
+    using F = QuantizationConfig;
+    return std::make_tuple(
+        field("quant_method", &F::quant_method, required(), "vqgen"),
+        field("version", &F::version, required(1, 1e9), "of this object"),
+        field("dtype", &F::dtype, required(), "of codebook entries and of x"),
+        field("format", &F::format, required(), "of all quantized modules but the overrides'"),
+        field("overrides", &F::overrides, Rule{},
+              "formats of some modules; the first match counts"),
+        field("weight_shapes", &F::weight_shapes, required(),
+              "sizes of all quantized modules; the first match counts"),
+        field("modules_to_not_convert", &F::modules_to_not_convert, required(),
+              "names of the linear layers that are dense, by patterns with stars"));
+  }
+
+  const VqFormat& format_of(std::string_view module) const;
+  // Null where no pattern matches.
+  const WeightShape* shape_of(std::string_view module) const;
+};
+
+// A model folder's config.json. Sizes of the decoder are 0 where the file has none.
+struct ModelConfig {
+  std::string source;
+  std::string text;  // the file
+  std::string model_type;
+  int layers = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  std::optional<Json> quantization = {};  // "quantization_config"
+};
+
+// Error(bad_input) where the file is missing, damaged, or has sizes that are no sizes; and for
+// models that are more than a decoder of text.
+ModelConfig read_model_config(const std::filesystem::path& folder);
+
+// The quantization_config; Error(bad_input) where the model has none, or another tool's, or a newer
+// version's, or one with unknown fields.
+QuantizationConfig read_quantization(const ModelConfig& config);
+
+// The text of config.json with this quantization_config and its dtype; all else stays, in order.
+std::string with_quantization(const ModelConfig& config, const QuantizationConfig& quantization);
+
+// `shapes` by exact names as few patterns: a number in a name becomes a star where all modules of
+// such names have one size.
+std::vector<WeightShape> shape_patterns(const std::vector<WeightShape>& shapes);
+
+}  // namespace vqgen
