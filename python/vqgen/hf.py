@@ -36,8 +36,10 @@ from vqgen._paths import require_place
 from vqgen._shares import Shares
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
+from vqgen._weight_store import use_weights
+from vqgen._weights import quantize
 
-__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "quantize", "use_weights"]
 
 
 class _Layer(TokensLayer):
