@@ -154,8 +154,8 @@ def fitted(books: Books, weights, hessian, row_weights, codes, steps: int) -> No
     """Moves entries to the least squares of the loss, with codes fixed.
 
     weights: float32 [out, in]; hessian: [in, in]; row_weights: [out], squares of the output scales; codes: [out,
-    groups, stages]. Takes `steps` steps of conjugate gradients, preconditioned by the diagonal, each of one product
-    with the Hessian. Memory: two more matrices of the weights' size."""
+    groups, stages]. Takes `steps` steps of conjugate gradients, preconditioned by the diagonal, each of which
+    multiplies by the Hessian once. Memory: two more matrices of the weights' size."""
     if books.fixed:
         _fit_scales(books, weights, hessian, row_weights, codes)
         return
