@@ -34,7 +34,7 @@ def losses(model, given, tokens, unquantized: float, *, calibration, folder, tun
     say(f"{'weights':34}{'layers':>7}{'bits':>7}{'error':>8}{'loss':>9}{'simulated':>11}{'rise':>9}")
     for name in given:
         path = name
-        if not os.path.isfile(name):
+        if not os.path.isfile(name) or name.endswith(".json"):  # else a bundle
             vqgen.format_fields(name)  # BadInput, which names presets and files
             path = os.path.join(folder, f"weights-{os.path.basename(name)}-tune-{tune}")
             if not os.path.exists(path):

@@ -1,6 +1,7 @@
 """vqgen.hf.quantize(): bundles of a model's linear layers, calibrated, tuned and resumed."""
 
 import json
+import os
 import pathlib
 
 import pytest
@@ -13,7 +14,6 @@ import vqgen.hf
 from hf_models import DEVICE, own_cache, tiny  # noqa: F401
 from vqgen import _weight_blocks, _weight_tuning, _weights
 from vqgen._bundles import packed, unpacked
-from vqgen._losses import loss
 from vqgen._weight_store import dense_weights, kernel_weights, trained_of
 
 FORM = {"vector_size": 8, "index_bits": 5, "num_codebooks": 2, "scope": "tensor", "entry_type": "int8", "stage_scales": True,
@@ -86,15 +86,6 @@ def test_kernels_compute_what_pytorch_does(model, bundle):
         assert model.model.layers[0].self_attn.q_proj.bias is not None
     assert isinstance(model.model.layers[1].mlp.up_proj, torch.nn.Linear)
     assert (found - expected).abs().max() < 2e-3 * expected.abs().max()
-
-
-def losses_of(model, bundle):
-    model.set_attn_implementation("sdpa")
-    try:
-        with dense_weights(model, bundle):
-            return loss(model, IDS.to(DEVICE))
-    finally:
-        model.set_attn_implementation("vqgen")
 
 
 def hidden_error(block, made, calls, targets):
@@ -247,3 +238,30 @@ def test_weights_of_the_tool_are_read_by_name(model, tmp_path):
         layer = vqgen.torch.VQLinear.from_bundle(out, item["name"], device=DEVICE)
         found = layer(torch.eye(item["in_features"], dtype=torch.float16, device=DEVICE)).T
         assert (found - weight).abs().max() < 2e-3 * weight.abs().max()
+
+
+def test_eval_measures_the_loss_of_weights(tmp_path, capsys):
+    import sys
+
+    sys.path.insert(0, os.environ["VQGEN_SOURCE_DIR"] + "/scripts")
+    import tinycode_model
+    import vqgen.eval
+    folder, form, out = tmp_path / "model", tmp_path / "form.json", tmp_path / "out.json"
+    small(vocab_size=256).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tinycode_model.tokenizer()))
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    (tmp_path / "text").write_text("Eight and a half.\n" * 40)
+    form.write_text(json.dumps(FORM))
+    command = [str(folder), "--text", str(tmp_path / "text"), "--calibration", "3", "--sequences", "2", "--length", "24", "--device",
+               DEVICE, "--codebooks", str(tmp_path / "books"), "--json", str(out), "--weights"]
+    assert vqgen.eval.main([*command, str(form)]) == 0
+    first, = json.loads(out.read_text())["accuracy"]["weights"]
+    assert first["layers"] == 14 and first["bits"] == 1.25
+    assert abs(first["loss"] - first["simulated"]) < 0.02 * first["simulated"]
+    assert "14 " in capsys.readouterr().out
+    made, = (tmp_path / "books").iterdir()
+    assert vqgen.eval.main([*command, str(made), "--no-kernels"]) == 0
+    again, = json.loads(out.read_text())["accuracy"]["weights"]
+    assert again["loss"] is None and again["simulated"] == first["simulated"]
+    assert vqgen.eval.main([*command, "no-such-format"]) == 2
+    assert "no-such-format" in capsys.readouterr().err
