@@ -31,6 +31,30 @@ def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
         return {name: file.get_tensor(f"{item}.{name}") for name in names if f"{item}.{name}" in there}
 
 
+def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Rows of codes [..., n] as words, uint32 [..., row words] (docs/reference/config.md)."""
+    spread = ((codes[..., None] >> torch.arange(bits, device=codes.device)) & 1).flatten(-2)
+    spread = torch.nn.functional.pad(spread, (0, -spread.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    words = (spread << torch.arange(32, device=codes.device)).sum(-1)
+    return words.to(torch.int32).view(torch.uint32)
+
+
+def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """The inverse of packed(): codes int64 [..., count]."""
+    spread = (words.view(torch.int32)[..., None] >> torch.arange(32, device=words.device)) & 1
+    spread = spread.flatten(-2)[..., :count * bits].unflatten(-1, (count, bits)).long()
+    return (spread << torch.arange(bits, device=words.device)).sum(-1)
+
+
+def write_items(out, items: list[dict], tensors: dict) -> None:
+    """Writes a bundle, whole or not at all. items: its metadata; tensors: on the CPU, by ITEM.NAME."""
+    from safetensors.torch import save_file
+
+    from vqgen._paths import publish
+    metadata = {"vqgen.bundle": json.dumps({"schema": 1, "items": items})}
+    publish(out, lambda held: save_file(tensors, held, metadata))
+
+
 def layers_of(path) -> list[tuple[dict, dict]]:
     """The attention items of a bundle, in the order of their numbers, each with its tensors but the
     codes, by name."""

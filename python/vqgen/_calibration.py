@@ -4,7 +4,6 @@
 import json
 
 import torch
-from safetensors.torch import save_file
 from transformers import Cache
 
 import vqgen
@@ -12,9 +11,9 @@ import vqgen.torch
 from vqgen import _kmeans
 from vqgen._attention import prompt_attention
 from vqgen._basis import books_of_parts
+from vqgen._bundles import packed, write_items
 from vqgen._models import attending, in_float32, require_served
 from vqgen._nearest import encoded
-from vqgen._paths import publish
 from vqgen._reconstruction import common_share, warn_of_common
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
@@ -176,11 +175,6 @@ def _named(number, operand, trained) -> dict:
     return {f"layer{number}.{operand}.{name}": tensor.cpu().contiguous() for name, tensor in trained.items()}
 
 
-def _save(out, items, tensors) -> None:
-    metadata = {"vqgen.bundle": json.dumps({"schema": 1, "items": items})}
-    publish(out, lambda held: save_file(tensors, held, metadata))
-
-
 def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
     """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
     values: formats, of which and of the dtype can_write() is true. key_gain: as of vqgen.hf.calibrate()."""
@@ -206,7 +200,7 @@ def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) ->
         for operand, own in (("keys", cache.keys), ("values", cache.values)):
             tensors |= _named(number, operand, {**trained[operand], "codes": own.codes.view(torch.uint32)})
         items.append(_item(number, dtype, forms, parts[0]))
-    _save(out, items, tensors)
+    write_items(out, items, tensors)
 
 
 def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | None = None, start=None,
@@ -242,7 +236,7 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
             named["codes"] = _codes(part, forms[operand], named)
             tensors |= _named(number, operand, named)
         items.append(_item(number, dtype, forms, parts[0]))
-    _save(out, items, tensors)
+    write_items(out, items, tensors)
 
 
 def basis_dtype(dtype) -> str:
@@ -267,7 +261,7 @@ def write_basis_bundle(out, layers, formats, seed: int, key_gain: bool = True) -
             named = _in_basis(rows, forms[operand], seed, operand == "keys" and key_gain)
             tensors |= _named(number, operand, named)
         items.append(_item(number, dtype, forms, states[0]))
-    _save(out, items, tensors)
+    write_items(out, items, tensors)
 
 
 def _in_basis(rows, form, seed, gain, basis=None, with_codes=True):
@@ -317,11 +311,7 @@ def _codes(states, form, named):
     if form["scope"] == "channel_group":  # units are heads and groups, each with its tokens
         codes = codes.view(heads, len(tables) // heads, tokens, -1).transpose(1, 2)
     codes = codes.reshape(1, heads, tokens, -1)
-    bits = (codes[..., None] >> torch.arange(form["index_bits"], device=codes.device)) & 1
-    bits = bits.flatten(-2)
-    bits = torch.nn.functional.pad(bits, (0, -bits.shape[-1] % 32)).unflatten(-1, (-1, 32))
-    words = (bits << torch.arange(32, device=bits.device)).sum(-1)
-    return words.to(torch.int32).view(torch.uint32)
+    return packed(codes, form["index_bits"])
 
 
 def _domain(states, form, smooth=None, rotated_first=False):

@@ -41,12 +41,12 @@ def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: in
     scales = torch.ones(units, stages, dtype=torch.float32, device=vectors.device)
     for unit, own in enumerate(vectors.reshape(units, -1, size)):
         draw = generator_of(seed, unit)
-        left = _sample(own, entries, draw).clone()
+        left = sample(own, entries, draw).clone()
         for stage in range(stages):
             if fields["stage_scales"]:
                 scale = left.double().square().mean().sqrt().float()
                 scales[unit, stage] = scale if scale > 0 else 1
-            books[unit, stage] = _stage(left / scales[unit, stage], entries, draw, iterations)
+            books[unit, stage] = stage_of(left / scales[unit, stage], entries, draw, iterations)
             table = books[unit, stage].float() * scales[unit, stage]
             left -= encoded(left, table[None])[1]
     if not torch.isfinite(books).all():
@@ -54,27 +54,30 @@ def trained(vectors, fields: dict, dtype: torch.dtype, seed: int, iterations: in
     return books, scales if fields["stage_scales"] else None
 
 
-def _sample(vectors, entries: int, draw):
+def sample(vectors, entries: int, draw):
+    """The vectors that train, in order: all, or an even sample."""
     most = max(_MOST, _OF_AN_ENTRY * entries)
     if len(vectors) <= most:
         return vectors
     return vectors[torch.randperm(len(vectors), generator=draw)[:most].sort().values.to(vectors.device)]
 
 
-def _stage(vectors, entries: int, draw, iterations: int):
-    """Entries, float32."""
+def stage_of(vectors, entries: int, draw, iterations: int, weights=None):
+    """Entries, float32 [entries, size]. weights: float32 [vectors], what an error of each counts; 1 without them."""
     table = vectors[torch.randperm(len(vectors), generator=draw)[:entries].to(vectors.device)]
     for _ in range(iterations):
         before = table
         sums = torch.zeros(table.shape, dtype=torch.double, device=table.device)
         counts = torch.zeros(entries, dtype=torch.double, device=table.device)
-        for part in vectors.split(_AT_ONCE):
+        for first in range(0, len(vectors), _AT_ONCE):
+            part = vectors[first:first + _AT_ONCE]
             codes = nearest(part, table)
-            counts.index_add_(0, codes, counts.new_ones(len(codes)))
-            sums += _sums(part, codes, entries)
-        table = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1)[:, None], before.double()).float()
+            own = None if weights is None else weights[first:first + _AT_ONCE]
+            counts.index_add_(0, codes, counts.new_ones(len(codes)) if own is None else own.double())
+            sums += _sums(part if own is None else part * own[:, None], codes, entries)
+        table = torch.where(counts[:, None] > 0, sums / counts.where(counts > 0, 1)[:, None], before.double()).float()
         if (counts == 0).any():
-            _split(table, before, vectors, counts)
+            _split(table, before, vectors, counts, weights)
         if torch.equal(table, before):
             break
     return table
@@ -94,13 +97,15 @@ def _sums(vectors, codes, entries: int):
     return out
 
 
-def _split(table, before, vectors, counts) -> None:
+def _split(table, before, vectors, counts, weights) -> None:
     """Entries that no vector takes go beside those whose vectors missed them by the largest sums of squares,
     each of which is halved by it."""
     missed = torch.zeros(len(table), dtype=torch.double, device=table.device)
-    for part in vectors.split(_AT_ONCE):
+    for first in range(0, len(vectors), _AT_ONCE):
+        part = vectors[first:first + _AT_ONCE]
         codes = nearest(part, before)
-        missed.index_add_(0, codes, (part - before[codes]).double().square().sum(1))
+        squares = (part - before[codes]).double().square().sum(1)
+        missed.index_add_(0, codes, squares if weights is None else squares * weights[first:first + _AT_ONCE])
     size = table.shape[1]
     missed, uses = missed.tolist(), counts.tolist()
     heap = [(-squares, entry, _STEP * (squares / (uses[entry] * size))**0.5)

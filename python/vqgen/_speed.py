@@ -101,8 +101,8 @@ def speeds(model, arguments):
     measure("16 bit", "16 bit")
     measure("ours", "16 bit")
     if arguments.weights:
-        _quantize_randomly(model, arguments.weights)
-        measure("ours", arguments.weights)
+        _quantize_randomly(model, arguments.weights[0])
+        measure("ours", arguments.weights[0])
     return rows
 
 

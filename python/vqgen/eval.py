@@ -1,6 +1,7 @@
-"""What a quantized cache costs a model in accuracy, and what it gains in memory and speed:
+"""What a quantized cache, or quantized weights, cost a model in accuracy, and what a cache gains in memory and speed:
 
     python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8i8 --recent-tokens 0 128
+    python -m vqgen.eval MODEL --text FILE --weights BUNDLE aqlm-2x8i8 --tune 4
     python -m vqgen.eval MODEL --random-weights --contexts 32768 --batches 1 8 --format vecinfer-d4b8i8
 
 MODEL is a folder that transformers loads, or a config.json for --random-weights. With --text, loss
@@ -40,6 +41,7 @@ from vqgen._errors import exit_code
 from vqgen._losses import loss
 from vqgen._models import attending, in_float32
 from vqgen._recipes import D4B8, RECIPES, Run, runs_of
+from vqgen._weight_losses import losses as weight_losses
 
 
 def sequences_of(tokenizer, path, count: int, length: int, skip: int = 0) -> torch.Tensor:
@@ -161,7 +163,10 @@ def _arguments(arguments):
                         help="with --contexts: sequences; most: as many as fit")
     parser.add_argument("--first-token", action="store_true",
                         help="with --contexts: time prompts too")
-    parser.add_argument("--weights", metavar="FORMAT", help="with --contexts: time weights of FORMAT too, with random codes")
+    parser.add_argument("--weights", nargs="+", action=_Added, default=[], metavar="BUNDLE|FORMAT",
+                        help="with --text: weights to evaluate; --contexts times random codes of the first FORMAT")
+    parser.add_argument("--tune", type=int, default=0, metavar="PASSES",
+                        help="fine-tuning of --weights FORMAT over the calibration (vqgen.hf.quantize)")
     parser.add_argument("--compile", action="store_true",
                         help="compile norms, rotations and MLPs by torch.compile, over both caches")
     parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16", help="element type of the model")
@@ -171,8 +176,10 @@ def _arguments(arguments):
     parsed = parser.parse_args(arguments)
     if not parsed.text and not parsed.contexts:
         parser.error("there is nothing to do; give --text, --contexts or both")
-    if not parsed.forms and (parsed.contexts or not parsed.recipe):
+    if not parsed.forms and (parsed.contexts or not (parsed.recipe or parsed.weights)):
         parser.error("--format is missing")
+    if parsed.contexts and any(os.path.isfile(each) and not each.endswith(".json") for each in parsed.weights[:1]):
+        parser.error("--contexts times random codes of a format; give --weights FORMAT, or leave --contexts out")
     if (parsed.plot or parsed.recipe) and not parsed.text:
         parser.error("--plot and --recipe show losses; give --text")
     if parsed.text and parsed.random_weights:
@@ -233,6 +240,17 @@ def _accuracies(model, arguments, folder):
             result["passkey"] = _passkey.found(_losses.whole_logits(model, passkeys[0]), *passkeys)
     print(f"unquantized: {unquantized:.4f} nats per token, perplexity {_perplexity(unquantized)}"
           + (f", {result['passkey']:.0%} of the pass keys" if passkeys else ""))
+    if arguments.weights:
+        result["weights"] = weight_losses(
+            model, arguments.weights, tokens, unquantized, calibration=functools.partial(calibration, *trained_on), folder=folder,
+            tune=arguments.tune, kernels=not arguments.no_kernels, say=functools.partial(print, flush=True))
+    rows = []
+    if arguments.forms or arguments.recipe:
+        rows = _cache_rows(model, arguments, tokens, codebooks, calibration, trained_on, reference, passkeys)
+    return {"unquantized": unquantized, **result, "rows": rows}
+
+
+def _cache_rows(model, arguments, tokens, codebooks, calibration, trained_on, reference, passkeys):
     print(f"{'keys':30}{'values':25}{'recent_tokens':>10}{'sinks':>6}{'bits':>7}{'loss':>9}{'simulated':>11}"
           f"{'perplexity':>12}{'bytes/token':>12}  calibration")
     rows = []
@@ -268,7 +286,7 @@ def _accuracies(model, arguments, folder):
             print(f"  relative error, {name + ' text:':18} keys {errors['keys']['relative']:.4f} "
                   f"(centered {errors['keys']['centered']:.4f}), values "
                   f"{errors['values']['relative']:.4f}", flush=True)
-    return {"unquantized": unquantized, **result, "rows": rows}
+    return rows
 
 
 def _print_more(row):

@@ -39,8 +39,10 @@ from vqgen._shares import Shares
 from vqgen._sights import Sight
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
+from vqgen._weight_store import use_weights
+from vqgen._weights import quantize
 
-__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load", "quantize", "use_weights"]
 
 
 class _Layer(TokensLayer):

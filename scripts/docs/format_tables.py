@@ -133,6 +133,17 @@ def loss(args, tools):
     return table(head, lines) + origin("loss", rows)
 
 
+def weight_losses(tools):
+    """Loss of the sample model with quantized linear layers."""
+    rows = rows_of(tools, "weight-losses")
+    base = float(one(rows, "weight-losses", weights="")["simulated_nats_per_byte"])
+    rows = [row for row in rows if row["weights"]]
+    lines = [[f"`{row['weights']}`", row["how"], row["bits"], row["relative_error"], row["simulated_nats_per_byte"],
+              f"+{float(row['simulated_nats_per_byte']) - base:.4f}"] for row in rows]
+    return table(["weights", "made by", "bits per weight", "relative weight error", "loss, simulated", "rise"], lines) + origin(
+        "weight-losses", rows)
+
+
 def loss_summary(tools):
     """README's table of what 2 bits cost."""
     losses = rows_of(tools, "loss")
@@ -157,6 +168,7 @@ def quickstart_errors(tools):
 GENERATORS = {"loss": loss, **without_arguments({
     "kv-formats": kv_formats,
     "weight-formats": weight_formats,
+    "weight-losses": weight_losses,
     "loss-summary": loss_summary,
     "quickstart-errors": quickstart_errors,
 })}

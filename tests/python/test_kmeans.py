@@ -53,7 +53,7 @@ def test_its_codebooks_are_as_good_as_those_of_all_cores(draw, form):
 
 def test_entries_end_at_the_means_of_their_vectors(draw):
     vectors = clustered(draw, rows=300).reshape(-1, 32)
-    table = _kmeans._stage(vectors, 8, torch.Generator().manual_seed(1), 1000)
+    table = _kmeans.stage_of(vectors, 8, torch.Generator().manual_seed(1), 1000)
     codes = (vectors.double()[:, None] - table.double()).square().sum(-1).argmin(1)
     for entry in range(8):
         torch.testing.assert_close(table[entry], vectors[codes == entry].double().mean(0).float(),
@@ -65,20 +65,20 @@ def test_entries_that_nothing_takes_go_beside_those_that_miss_most(draw):
     vectors[:200] = vectors[0]  # many picks are the same, of which one is taken
     codes = []
     for iterations in (1, 30):
-        table = _kmeans._stage(vectors, 64, torch.Generator().manual_seed(1), iterations)
+        table = _kmeans.stage_of(vectors, 64, torch.Generator().manual_seed(1), iterations)
         codes.append(_nearest.nearest(vectors, table).unique())
     assert len(codes[1]) >= len(codes[0]) and len(codes[1]) > 55
     one = torch.ones(100, 32)
-    assert (_kmeans._stage(one, 4, torch.Generator().manual_seed(1), 30) == 1).all()
+    assert (_kmeans.stage_of(one, 4, torch.Generator().manual_seed(1), 30) == 1).all()
 
 
 def test_a_sample_trains_where_there_are_more(draw, monkeypatch):
     monkeypatch.setattr(_kmeans, "_MOST", 100)
     monkeypatch.setattr(_kmeans, "_OF_AN_ENTRY", 4)
     vectors = clustered(draw, rows=500).reshape(-1, 32)
-    sample = _kmeans._sample(vectors, 32, torch.Generator().manual_seed(1))
+    sample = _kmeans.sample(vectors, 32, torch.Generator().manual_seed(1))
     assert sample.shape == (128, 32) and len(sample.unique(dim=0)) == 128
-    assert _kmeans._sample(vectors[:128], 32, None).shape == (128, 32)
+    assert _kmeans.sample(vectors[:128], 32, None).shape == (128, 32)
 
 
 def test_refusals(draw):

@@ -1,0 +1,205 @@
+"""Calibrated quantization of a model's linear layers, decoder block by decoder block (docs/guides/quantize.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+
+import torch
+
+import vqgen
+import vqgen.torch
+from vqgen import _arrays
+from vqgen._models import attending, in_float32
+from vqgen._paths import require_place
+from vqgen._training import SEEDS
+from vqgen._weight_blocks import (Calls, first_calls, groups_of, hessian_of, layers_of_model, linears_of,
+                                  own_copy, require_linears)
+from vqgen._weight_books import Trained, decoded, fitted, row_scales, started
+from vqgen._weight_codes import damped, fed_back, improved, loss_of
+from vqgen._weight_store import Kept, checksum, write_weights
+from vqgen._weight_tuning import tuned
+
+_ROWS = {"rows": 1, "words": 1}
+
+
+@dataclasses.dataclass
+class Effort:
+    """How weights are searched. rounds: passes over the codes after the first; beam: of the residual stages; steps: of
+    conjugate gradients for the entries, in each round; damping: the share of the mean diagonal that is added to H;
+    passes: of fine-tuning over the calibration; rate: of Adam, relative to the size of entries."""
+
+    rounds: int = 2
+    beam: int = 8
+    steps: int = 10
+    damping: float = 0.01
+    passes: int = 0
+    rate: float = 3e-3
+
+
+def require_format(format) -> dict:
+    """All fields of a format that quantize() makes; Infeasible, by name, for others."""
+    fields = vqgen.format_fields(format)
+    if "parts" in fields or fields["decoder"] not in ("table", "e8p"):
+        raise vqgen.Infeasible("calibrated weights have entries of a table or of the E8P lattice; take a format such as "
+                               "aqlm-2x8i8 or quip-2")
+    if fields["scope"] != "tensor" or fields.get("layout", _ROWS) != _ROWS:
+        raise vqgen.Infeasible(f"calibrated weights have one set of codebooks for a matrix and plain rows of codes; this format "
+                               f"has scope {fields['scope']} and layout {fields.get('layout', _ROWS)}: take scope tensor, and "
+                               "vqgen repack for a layout")
+    if fields["smooth"] or fields["hadamard"] or fields.get("center") or fields.get("klt"):
+        raise vqgen.Infeasible("the format transforms keys, and weights have no such transform; take one for weights "
+                               "(vqgen list formats)")
+    return fields
+
+
+def trained(weight, hessian, fields: dict, dtype: torch.dtype, effort: Effort, seed: int = 1) -> Trained:
+    """A matrix [out, in] quantized for inputs of `hessian` [in, in]: a start by weighted k-means, GPTQ's pass, then
+    rounds of least squares for entries and output scales and of passes over the codes."""
+    weight, hessian = weight.float(), damped(hessian, effort.damping)
+    scales = torch.ones(len(weight), device=weight.device)
+    if fields["output_scales"]:
+        rms = weight.square().mean(1).sqrt()
+        scales = rms.where(rms > 0, scales)
+    own = weight / scales[:, None]
+    importance = scales.square()[:, None] * hessian.diagonal().unflatten(0, (-1, fields["vector_size"])).mean(1)
+    books = started(own, importance, fields, dtype, seed)
+    codes = fed_back(own, hessian, books.entries(), effort.beam)
+    for number in range(effort.rounds + 1):
+        fitted(books, own, hessian, scales.square(), codes, effort.steps)
+        if fields["output_scales"]:
+            scales = row_scales(weight, hessian, decoded(codes, books.entries()), scales)
+            own = weight / scales[:, None]
+        if number < effort.rounds:
+            codes = improved(own, hessian, books.entries(), codes, effort.beam)
+    return Trained(books, codes, scales)
+
+
+def quantized_block(block, calls: Calls, fields: dict, dtype, effort: Effort, *, where: str = "layer", skip=(), seed: int = 1,
+                    targets=None) -> tuple[dict, dict]:
+    """Quantizes the linear layers of a block, in the order of their calls, each with those before it quantized.
+
+    block: of own_copy(); its weights are replaced. calls: what goes in. targets: what the dense block makes of it, for
+    fine-tuning. Returns Trained by name, and figures: the share of the outputs' squares that each layer loses, by name,
+    and under "tuned" the block's, after each pass."""
+    made, lost = {}, {}
+    for names in groups_of(block, calls, where):
+        names = [name for name in names if name not in skip]
+        if not names:
+            continue
+        hessian = hessian_of(block, names[0], calls, where)
+        for name in names:
+            linear = block.get_submodule(name)
+            made[name] = trained(linear.weight, hessian, fields, dtype, effort, seed)
+            now = made[name].weight()
+            error = linear.weight.float() - now
+            lost[name] = loss_of(error, hessian) / max(loss_of(linear.weight.float(), hessian), 1e-30)
+            if not lost[name] < 1:
+                raise vqgen.Error(f"{where}.{name}: its codes lose {lost[name]:.3g} of the outputs' squares; its calibration is "
+                                  "too small or too uniform: give more text, or a larger damping")
+            linear.weight.data = now.to(linear.weight.dtype)
+        del hessian
+    missing = [name for name in linears_of(block) if name not in made and name not in skip]
+    if missing:
+        raise vqgen.Infeasible(f"{where}: no calibration token passes through {missing[0]}; leave it out by exclude=")
+    if effort.passes and made:
+        lost["tuned"] = tuned(block, made, calls, targets, effort.passes, effort.rate, seed)
+    return made, lost
+
+
+def quantize(model, batches, out: str | os.PathLike, *, format="aqlm-2x8i8", tune: int = 0, exclude=(), device=None,
+             seed: int = 1, damping: float = 0.01, beam: int = 8, rounds: int = 2, rate: float = 3e-3, progress=None) -> dict:
+    """Quantizes the linear layers of a model's decoder blocks in the metric of their inputs, and writes a bundle of weights.
+
+    batches: tensors of token numbers [sequences, tokens], without padding, of text like the text that you will serve.
+    model: of transformers, as Llama and Qwen2, in float16 or bfloat16; it stays as it is. lm_head and embeddings are not
+    quantized. format: for weights, of scope tensor, with entries of a table or of the E8P lattice. out: the file, whose
+    items are named as the model's modules, "model.layers.0.self_attn.q_proj"; written at the end, whole or not at all.
+
+    tune: passes over `batches` that train entries and output scales of each block against the outputs of the dense block,
+    with codes fixed; 0 for none. rate: of that training. exclude: names of linear layers inside a block that stay dense,
+    such as "mlp.down_proj". device: PyTorch's, to which one block at a time goes; by default the model's. damping: the
+    share of the Hessian's mean diagonal that is added to it; more protects from too little text. beam: codes that a search
+    over residual stages keeps; rounds: passes over all codes after the first. progress: called as progress(layer,
+    layers, line) after each block.
+
+    Method: H = X^T X of the inputs of each linear layer, behind quantized layers; codes by GPTQ's error feedback over
+    groups of vector_size columns (Frantar et al., 2022, section 3.3), then alternately entries and scales by least squares,
+    and codes by a beam search (AQLM, Egiazarian et al., 2024, sections 3.2 and 3.3); `tune` is AQLM's section 3.4.
+
+    A killed call continues: finished blocks are kept in the folder OUT.layers until the bundle is written. Memory: one
+    block, the hidden states of all tokens (with `tune` two more copies), and some five matrices of the largest H, float32
+    [in_features, in_features]. On one device the same arguments give the same bytes.
+
+    Returns by module name the share of its outputs' squares that each linear layer loses on `batches`. Raises BadInput and
+    Infeasible before anything is trained, for a format, place, model or arguments that do not fit, and BadInput for inputs
+    that are not finite or all zero.
+
+    Example: quantize(model, ids.split(4), "weights", tune=4); VQLinear.from_bundle("weights", "model.layers.0.mlp.up_proj")
+    """
+    fields = require_format(format)
+    out = require_place("quantize(out)", out)
+    seed = _arrays.whole("seed", seed, 0, SEEDS)
+    effort = Effort(rounds=_arrays.whole("rounds", rounds, 0), beam=_arrays.whole("beam", beam, 1),
+                    passes=_arrays.whole("tune", tune, 0), damping=_above("damping", damping), rate=_above("rate", rate))
+    if model.dtype not in vqgen.torch.DTYPES:
+        raise vqgen.Infeasible(f"codebooks are of float16 or bfloat16, and this model is {model.dtype}; pass model.half()")
+    layers, skip = layers_of_model(model), {exclude} if isinstance(exclude, str) else set(exclude)
+    unknown = skip - {name for layer in layers for name in linears_of(layer)}
+    if unknown:
+        raise vqgen.BadInput(f"exclude names {sorted(unknown)[0]!r}, which no decoder layer has; its linear layers are "
+                             f"{', '.join(list(linears_of(layers[0]))[:8])}")
+    require_linears(model, layers, fields, skip)
+    batches = [_tokens(each) for each in batches]
+    device = torch.device(model.device if device is None else device)
+    own_dtype = torch.float32 if device.type == "cpu" else model.dtype  # in which CPUs are faster
+    arguments = {"format": fields, "effort": dataclasses.asdict(effort), "exclude": sorted(skip), "seed": seed,
+                 "tokens": checksum(batches), "compute": str(own_dtype), "dtype": str(model.dtype)}
+    kept, names = Kept(f"{out}.layers", arguments), {id(each): name for name, each in model.named_modules()}
+    prefixes = [names[id(layer)] for layer in layers]
+    figures = {}
+    with attending(model, "sdpa"):
+        with in_float32(model):
+            calls = first_calls(model, batches, device, own_dtype)
+        for number, layer in enumerate(layers):
+            block, prefix = own_copy(layer, device, own_dtype), prefixes[number]
+            made = kept.read(number, layer, block, fields)
+            if made is None:
+                targets = calls.run(block) if effort.passes else None
+                made, lost = quantized_block(block, calls, fields, model.dtype, effort, where=prefix, skip=skip, seed=seed,
+                                             targets=targets)
+                del targets
+                kept.write(number, layer, made, lost)
+            for name, each in made.items():
+                block.get_submodule(name).weight.data = each.weight().to(own_dtype)
+            if number + 1 < len(layers):
+                calls = Calls(calls.run(block), calls.named)
+            lost = kept.figures(number)
+            figures |= {f"{prefix}.{name}": share for name, share in lost.items() if name != "tuned"}
+            if progress is not None:
+                progress(number, len(layers), _line(prefix, lost))
+    write_weights(out, kept, layers, prefixes, fields, model.dtype)
+    kept.remove()
+    return figures
+
+
+def _above(name: str, value) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise vqgen.BadInput(f"{name} is {value!r}; it is a number above 0")
+    return float(value)
+
+
+def _tokens(each):
+    if not isinstance(each, torch.Tensor) or each.dim() != 2 or each.is_floating_point() or not each.numel():
+        shape = f"{each.dtype} {list(each.shape)}" if isinstance(each, torch.Tensor) else type(each).__name__
+        raise vqgen.BadInput(f"a batch is {shape}; it is a tensor of token numbers [sequences, tokens]")
+    return each.cpu()
+
+
+def _line(prefix: str, figures: dict) -> str:
+    """What a block lost, in words."""
+    shares = ", ".join(f"{name.rpartition('.')[2]} {share:.4f}" for name, share in figures.items() if name != "tuned")
+    tuned = figures.get("tuned")
+    return f"{prefix}: lost of the outputs' squares: {shares}" + (
+        f"; block's error by tuning {tuned[-1] / tuned[0]:.2f} of before" if tuned else "")
