@@ -41,7 +41,7 @@ struct AttentionDecodeArgs {
   float softcap_span;
   float softcap_rate;
   const float* sink_logits;  // [query_heads], natural logarithms; null without
-  i32 batch;            // sequences
+  i32 batch;                 // sequences
   // [batch + 1] if query_tokens > 1, else null: rows query_start[b] .. query_start[b + 1] - 1 of
   // query, out and lse are sequence b's newest tokens in order; those past query_tokens are
   // ignored. Query token j of n sees the tokens up to its own.
