@@ -155,7 +155,7 @@ def model_capacity(tools):
     return table(head, lines) + origin("model-capacity", rows)
 
 
-VLLM_CACHES = {"fp16": "FP16", "vecinfer-d4b8i8": "`vecinfer-d4b8i8`", "klt-2bit-keys,klt-2bit-values": "`klt-2bit`"}
+VLLM_CACHES = {"fp16": "FP16", "fp8": "FP8", "vecinfer-d4b8i8": "`vecinfer-d4b8i8`", "klt-2bit-keys,klt-2bit-values": "`klt-2bit`"}
 
 
 def vllm_steps(tools):
@@ -170,10 +170,10 @@ def vllm_steps(tools):
     lines.append(["tokens that the cache holds", f"{held[0]:,}",
                   *(cell for each in held[1:] for cell in (f"{each:,}", times(each / held[0])))])
     head = ["batch x context", *(cell for at, name in enumerate(VLLM_CACHES.values())
-                                 for cell in ([f"{name}, ms", "FP16 / ours"] if at else [f"{name}, ms"]))]
+                                 for cell in ([f"{name}, ms", "FP16 / it"] if at else [f"{name}, ms"]))]
     return table(head, lines) + (
         "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. In the last "
-        "row, the ratio is ours / FP16.") + origin("vllm-steps", rows)
+        "row, the ratio is its / FP16.") + origin("vllm-steps", rows)
 
 
 def vllm_tokens(tools):
