@@ -104,7 +104,7 @@ def started(weights, importance, fields: dict, dtype, seed: int) -> Books:
     for _ in range(stages):
         tables.append(_kmeans.stage_of(left, entries, draw, _ITERATIONS, heavy))
         left -= encoded(left, tables[-1][None])[1]
-    books = Books(None, torch.ones(stages, device=weights.device), fields, dtype)
+    books = Books(None, torch.ones(stages, device=weights.device, dtype=torch.float32), fields, dtype)
     books.store(torch.stack(tables))
     return books
 
@@ -122,7 +122,7 @@ def _lattice(vectors, fields, dtype) -> Books:
     """Books of the lattice, each stage with the best of some scales for an even sample of what the stage before left."""
     table = e8p_table().to(vectors.device)
     points, scales = lattice_points(table), []
-    left = vectors[torch.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLE), device=vectors.device).long()]
+    left = vectors[torch.linspace(0, len(vectors) - 1, min(len(vectors), _SAMPLE), device=vectors.device, dtype=torch.float32).long()]
     for _ in range(fields["num_codebooks"]):
         rms = left.square().mean().sqrt().clamp_min(1e-12)
         found = []

@@ -72,7 +72,7 @@ def fed_back(weights, hessian, tables, beam: int, by_activity: bool = True):
     step = max(1, _COLUMNS // size) * size
     for first in range(0, columns, step):
         last = min(first + step, columns)
-        errors = torch.empty(rows, last - first, device=weights.device)
+        errors = torch.empty(rows, last - first, device=weights.device, dtype=torch.float32)
         for at in range(first, last, size):
             here = slice(at, at + size)
             factor, own = factors[at // size], left[:, here]

@@ -33,8 +33,8 @@ def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:
     stages, size = fields["num_codebooks"], fields["vector_size"]
     groups = columns // size
     codes = unpacked(codes[0, 0], fields["index_bits"], groups * stages).unflatten(1, (groups, stages)).to(device)
-    scales = tensors.get("weights.stage_scales", torch.ones(1, stages))[0].to(device)
-    rows = tensors.get("weights.output_scales", torch.ones(len(codes))).to(device)
+    scales = tensors.get("weights.stage_scales", torch.ones(1, stages, dtype=torch.float32))[0].to(device)
+    rows = tensors.get("weights.output_scales", torch.ones(len(codes), dtype=torch.float32)).to(device)
     return Trained(Books(books[0].float().to(device), scales, fields, books.dtype), codes, rows)
 
 

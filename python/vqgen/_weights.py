@@ -58,7 +58,7 @@ def trained(weight, hessian, fields: dict, dtype: torch.dtype, effort: Effort, s
     """A matrix [out, in] quantized for inputs of `hessian` [in, in]: a start by weighted k-means, GPTQ's pass, then
     rounds of least squares for entries and output scales and of passes over the codes."""
     weight, hessian = weight.float(), damped(hessian, effort.damping)
-    scales = torch.ones(len(weight), device=weight.device)
+    scales = torch.ones(len(weight), device=weight.device, dtype=torch.float32)
     if fields["output_scales"]:
         rms = weight.square().mean(1).sqrt()
         scales = rms.where(rms > 0, scales)

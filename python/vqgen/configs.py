@@ -51,7 +51,9 @@ class AttentionShape:
     """`tokens` is the longest sequence that will come; `recent_tokens` and `sinks` are raw tokens,
     `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `flush_block`
     those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
-    of the call."""
+    of the call. A query token sees the newest `sliding_window` tokens, or those of its own chunk of
+    `attention_chunk`; its scores stay within `logit_softcap`; with `sink_logits` a call has logits that
+    add to the denominators."""
 
     batch: int
     query_heads: int
@@ -64,6 +66,10 @@ class AttentionShape:
     page_tokens: Optional[int] = None
     batch_invariant: Optional[bool] = None
     flush_block: Optional[int] = None
+    sliding_window: Optional[int] = None
+    attention_chunk: Optional[int] = None
+    logit_softcap: Optional[float] = None
+    sink_logits: Optional[bool] = None
 
 
 @dataclass
