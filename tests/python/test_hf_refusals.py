@@ -259,9 +259,9 @@ def test_a_place_that_cannot_be_written_is_found_before_training(model, tmp_path
 
 
 def test_a_bundle_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    from vqgen import _calibration
+    from vqgen import _bundles
     out = tmp_path / "out"
-    _calibration._save(str(out), [], {"a": torch.ones(4)})
+    _bundles.write_items(str(out), [], {"a": torch.ones(4)})
     before = out.read_bytes()
 
     def half(tensors, path, metadata):
@@ -269,8 +269,8 @@ def test_a_bundle_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
             file.write(b"half")
         raise RuntimeError("I/O error")
 
-    monkeypatch.setattr(_calibration, "save_file", half)
+    monkeypatch.setattr("safetensors.torch.save_file", half)
     with pytest.raises(vqgen.BadInput, match="out: it cannot be written: I/O error; make room, or choose another place"):
-        _calibration._save(str(out), [], {"a": torch.ones(5)})
+        _bundles.write_items(str(out), [], {"a": torch.ones(5)})
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
