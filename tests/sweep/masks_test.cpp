@@ -43,8 +43,8 @@ class Masks : public SweepTest<testing::TestWithParam<MaskCase>> {
                 .recent_tokens = 30,
                 .sinks = 3,
                 .query_tokens = GetParam().query_tokens};
-    op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
-    op.values.smooth = op.values.hadamard = false;
+    op.keys = find_format("vecinfer-d4b8i8", "test");
+    op.values = for_values(op.keys);
     return op;
   }
   static Plan plan(const AttentionDecode& op, int splits) {
@@ -158,10 +158,7 @@ TEST_F(MasksOfBases, SinkLogitsAreBesideWholeScores) {
   op.shape.sink_logits = true;
   op.keys = op.values = find_format("klt-2bit-keys", "test");
   for (const bool values : {false, true}) {
-    if (!values) {
-      op.values = find_format("vecinfer-d4b8i8", "test");
-      op.values.smooth = op.values.hadamard = false;
-    }
+    if (!values) op.values = for_values(find_format("vecinfer-d4b8i8", "test"));
     for (const int fused : {0, 1}) {
       AttentionInt8Mma plan{.threads = 96, .splits = 2, .heads_per_block = 4};
       plan.fused_basis = fused;
@@ -193,8 +190,8 @@ TEST_F(MasksOfBases, BalancedBlocksShareWhatIsSeen) {
     op.shape.recent_tokens = 40;
     op.shape.sliding_window = 600;
     op.shape.query_tokens = query_tokens;
-    op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
-    op.values.smooth = op.values.hadamard = false;
+    op.keys = find_format("vecinfer-d4b8i8", "test");
+    op.values = for_values(op.keys);
     AttentionInt8Mma bytes{.threads = 64, .splits = 3, .heads_per_block = 4};
     bytes.schedule = Schedule::balanced;
     AttentionMma elements{.threads = 64, .splits = 3, .heads_per_block = 4};
@@ -222,8 +219,8 @@ TEST(MaskedPlans, AreThoseOfTheWindow) {
   const GpuSpec gpu = find_gpu("h200");
   AttentionDecode op;
   op.shape = {.batch = 8, .query_heads = 32, .kv_heads = 8, .head_dim = 128, .tokens = 131072};
-  op.keys = op.values = find_format("vecinfer-d4b8i8", "test");
-  op.values.smooth = op.values.hadamard = false;
+  op.keys = find_format("vecinfer-d4b8i8", "test");
+  op.values = for_values(op.keys);
   AttentionDecode brief = op;
   brief.shape.tokens = op.shape.sliding_window = 4096;
   const auto by_rules = [&](const AttentionDecode& each) {

@@ -210,7 +210,6 @@ class AttentionFromBasis {
   }
 
  private:
-  static constexpr float kLog2E = 1.44269504088896340736f;
   VQ_DEVICE u16* out(int row) const { return args_.out + i64{row} * kHeadDim; }
 
   // The sink logit of each row less what the keys' mean adds to its scores, behind log_sums().

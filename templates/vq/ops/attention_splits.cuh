@@ -9,6 +9,7 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/layout/attention.h>
+#include <vq/logarithms.cuh>
 #include <vq/ops/splits.cuh>
 
 namespace vq {
@@ -110,7 +111,6 @@ struct AttentionSplits {
   VQ_DEVICE static float add_sink(const AttentionDecodeArgs& args, i64 row, float& maximum,
                                   float& sum) {
     if constexpr (!kSinkLogits) return 1.0f;
-    constexpr float kLog2E = 1.44269504088896340736f;
     const float sink = load_constant(args.sink_logits + row % Plan::config().query_heads) * kLog2E;
     const float highest = sum == 0.0f || sink > maximum ? sink : maximum;
     const float weight = sum == 0.0f ? 0.0f : exp2_approx(maximum - highest);
@@ -140,7 +140,6 @@ struct AttentionSplits {
 
   // Natural logarithm from a maximum in units of log2; -inf where nothing was summed.
   VQ_DEVICE static float log_sum_exp(float highest, float total) {
-    constexpr float kLn2 = 0.69314718055994530942f;
     return total == 0.0f ? -infinity() : (highest + log2_approx(total)) * kLn2;
   }
 };

@@ -11,10 +11,7 @@
 namespace vq {
 
 // Factor that turns q.k into a score in units of log2: the softmax uses exp2.
-VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) {
-  constexpr float kLog2E = 1.44269504088896340736f;
-  return args.softmax_scale * kLog2E;
-}
+VQ_DEVICE float score_scale(const AttentionDecodeArgs& args) { return args.softmax_scale * kLog2E; }
 
 // Bounded scores (Gemma 2, sec. 2): c tanh(s / c) = c - 2 c / (1 + exp(2 s / c)). All go without
 // their first c, which no softmax feels; AttentionWork adds it to the maximum that it writes.

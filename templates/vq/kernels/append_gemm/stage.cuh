@@ -37,8 +37,8 @@
 #include <vq/kernels/append_gemm/plan.h>
 #include <vq/kernels/append_gemm/sets.cuh>
 #include <vq/kernels/append_gemm/tiles.cuh>
-#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/ops/append_wide_stage.cuh>
+#include <vq/transposing_sum.cuh>
 
 namespace vq {
 
@@ -144,8 +144,8 @@ class AppendGemmStage {
       offset = estimate_by_warps(a, tiles, run.first >= rows, estimates);
     }
     const typename Sets::Largest merged = largest_of_row<kKept>(estimates);
-    squares[0] = own_sum<kGroupLanes>(squares);
-    rest[0] = own_sum<kGroupLanes>(rest);
+    squares[0] = transposing_sum<kSlots, 4, 4 / kSlots>(squares);
+    rest[0] = transposing_sum<kSlots, 4, 4 / kSlots>(rest);
     if (lane() % (4 / kSlots) == 0) {
       Sets::keep(own_first + row_number(lane() % 4 / (4 / kSlots), lane() / 4), merged, squares[0],
                  rest[0]);

@@ -10,9 +10,9 @@
 
 #include <vq/args/attention_decode.h>
 #include <vq/kernels/attention_int8_mma/plan.h>
-#include <vq/lanes/fragment_lanes.cuh>
 #include <vq/loads.cuh>
 #include <vq/ops/attention_work.cuh>
+#include <vq/transposing_sum.cuh>
 
 namespace vq {
 
@@ -155,7 +155,7 @@ class RotatedOutput {
         sums[i * 4 + h] = sum;
       }
     }
-    return own_sum<32>(sums);
+    return transposing_sum<32>(sums);
   }
 
   const float* rotation_ = nullptr;

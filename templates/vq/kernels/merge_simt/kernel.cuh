@@ -10,6 +10,7 @@
 #include <vq/args/attention_merge.h>
 #include <vq/kernels/merge_simt/plan.h>
 #include <vq/codebook/entry.cuh>
+#include <vq/logarithms.cuh>
 #include <vq/machine.cuh>
 
 namespace vq {
@@ -51,9 +52,6 @@ class MergedRow {
   VQ_DEVICE void store_lse(float* lse) const { store_global(lse, lse_); }
 
  private:
-  static constexpr float kLn2 = 0.69314718055994530942f;
-  static constexpr float kLog2E = 1.44269504088896340736f;
-
   // The weights of the parts that count, and their sum: 0 where none does, 1 of one alone. lse of
   // NaN and of +inf make it NaN.
   VQ_DEVICE float weigh(const float (&lse)[kParts], float (&weight)[kParts]) {
