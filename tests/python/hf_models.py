@@ -25,9 +25,9 @@ def own_cache(tmp_path_factory):
     vt.use_runtime(vqgen.Runtime(device, cache_dir=kept or tmp_path_factory.mktemp("kernels")))
 
 
-def tiny(kind="Qwen2", **fields):
+def tiny(kind="Qwen2", config_kind=None, **fields):
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**{**BASE, **SIZES, **fields})
+    config = getattr(transformers, f"{config_kind or kind}Config")(**{**BASE, **SIZES, **fields})
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(DEVICE, torch.float16).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():

@@ -29,26 +29,11 @@ MODELS = {
 
 
 def made(kind):
-    fields = MODELS[kind]
-    names = {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text"}
-    config = getattr(transformers, f"{names.get(kind, kind)}Config")
-    model = tiny_of(config, getattr(transformers, f"{kind}ForCausalLM"), fields)
+    model = tiny(kind, {"Gemma3": "Gemma3Text", "Llama4": "Llama4Text"}.get(kind), **MODELS[kind])
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if name.endswith("sinks"):
                 tensor.copy_(torch.linspace(-1, 4, len(tensor)))
-    return model
-
-
-def tiny_of(config, kind, fields):
-    from hf_models import BASE, SIZES
-    torch.manual_seed(0)
-    model = kind(config(**{**BASE, **SIZES, **fields})).to(DEVICE, torch.float16).eval()
-    with torch.no_grad():
-        for name, tensor in model.named_parameters():
-            if tensor.dim() >= 2:
-                tensor.normal_(0, 1.0 if "emb" in name else 0.08)
-    model.set_attn_implementation("vqgen")
     return model
 
 
