@@ -28,7 +28,7 @@ struct WeightTensor {
   std::vector<std::int64_t> shape;
 };
 
-// Those of weights whose format, element type, sizes, row words and units are set.
+// The tensors of weights whose format, element type, sizes, row words and units are set.
 std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes);
 // The bytes of such a tensor of quantized weights, which stay theirs.
 std::span<const std::byte> weight_bytes(const QuantizedTensor& weights, const WeightTensor& tensor);

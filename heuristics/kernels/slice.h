@@ -61,7 +61,7 @@ inline std::vector<int> halvings(int number) {
 // Whole codebooks everywhere: global, shared once, and with a copy for each lane of a phase or for
 // half of them (conflicts.h).
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed);
-// The same for a dataflow that holds an entry in so many bytes.
+// whole_placements() for a dataflow that holds an entry in so many bytes.
 std::vector<Placement> whole_placements(const VqFormat& format, SpacePlacement allowed,
                                         int held_bytes);
 

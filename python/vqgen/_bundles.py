@@ -10,6 +10,14 @@ import torch
 import vqgen
 
 
+ROWS = {"rows": 1, "words": 1}
+
+
+def in_rows(fields: dict) -> bool:
+    """True if codes of the format are stored row after row."""
+    return fields.get("layout") in (None, ROWS)
+
+
 def read_bundle(path) -> list[dict]:
     """The items of a bundle that `vqgen quantize` wrote: names, kinds, formats and sizes."""
     from safetensors import SafetensorError, safe_open

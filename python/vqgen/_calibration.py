@@ -11,7 +11,7 @@ import vqgen.torch
 from vqgen import _kmeans
 from vqgen._attention import prompt_attention
 from vqgen._basis import books_of_parts
-from vqgen._bundles import packed, write_items
+from vqgen._bundles import ROWS, in_rows, packed, write_items
 from vqgen._models import attending, in_float32, require_served
 from vqgen._nearest import encoded
 from vqgen._reconstruction import common_share, warn_of_common
@@ -22,28 +22,23 @@ from vqgen.simulation import rotated
 _AT_ONCE = 1 << 13  # tokens that are encoded by PyTorch at once
 _TOKENS = 1024  # that are encoded at once,
 _VECTORS = 1 << 20  # or sub-vectors
-_ROWS = {"rows": 1, "words": 1}  # codes row after row
 
 
 def can_write(dtype, *forms) -> bool:
     """True if kernels train the formats on devices, and codes are stored row after row."""
     return dtype in vqgen.torch.DTYPES and all(
-        _by_kernels(fields) and _in_rows(fields) for fields in map(vqgen.format_fields, forms))
+        _by_kernels(fields) and in_rows(fields) for fields in map(vqgen.format_fields, forms))
 
 
 def can_write_by_torch(dtype, *forms) -> bool:
     """True if the formats are trained on a GPU, some of them by PyTorch."""
     return dtype in vqgen.torch.DTYPES and all(
-        (_by_kernels(fields) or _kmeans.takes(fields)) and _in_rows(fields)
+        (_by_kernels(fields) or _kmeans.takes(fields)) and in_rows(fields)
         for fields in map(vqgen.format_fields, forms))
 
 
 def _by_kernels(fields) -> bool:
     return fields.get("decoder") == "table" and fields["vector_size"] in _kmeans.SIZES
-
-
-def _in_rows(fields) -> bool:
-    return fields.get("layout") in (None, _ROWS)
 
 
 class _Recorded(TokensLayer):
@@ -219,11 +214,11 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
         head_dim = parts[0].shape[2]
         dtype, judge = vqgen.torch.DTYPES.get(parts[0].dtype), next(judges, (None, None))
         for operand, form in forms.items():
-            if dtype is None or form.get("layout", _ROWS) != _ROWS or head_dim % form["vector_size"]:
+            if dtype is None or not in_rows(form) or head_dim % form["vector_size"]:
                 raise vqgen.Infeasible(
                     f"{operand}: PyTorch calibrates models of float16 and bfloat16, formats without layout, "
                     f"and sub-vectors that divide head_dim; these are {parts[0].dtype}, "
-                    f"{form.get('layout', _ROWS)} and {form['vector_size']} of {head_dim}")
+                    f"{form.get('layout', ROWS)} and {form['vector_size']} of {head_dim}")
         for operand, part, other in zip(forms, parts, judge):
             begin = None
             if start is not None:

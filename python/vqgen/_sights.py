@@ -14,7 +14,7 @@ _MOST_SCORES = 1 << 27
 
 
 class Sight(typing.NamedTuple):
-    """Of one layer, as the shape of an attention's config has it (docs/reference/config.md); 0: none."""
+    """What one layer sees, as the shape of an attention's config has it (docs/reference/config.md); 0: none."""
 
     sliding_window: int = 0
     attention_chunk: int = 0
@@ -34,8 +34,8 @@ class Sight(typing.NamedTuple):
 
 
 def sights_of(text) -> list[Sight | str]:
-    """Of each layer of a decoder's config; or the kind of a layer without keys and values of its own that all tokens
-    stay in, by the name that the config or transformers has for it."""
+    """Return the sight of each layer of a decoder's config; or, by the name that the config or transformers has for it,
+    the kind of a layer without keys and values of its own that all tokens stay in."""
     named = getattr(text, "layer_types", None) or []
     softcap = float(getattr(text, "attn_logit_softcapping", None) or 0)
     try:

@@ -15,6 +15,7 @@ import torch
 from vqgen import _kmeans
 from vqgen._bundles import packed
 from vqgen._nearest import encoded
+from vqgen._weight_codes import summed
 
 _SAMPLE = 1024  # sub-vectors by which a lattice gets its scale
 _ITERATIONS = 10  # of k-means, which least squares follow,
@@ -42,11 +43,13 @@ class Books:
             common = self.fields.get("common_scale")
             most = entries.abs().amax() if common else entries.abs().amax((1, 2))
             self.scales = (most / self.peak).clamp_min(1e-12).expand(len(entries)).clone()
-            self.tables = (entries / self.scales[:, None, None]).round().clamp(-self.peak, self.peak)
-            return
-        if self.fields["stage_scales"]:
+        elif self.fields["stage_scales"]:
             self.scales = entries.square().mean((1, 2)).sqrt().clamp_min(1e-12)
-        self.tables = (entries / self.scales[:, None, None]).to(self.dtype).float()
+        self.tables = self.rounded(entries / self.scales[:, None, None])
+
+    def rounded(self, units):
+        """Entries in units of the scales, to the nearest that the format stores."""
+        return units.round().clamp(-self.peak, self.peak) if self.peak else units.to(self.dtype).float()
 
 
 @dataclasses.dataclass
@@ -62,7 +65,7 @@ class Trained:
         return decoded(self.codes, self.books.entries()) * self.row_scales[:, None]
 
     def tensors(self) -> dict:
-        """By their names in a bundle."""
+        """The tensors of a bundle's item, by name."""
         books, fields = self.books, self.books.fields
         out = {"codes": packed(self.codes.flatten(1), fields["index_bits"])[None, None],
                "codebooks": books.tables.to(books.dtype)[None]}
@@ -137,10 +140,7 @@ def _lattice(vectors, fields, dtype) -> Books:
 
 def decoded(codes, entries):
     """Weights float32 [out, in] of codes [out, groups, stages] and scaled entries [stages, codes, size]."""
-    total = entries[0][codes[:, :, 0]]
-    for stage in range(1, len(entries)):
-        total = total + entries[stage][codes[:, :, stage]]
-    return total.flatten(1)
+    return summed(codes.flatten(0, 1), entries).view(len(codes), -1)
 
 
 def _sums(values, codes, entries: int):

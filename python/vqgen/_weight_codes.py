@@ -45,6 +45,7 @@ def searched(vectors, tables, beam: int):
 
 
 def summed(codes, tables):
+    """The vectors [m, size] that codes [m, stages] stand for."""
     return sum(tables[stage][codes[:, stage]] for stage in range(len(tables)))
 
 
@@ -87,7 +88,7 @@ def fed_back(weights, hessian, tables, beam: int, by_activity: bool = True):
 
 def improved(weights, hessian, tables, codes, beam: int):
     """Codes after a pass over the groups of columns, each by the least loss with all others fixed (AQLM, section 3.2).
-    As of fed_back(); `codes` are changed."""
+    Arguments are those of fed_back(); `codes` are changed."""
     stages, _, size = tables.shape
     rows, columns = weights.shape
     step = max(1, _COLUMNS // size) * size

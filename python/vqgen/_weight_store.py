@@ -15,17 +15,16 @@ from safetensors.torch import save_file
 
 import vqgen
 import vqgen.torch
-from vqgen._bundles import bundle_tensors, read_bundle, unpacked, write_items
+from vqgen._bundles import bundle_tensors, in_rows, read_bundle, unpacked, write_items
 from vqgen._paths import publish
 from vqgen._weight_books import Books, Trained
 
 _NAMES = ("codes", "codebooks", "stage_scales", "output_scales")
-_PLAIN = (None, {"rows": 1, "words": 1})
 
 
 def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:
     """What tensors of a bundle stand for, by their names behind the item's; columns: input features."""
-    if fields["scope"] != "tensor" or fields["decoder"] not in ("table", "e8p") or fields.get("layout") not in _PLAIN:
+    if fields["scope"] != "tensor" or fields["decoder"] not in ("table", "e8p") or not in_rows(fields):
         raise vqgen.Infeasible(f"weights of scope {fields['scope']}, decoder {fields['decoder']} and layout "
                                f"{fields.get('layout')} are not decoded by PyTorch; take scope tensor and plain rows "
                                "(vqgen repack --layout 1x1)")
@@ -78,19 +77,17 @@ class Kept:
         metadata = {"block": json.dumps({"model": checksum(layer.parameters()), "figures": figures, "names": list(made)})}
         publish(self.path(number), lambda held: save_file(tensors, held, metadata))
 
-    def read(self, number: int, layer, block, fields: dict) -> dict | None:
-        """Trained by name, with the figures of write(), or None where the block is not finished."""
+    def read(self, number: int, layer, block, fields: dict) -> tuple[dict, dict] | None:
+        """Trained by name, and the figures of write(); None where the block is not finished."""
         if not os.path.exists(self.path(number)):
             return None
         facts, tensors = self.raw(number)
         if facts["model"] != checksum(layer.parameters()):
             raise vqgen.BadInput(f"{self.path(number)} is of a block with other weights; give the same model, or remove "
                                  f"{self.folder} to begin again")
-        return {name: trained_of(fields, _under(tensors, name), block.get_submodule(name).in_features,
+        made = {name: trained_of(fields, _under(tensors, name), block.get_submodule(name).in_features,
                                  block.get_submodule(name).weight.device) for name in facts["names"]}
-
-    def figures(self, number: int) -> dict:
-        return self.raw(number)[0]["figures"]
+        return made, facts["figures"]
 
     def raw(self, number: int) -> tuple[dict, dict]:
         """The facts and tensors of a finished block."""
@@ -175,12 +172,7 @@ def kernel_weights(model, path):
         yield use_weights(model, path)
     finally:
         for item, linear in found:
-            _put(model, item["name"], linear)
-
-
-def _put(model, name: str, module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, module)
+            model.set_submodule(item["name"], linear)
 
 
 def use_weights(model, path):
@@ -201,5 +193,5 @@ def use_weights(model, path):
                                              bias=None if linear.bias is None else linear.bias.detach())
             for item, linear in found]
     for (item, _), module in zip(found, made):
-        _put(model, item["name"], module)
+        model.set_submodule(item["name"], module)
     return model

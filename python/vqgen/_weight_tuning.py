@@ -31,9 +31,7 @@ class TunedLinear(torch.nn.Module):
         if self.entries is None:
             return books.entries()
         units = self.entries * self.unit / books.scales[:, None, None]
-        near = units.detach()
-        near = near.round().clamp(-books.peak, books.peak) if books.peak else near.to(books.dtype).float()
-        return (units + (near - units).detach()) * books.scales[:, None, None]
+        return (units + (books.rounded(units.detach()) - units).detach()) * books.scales[:, None, None]
 
     def weight(self):
         entries = self.stored_entries()
@@ -48,8 +46,7 @@ class TunedLinear(torch.nn.Module):
     def finish(self):
         books = self.trained.books
         if self.entries is not None:
-            entries = self.entries * self.unit / books.scales[:, None, None]
-            books.tables = entries.round().clamp(-books.peak, books.peak) if books.peak else entries.to(books.dtype).float()
+            books.tables = books.rounded(self.entries * self.unit / books.scales[:, None, None])
         scales = self.scales * self.size
         if books.fields["output_scales"]:
             self.trained.row_scales = scales.detach().clone()
@@ -67,8 +64,7 @@ def tuned(block, trained: dict, calls, targets: list, passes: int, rate: float, 
 
 def _tuned(block, trained, calls, targets, passes, rate, seed):
     for name, each in trained.items():
-        parent, _, own = name.rpartition(".")
-        setattr(block.get_submodule(parent), own, TunedLinear(block.get_submodule(name), each))
+        block.set_submodule(name, TunedLinear(block.get_submodule(name), each))
     modules = {name: block.get_submodule(name) for name in trained}
     parameters = [each for module in modules.values() for each in module.parameters() if each.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=rate, betas=(0.9, 0.95))
@@ -99,6 +95,5 @@ def _tuned(block, trained, calls, targets, passes, rate, seed):
         history.append(spent / len(steps))
     for name, module in modules.items():
         module.finish()
-        parent, _, own = name.rpartition(".")
-        setattr(block.get_submodule(parent), own, module.linear)
+        block.set_submodule(name, module.linear)
     return history

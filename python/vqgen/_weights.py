@@ -11,6 +11,7 @@ import torch
 import vqgen
 import vqgen.torch
 from vqgen import _arrays
+from vqgen._bundles import ROWS, in_rows
 from vqgen._models import attending, in_float32
 from vqgen._paths import require_place
 from vqgen._training import SEEDS
@@ -20,8 +21,6 @@ from vqgen._weight_books import Trained, decoded, fitted, row_scales, started
 from vqgen._weight_codes import damped, fed_back, improved, loss_of
 from vqgen._weight_store import Kept, checksum, write_weights
 from vqgen._weight_tuning import tuned
-
-_ROWS = {"rows": 1, "words": 1}
 
 
 @dataclasses.dataclass
@@ -44,9 +43,9 @@ def require_format(format) -> dict:
     if "parts" in fields or fields["decoder"] not in ("table", "e8p"):
         raise vqgen.Infeasible("calibrated weights have entries of a table or of the E8P lattice; take a format such as "
                                "aqlm-2x8i8 or quip-2")
-    if fields["scope"] != "tensor" or fields.get("layout", _ROWS) != _ROWS:
+    if fields["scope"] != "tensor" or not in_rows(fields):
         raise vqgen.Infeasible(f"calibrated weights have one set of codebooks for a matrix and plain rows of codes; this format "
-                               f"has scope {fields['scope']} and layout {fields.get('layout', _ROWS)}: take scope tensor, and "
+                               f"has scope {fields['scope']} and layout {fields.get('layout', ROWS)}: take scope tensor, and "
                                "vqgen repack for a layout")
     if fields["smooth"] or fields["hadamard"] or fields.get("center") or fields.get("klt"):
         raise vqgen.Infeasible("the format transforms keys, and weights have no such transform; take one for weights "
@@ -164,8 +163,10 @@ def quantize(model, batches, out: str | os.PathLike, *, format="aqlm-2x8i8", tun
             calls = first_calls(model, batches, device, own_dtype)
         for number, layer in enumerate(layers):
             block, prefix = own_copy(layer, device, own_dtype), prefixes[number]
-            made = kept.read(number, layer, block, fields)
-            if made is None:
+            before = kept.read(number, layer, block, fields)
+            if before is not None:
+                made, lost = before
+            else:
                 targets = calls.run(block) if effort.passes else None
                 made, lost = quantized_block(block, calls, fields, model.dtype, effort, where=prefix, skip=skip, seed=seed,
                                              targets=targets)
@@ -175,7 +176,6 @@ def quantize(model, batches, out: str | os.PathLike, *, format="aqlm-2x8i8", tun
                 block.get_submodule(name).weight.data = each.weight().to(own_dtype)
             if number + 1 < len(layers):
                 calls = Calls(calls.run(block), calls.named)
-            lost = kept.figures(number)
             figures |= {f"{prefix}.{name}": share for name, share in lost.items() if name != "tuned"}
             if progress is not None:
                 progress(number, len(layers), _line(prefix, lost))

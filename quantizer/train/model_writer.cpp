@@ -26,6 +26,10 @@ fs::path without_slash(const fs::path& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
+fs::path parent_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
 bool is_inside(const fs::path& path, const fs::path& folder) {
   const fs::path inner = fs::weakly_canonical(fs::absolute(path));
   const fs::path outer = fs::weakly_canonical(fs::absolute(folder));
@@ -86,7 +90,7 @@ ModelWriter::ModelWriter(const fs::path& out, const fs::path& model) : out_(with
     refuse(fmt::format("--out {}: is there already; remove it, or choose another name",
                        out_.string()));
   }
-  const fs::path parent = out_.has_parent_path() ? out_.parent_path() : ".";
+  const fs::path parent = parent_of(out_);
   if (!fs::is_directory(parent, code) || ::access(parent.c_str(), W_OK) != 0) {
     refuse(fmt::format("--out {}: {} is no folder that can be written; make it, or choose another",
                        out_.string(), parent.string()));
@@ -179,7 +183,7 @@ void ModelWriter::require_space(std::uint64_t other_bytes) const {
     const std::uint64_t there = bytes_on_disk(model_ / shard.name());
     needed += shard.bytes() - std::min(shard.bytes(), there);
   }
-  const fs::path parent = out_.has_parent_path() ? out_.parent_path() : ".";
+  const fs::path parent = parent_of(out_);
   std::error_code code;
   const fs::space_info space = fs::space(parent, code);
   if (code || needed <= space.available) return;
@@ -268,7 +272,7 @@ void ModelWriter::publish() {
     refuse(fmt::format("--out {}: cannot be made of {}: {}; move it there", out_.string(),
                        model_.string(), code.message()));
   }
-  sync_folder(out_.has_parent_path() ? out_.parent_path() : ".");
+  sync_folder(parent_of(out_));
   journal_.reset();
   fs::remove_all(partial_, code);
 }
