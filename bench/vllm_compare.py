@@ -90,7 +90,7 @@ def recorded(scheduler):
             found[names[new.req_id]] = {"pieces": [(0, new.num_computed_tokens)] * (new.num_computed_tokens > 0)}
         for name, count in out.num_scheduled_tokens.items():
             own = found[names[name]]
-            own["blocks"] = list(scheduler.kv_cache_manager.get_block_ids(name)[0])
+            own["blocks"] = list(scheduler.kv_cache_manager.get_block_ids(name)[0])  # of codes; others are of a window
             begin = sum(own["pieces"][-1]) if own["pieces"] else 0
             if begin < len(names[name]):
                 own["pieces"].append((begin, count))
@@ -105,7 +105,8 @@ def recorded(scheduler):
 def codes_of(worker, blocks, tokens):
     """int32 [layers, sequences, heads, tokens, words], of the pages of sequences."""
     import torch
-    pages = torch.stack([cache[torch.tensor(blocks, device=cache.device)] for cache in worker.model_runner.kv_caches])
+    caches = [cache for cache in worker.model_runner.kv_caches if not cache.is_floating_point()]
+    pages = torch.stack([cache[torch.tensor(blocks, device=cache.device)] for cache in caches])
     return pages.transpose(2, 3).flatten(3, 4)[:, :, :, :tokens].cpu()  # pages: [layers, sequences, blocks, heads, ...]
 
 
@@ -119,7 +120,7 @@ def generated(options, folder, bundle):
     began = time.time()
     llm = engine(folder, max_model_len=-(-(options.prompt_tokens + options.new) // 256) * 256, max_num_seqs=options.prompts,
                  attention_backend=options.backend, gpu_memory_utilization=0.1, kv_cache_memory_bytes=options.memory << 20,
-                 additional_config={"vqgen": {"bundle": str(bundle)}},
+                 additional_config={"vqgen": {"bundle": str(bundle), "recent_tokens": options.recent}},
                  **{"max_num_batched_tokens": options.prompts * options.prompt_tokens, **MODES[options.mode]})
     print(f"engine: {time.time() - began:.1f} s", flush=True)
     found = recorded(core_of(llm).scheduler)
@@ -158,7 +159,8 @@ def run_tokens(options):
     rows = []
     for run in runs:
         began = time.time()
-        rows.append(judge(model, bundle, run, options.tolerance, options.most or options.prompts, exact))
+        rows.append(judge(model, bundle, run, options.tolerance, options.most or options.prompts, exact, options.recent))
+        rows[-1]["recent_tokens"] = options.recent
         print(f"transformers: {time.time() - began:.1f} s\n##", json.dumps(rows[-1]), flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
@@ -212,9 +214,14 @@ def random_bundle(path, config, keys, values):
 
 
 def fill(worker):
-    """Fill a worker's cache with random numbers."""
+    """Fill a worker's cache with random numbers. Blocks of codes that full-precision tokens may have too get finite
+    numbers of either."""
     import torch
-    for cache in worker.model_runner.kv_caches:
+    caches = worker.model_runner.kv_caches
+    codes = [cache for cache in caches if not cache.is_floating_point() and cache.element_size() > 1]
+    for cache in codes if len(codes) < len(caches) else ():
+        cache.random_(-1 << 31, (1 << 31) - 1).bitwise_and_(-0x40004001)
+    for cache in caches if not codes or len(codes) == len(caches) else ():
         if cache.element_size() == 1:  # small positive numbers in FP8
             cache.view(torch.uint8).random_(0, 64)
         elif cache.is_floating_point():
@@ -224,7 +231,7 @@ def fill(worker):
 
 
 def timed(llm, batch, tokens):
-    """Seconds of TIMED decode steps of `batch` sequences with prompts of `tokens`."""
+    """Seconds of TIMED decode steps of `batch` sequences with prompts of `tokens`, and the blocks of a sequence."""
     import torch
     from vllm import SamplingParams
     llm_engine, names = llm.llm_engine, [f"{batch}x{tokens}-{each}" for each in range(batch)]
@@ -234,19 +241,23 @@ def timed(llm, batch, tokens):
         llm_engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
     for _ in range(WARM_UP):
         llm_engine.step()
-    running = core_of(llm).scheduler.running
+    scheduler = core_of(llm).scheduler
+    running = scheduler.running
     if len(running) != batch or any(each.num_computed_tokens < tokens for each in running):
         raise SystemExit(f"B{batch} N{tokens}: {len(running)} sequences decode after {WARM_UP} steps")
     torch.cuda.synchronize()
+    pool = scheduler.kv_cache_manager.block_pool
+    blocks = (pool.num_gpu_blocks - pool.get_num_free_blocks()) / batch
     seconds = []
     for _ in range(TIMED):
         began = time.perf_counter()
         llm_engine.step()
         seconds.append(time.perf_counter() - began)
+    scheduler.connector = None  # a scheduler asks it at the end of a request, too
     llm_engine.abort_request(names)
     while llm_engine.has_unfinished_requests():
         llm_engine.step()
-    return seconds
+    return seconds, blocks
 
 
 def run_steps(options):
@@ -265,7 +276,7 @@ def run_steps(options):
             keys, _, values = options.cache.partition(",")
             random_bundle(pathlib.Path(folder) / "books", config, keys, values or keys)
             vqgen.vllm.bind(pathlib.Path(folder) / "books", folder)
-            more = {"attention_backend": options.backend}
+            more = {"attention_backend": options.backend, "additional_config": {"vqgen": {"recent_tokens": options.recent}}}
         began = time.time()
         llm = engine(folder, load_format="dummy", skip_tokenizer_init=True, max_num_seqs=max(batch for batch, _ in shapes),
                      max_model_len=max(tokens for _, tokens in shapes) + ROOM, max_num_batched_tokens=8192,
@@ -275,17 +286,17 @@ def run_steps(options):
         print(f"engine: {time.time() - began:.1f} s", flush=True)
         cache = llm.llm_engine.vllm_config.cache_config
         llm.collective_rpc(fill)
-        scheduler = core_of(llm).scheduler
-        scheduler.connector = Cached()
         rows = []
         for batch, tokens in shapes:
-            seconds = timed(llm, batch, tokens)
+            core_of(llm).scheduler.connector = Cached()
+            seconds, blocks = timed(llm, batch, tokens)
             ordered = sorted(seconds)
-            rows.append({"cache": options.cache, "batch": batch, "tokens": tokens,
+            rows.append({"cache": options.cache, "recent_tokens": options.recent if options.cache not in PLAIN else "",
+                         "batch": batch, "tokens": tokens,
                          "step_ms": round(statistics.median(seconds) * 1e3, 3),
                          "mean_ms": round(statistics.fmean(seconds) * 1e3, 3),
                          "slowest_ms": round(ordered[-1] * 1e3, 3),
-                         "capacity_tokens": cache.num_gpu_blocks * cache.block_size,
+                         "capacity_tokens": round(cache.num_gpu_blocks / blocks * (tokens + WARM_UP)),
                          "vllm": vllm.__version__, "gpu": torch.cuda.get_device_name()})
             print("##", json.dumps(rows[-1]), flush=True)
     if options.json:
@@ -317,6 +328,7 @@ def main():
     steps.add_argument("--shapes", default=SHAPES, help=f"BATCHxTOKENS,... [{SHAPES}]")
     steps.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
     for each in (tokens, steps):
+        each.add_argument("--recent", type=int, default=0, help="tokens in full precision, of vqgen's caches [0]")
         each.add_argument("--backend", default="CUSTOM", help="vqgen's name in vLLM [CUSTOM, which is that of 0.26]")
         each.add_argument("--json", help="file for the results")
     options = parser.parse_args()

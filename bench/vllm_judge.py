@@ -35,7 +35,7 @@ def rounded(attend):
     return lambda query, key, value, *more: attend(query.half(), key.half(), value.half(), *more).float()
 
 
-def logits_of(model, bundle, prompts, chosen, pieces, codes=None):
+def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0):
     """(float32 [sequences, steps, vocabulary], share of bytes of codes that differ), of transformers over the cache, fed
     with `chosen`, and with vLLM's `codes` if they are given."""
     import torch
@@ -43,7 +43,7 @@ def logits_of(model, bundle, prompts, chosen, pieces, codes=None):
     import vqgen.hf
     prompts, chosen = (torch.tensor(each, device=model.device) for each in (prompts, chosen))
     cache = vqgen.hf.VQCache(model.config, bundle, batch=len(prompts), tokens=prompts.shape[1] + chosen.shape[1],
-                             device=model.device)
+                             device=model.device, recent_tokens=recent)
     for layer in cache.layers if model.dtype == torch.float32 else ():
         layer.attend = rounded(layer.attend)
     forced = None if codes is None else Forced(cache, codes)
@@ -59,7 +59,7 @@ def logits_of(model, bundle, prompts, chosen, pieces, codes=None):
     return torch.stack(found, 1), float(forced.differ / forced.codes) if forced else 0
 
 
-def reference(model, bundle, run, most, forced=False):
+def reference(model, bundle, run, most, recent=0, forced=False):
     """logits_of() all sequences, in batches of at most `most` that were read in the same parts."""
     import torch
     prompts, chosen = run["prompts"], run["tokens"]
@@ -70,7 +70,7 @@ def reference(model, bundle, run, most, forced=False):
         for at in range(0, len(members), most):
             own = members[at:at + most]
             logits, share = logits_of(model, bundle, [prompts[each] for each in own], [chosen[each] for each in own], parts,
-                                      run["codes"][:, own] if forced else None)
+                                      run["codes"][:, own] if forced else None, recent)
             shares += [share] * len(own)
             for index, each in zip(own, logits):
                 out[index] = each
@@ -95,17 +95,17 @@ def apart(logits, other, chosen):
     return {"median_apart": round(float(found.median()), 5), "largest_apart": round(float(found.max()), 4)}
 
 
-def judge(model, bundle, run, tolerance, most, exact=None):
+def judge(model, bundle, run, tolerance, most, exact=None, recent=0):
     """A row of results. run: of generated(); exact: the model in float32."""
     import torch
     chosen, given = (torch.tensor(run[each], device=model.device) for each in ("tokens", "logprobs"))
-    held, share = reference(model, bundle, run, most, forced=True)
-    logits, _ = reference(model, bundle, run, most)
+    held, share = reference(model, bundle, run, most, recent, forced=True)
+    logits, _ = reference(model, bundle, run, most, recent)
     row = {"mode": run["mode"], "parts": max(map(len, run["pieces"])),
            "vllm": {**judged(held, chosen, tolerance), **apart(held, given, chosen), "codes_differ": round(share, 6)},
            "own codes": {**judged(logits, chosen, tolerance), **apart(logits, given, chosen)}}
     if exact is not None:
-        other, _ = reference(exact, bundle, run, most)
+        other, _ = reference(exact, bundle, run, most, recent)
         row["rounding"] = {**judged(other, logits.argmax(-1), tolerance),
                            **apart(logits, other.log_softmax(-1).gather(-1, chosen[..., None])[..., 0], chosen)}
     return row

@@ -20,7 +20,7 @@ class DeviceCall {
   DeviceCall(Backend& backend, const Op& op, const typename OpTraits<Op>::Data& data,
              Misalignment misalignment = {}, Rotation rotation = {}, std::size_t guard = 0)
       : DeviceCall(backend, problem_of(op), misalignment, rotation.places(), guard) {
-    auto args_of = OpTraits<Op>::upload(op, data, {device_, pool_, misalignment, rotation});
+    auto args_of = OpTraits<Op>::upload(op, data, {device_, pools_, misalignment, rotation});
     args_of_ = [args_of, op](int call, int codebooks, const WorkspaceParts& parts) {
       auto args = args_of(call, codebooks);
       point_into_workspace(args, op, parts);
@@ -46,7 +46,7 @@ class DeviceCall {
   // What the last launch left.
   template <class Op>
   typename OpTraits<Op>::Output output(const Op&, const typename OpTraits<Op>::Data& data) const {
-    return OpTraits<Op>::output(device_, pool_, data);
+    return OpTraits<Op>::output(device_, pools_, data);
   }
   std::vector<std::uint16_t> linear_output() const { return device_.fetch<std::uint16_t>(0); }
 
@@ -71,7 +71,7 @@ class DeviceCall {
 
   Backend& backend_;
   Problem op_;
-  PagePool pool_;  // for a cache in pages, else empty
+  Pools pools_;
   DeviceData device_;
   std::size_t guard_;
   std::size_t slack_;  // before the workspace

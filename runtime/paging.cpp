@@ -1,6 +1,7 @@
 #include "runtime/paging.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -179,6 +180,66 @@ bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const Quantize
   take(pool.value_strides, values, one ? key_storage : value_storage, one ? pool.keys : pool.values,
        value_codes);
   return key_storage == pool.keys && (one || value_storage == pool.values);
+}
+
+namespace {
+
+std::vector<std::uint32_t> words_of(const std::vector<std::uint16_t>& elements) {
+  std::vector<std::uint32_t> words(elements.size() / 2);
+  if (!words.empty()) std::memcpy(words.data(), elements.data(), 4 * words.size());
+  return words;
+}
+
+std::vector<std::uint16_t> elements_of(const std::vector<std::uint32_t>& words) {
+  std::vector<std::uint16_t> elements(2 * words.size());
+  if (!words.empty()) std::memcpy(elements.data(), words.data(), 4 * words.size());
+  return elements;
+}
+
+// A tensor whose codes are raw rows.
+QuantizedTensor raw_tensor(const QuantizedTensor& cache, std::vector<std::uint32_t> words) {
+  QuantizedTensor tensor;
+  tensor.batch = cache.batch;
+  tensor.heads = cache.heads;
+  tensor.rows = cache.rows;
+  tensor.columns = cache.columns;
+  tensor.row_words = cache.columns / 2;
+  tensor.codes = std::move(words);
+  return tensor;
+}
+
+}  // namespace
+
+RawPool make_raw_pool(const QuantizedTensor& cache, const std::vector<std::uint16_t>& raw_keys,
+                      const std::vector<std::uint16_t>& raw_values,
+                      const std::vector<std::int32_t>& lengths, int page_tokens, Random random,
+                      const std::vector<std::int32_t>& firsts) {
+  PagePool pages =
+      make_pool(raw_tensor(cache, words_of(raw_keys)), raw_tensor(cache, words_of(raw_values)),
+                lengths, page_tokens, false, std::move(random));
+  for (std::size_t b = 0; b < firsts.size(); ++b) {
+    const auto row = at(pages.table, static_cast<std::int64_t>(b) * pages.columns);
+    std::fill_n(row, std::max(firsts[b], 0) / page_tokens,
+                std::numeric_limits<std::int32_t>::max());
+  }
+  RawPool pool{std::move(pages), {}, {}};
+  pool.keys = elements_of(pool.pages.keys);
+  pool.values = elements_of(pool.pages.values);
+  return pool;
+}
+
+bool take_raw_rows(const RawPool& pool, const QuantizedTensor& cache,
+                   const std::vector<std::int32_t>& lengths,
+                   const std::vector<std::uint16_t>& key_storage,
+                   const std::vector<std::uint16_t>& value_storage,
+                   std::vector<std::uint16_t>& raw_keys, std::vector<std::uint16_t>& raw_values) {
+  std::vector<std::uint32_t> keys, values;
+  const bool kept = take_rows(pool.pages, raw_tensor(cache, words_of(raw_keys)),
+                              raw_tensor(cache, words_of(raw_values)), lengths,
+                              words_of(key_storage), words_of(value_storage), keys, values);
+  raw_keys = elements_of(keys);
+  raw_values = elements_of(values);
+  return kept;
 }
 
 }  // namespace vqgen

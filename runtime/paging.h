@@ -45,4 +45,31 @@ bool take_rows(const PagePool& pool, const QuantizedTensor& keys, const Quantize
                std::vector<std::uint32_t> value_storage, std::vector<std::uint32_t>& key_codes,
                std::vector<std::uint32_t>& value_codes);
 
+// Raw rows of keys and values in pages.
+struct RawPool {
+  PagePool pages;                           // its words are pairs of elements
+  std::vector<std::uint16_t> keys, values;  // its storages as elements
+  bool paged() const { return pages.page_tokens > 0; }
+};
+
+// Makes pages for the raw rows of AttentionData or AppendData, one row for each token, with drawn
+// places and order. Pages of tokens before `firsts`, if these are given, are not in the table.
+RawPool make_raw_pool(const QuantizedTensor& cache, const std::vector<std::uint16_t>& raw_keys,
+                      const std::vector<std::uint16_t>& raw_values,
+                      const std::vector<std::int32_t>& lengths, int page_tokens, Random random,
+                      const std::vector<std::int32_t>& firsts = {});
+
+// take_rows() of raw rows.
+bool take_raw_rows(const RawPool& pool, const QuantizedTensor& cache,
+                   const std::vector<std::int32_t>& lengths,
+                   const std::vector<std::uint16_t>& key_storage,
+                   const std::vector<std::uint16_t>& value_storage,
+                   std::vector<std::uint16_t>& raw_keys, std::vector<std::uint16_t>& raw_values);
+
+// The pools of a cache; empty for what is not in pages.
+struct Pools {
+  PagePool codes;
+  RawPool raw;
+};
+
 }  // namespace vqgen

@@ -48,6 +48,18 @@ enum class PageOrder {
   side_by_side,  // one tensor, [page][head][token][words of the key, words of the value]
 };
 
+// Slots of raw rows in host memory: of the first tokens, and of a ring of the newest, which with
+// pages has one for each token that a sequence has room for.
+struct RawSlots {
+  std::int64_t sinks, ring;
+  std::int64_t count() const { return sinks + ring; }
+  std::int64_t recent(std::int64_t token) const { return sinks + token % ring; }
+};
+template <class Data>
+RawSlots slots_in(const Data& data) {
+  return {data.max_sinks, data.raw_page_tokens > 0 ? data.keys.rows : data.max_recent_tokens};
+}
+
 // Data of one attention_decode call. Element tensors are bits of `dtype`. keys.batch is
 // batch; in a bundle it may be 1, and each sequence has this cache.
 struct AttentionData {
@@ -64,6 +76,7 @@ struct AttentionData {
   std::vector<std::int32_t> lengths;               // [batch], each 0..keys.rows
   std::vector<std::int32_t> recent_counts, sinks;  // [batch] each; empty: none
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
+  int raw_page_tokens = 0;                      // 0: slots
   int sliding_window = 0, attention_chunk = 0;  // 0: query tokens see all before them
   double logit_softcap = 0;                     // 0: none
   std::vector<float> sink_logits;               // [query_heads]; empty: none
@@ -74,6 +87,8 @@ struct AttentionData {
   // For a paged problem: seed for the pages' places, and for their order if none is given.
   std::uint64_t paging_seed = 0;
   std::optional<PageOrder> page_order = {};
+
+  RawSlots raw_slots() const { return slots_in(*this); }
 
   // The first query token of a sequence and the one behind its last.
   std::pair<std::int64_t, std::int64_t> query_rows(std::int64_t sequence) const {
@@ -108,10 +123,13 @@ struct AppendData {
   std::vector<std::int32_t> positions;  // [batch]
   std::vector<std::int32_t> counts;     // [batch]; empty: new_tokens each
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
+  int raw_page_tokens = 0;              // 0: slots
   std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   std::uint64_t paging_seed = 0;  // as in AttentionData
   std::optional<PageOrder> page_order = {};
+
+  RawSlots raw_slots() const { return slots_in(*this); }
 };
 
 // Row counts of the experts to their first rows, [experts + 1].

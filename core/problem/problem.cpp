@@ -178,6 +178,7 @@ class Validator {
     group(op, op.keys.group_tokens, "/keys/group_tokens");
     group(op, op.values.group_tokens, "/values/group_tokens");
     flush_block(op);
+    raw_pages(op);
     require(!op.values.smooth && !op.values.hadamard, "/values",
             "smooth and hadamard transform keys only (VecInfer eq. 3-8); remove them here");
   }
@@ -217,6 +218,29 @@ class Validator {
                     "remove one of the two",
                     tokens, grouped == nullptr ? "" : grouped));
     waiting(op, tokens, "/shape/flush_block", "batch");
+  }
+
+  // Pages of raw rows hold tokens whose codes are there too.
+  template <class Op>
+  void raw_pages(const Op& op) const {
+    const auto& shape = op.shape;
+    const int page = shape.raw_page_tokens;
+    if (page == 0) return;
+    require(page % 8 == 0, "/shape/raw_page_tokens", fmt::format("{} is no multiple of 8", page));
+    require(shape.recent_tokens > 0, "/shape/raw_page_tokens",
+            fmt::format("{} is given, and recent_tokens is 0; set the newest tokens that are read "
+                        "raw, or leave it out",
+                        page));
+    require(shape.sinks == 0, "/shape/sinks",
+            fmt::format("{} have slots, and raw_page_tokens has none; remove one of the two",
+                        shape.sinks));
+    require(shape.flush_block == 1, "/shape/flush_block",
+            fmt::format("{} tokens wait in slots until they are encoded, and raw_page_tokens has "
+                        "none; remove one of the two",
+                        shape.flush_block));
+    require(least_window(op.keys, op.values) == 0, "/shape/raw_page_tokens",
+            "goes with formats whose tokens are encoded one by one, and group_tokens is not 0; "
+            "remove one of the two");
   }
 
   void size(const char* what, double elements) const {

@@ -14,12 +14,22 @@ namespace vqgen {
 
 inline constexpr const char* kPageTokensDoc =
     "tokens of a page: 16, 32, 64, 128 or 256; 0 where each sequence's rows follow each other";
+inline constexpr const char* kRawPageTokensDoc =
+    "tokens of a page of raw rows, which have a table of their own; a multiple of 8; 0 where each "
+    "sequence has slots for its newest tokens";
 
 // Slots of the ring of newest tokens: twice the 1024 of VQKV (sec. 3.3), and room for drafts.
 inline constexpr int kMostWindow = 4096;
 inline constexpr const char* kFlushBlockDoc =
     "tokens that are encoded together and leave the window together, at most window; until then "
     "they are raw alone";
+
+// Raw rows of a sequence in a head: slots, sinks first and then the window's ring, or in pages one
+// for each token.
+template <class Shape>
+std::int64_t raw_slots_of(const Shape& shape) {
+  return shape.raw_page_tokens > 0 ? shape.tokens : shape.sinks + shape.recent_tokens;
+}
 
 // The newest tokens of each sequence, usually one, against a quantized KV cache (VecInfer Alg. 1).
 struct AttentionShape {
@@ -31,6 +41,7 @@ struct AttentionShape {
   int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
+  int raw_page_tokens = 0;
   int query_tokens = 1;
   bool batch_invariant = false;
   int flush_block = 1;
@@ -53,6 +64,7 @@ struct AttentionShape {
         field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
+        field("raw_page_tokens", &S::raw_page_tokens, silent_in(0, 256), kRawPageTokensDoc),
         field("query_tokens", &S::query_tokens, silent_in(1, 16),
               "query tokens of a sequence, at most; each sees the tokens up to its own"),
         field("batch_invariant", &S::batch_invariant, silent(),
@@ -77,8 +89,7 @@ struct AttentionDecode {
   VqFormat keys;
   VqFormat values;
   int group() const { return shape.query_heads / shape.kv_heads; }
-  // Slots of raw storage a head: sinks first, then the window's ring.
-  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
+  std::int64_t raw_slots() const { return raw_slots_of(shape); }
   // Tokens of a sequence that splits share, at most: those that its query tokens see. With
   // batch-invariant results splits are fixed, whatever is seen.
   std::int64_t split_tokens() const {
@@ -112,6 +123,7 @@ struct AppendShape {
   int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
+  int raw_page_tokens = 0;
   int flush_block = 1;
 
   static constexpr auto fields() {
@@ -128,7 +140,8 @@ struct AppendShape {
               "newest tokens kept raw too, at most"),
         field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw too, at most"),
-        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
+        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
+        field("raw_page_tokens", &S::raw_page_tokens, silent_in(0, 256), kRawPageTokensDoc));
   }
   bool operator==(const AppendShape&) const = default;
 };
@@ -140,7 +153,7 @@ struct KvAppend {
   AppendShape shape;
   VqFormat keys;
   VqFormat values;
-  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
+  std::int64_t raw_slots() const { return raw_slots_of(shape); }
   bool operator==(const KvAppend&) const = default;
 };
 
@@ -153,6 +166,7 @@ struct DequantizeShape {
   int recent_tokens = 0;
   int sinks = 0;
   int page_tokens = 0;
+  int raw_page_tokens = 0;
   int flush_block = 1;
 
   static constexpr auto fields() {
@@ -167,7 +181,8 @@ struct DequantizeShape {
               "newest tokens kept raw, at most"),
         field("flush_block", &S::flush_block, silent_in(1, kMostWindow), kFlushBlockDoc),
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
-        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc));
+        field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
+        field("raw_page_tokens", &S::raw_page_tokens, silent_in(0, 256), kRawPageTokensDoc));
   }
   bool operator==(const DequantizeShape&) const = default;
 };
@@ -179,7 +194,7 @@ struct KvDequantize {
   DequantizeShape shape;
   VqFormat keys;
   VqFormat values;
-  int raw_slots() const { return shape.sinks + shape.recent_tokens; }
+  std::int64_t raw_slots() const { return raw_slots_of(shape); }
   bool operator==(const KvDequantize&) const = default;
 };
 

@@ -334,8 +334,9 @@ void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDeco
   const double warps = plan.threads / 32.0;
   const double tokens = std::ceil(static_cast<double>(shared_tokens(op, plan)) / plan.splits);
   const double steps = std::ceil(tokens / plan.threads);
-  const double raw_turns = std::ceil(std::ceil(op.raw_slots() / double{vq::kRawTile}) /
-                                     (warps * plan.splits));  // tiles per warp
+  const double raw_turns =
+      std::ceil(std::ceil((op.shape.sinks + op.shape.recent_tokens) / double{vq::kRawTile}) /
+                (warps * plan.splits));  // tiles per warp
   const double tiles = warps * (steps * vq::kBytesStep / 8 + raw_turns);
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   if (in_parts(op)) {

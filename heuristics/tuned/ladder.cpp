@@ -67,6 +67,7 @@ bool same_kind(const Problem& a, const Problem& b) {
     other.shape.kv_heads = one.shape.kv_heads;
     other.shape.tokens = one.shape.tokens;
     other.shape.page_tokens = one.shape.page_tokens;
+    other.shape.raw_page_tokens = one.shape.raw_page_tokens;
     return other == one;
   };
   if (const auto* append = std::get_if<KvAppend>(&a)) {

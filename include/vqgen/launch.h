@@ -43,6 +43,17 @@ typedef struct vqgen_pages {
   vqgen_page_strides keys, values;
 } vqgen_pages;
 
+/* Pages of raw rows, of a config with raw_page_tokens; else all zero. Token t of sequence b is row
+ * t % raw_page_tokens of page block_table[b][t / raw_page_tokens] of the pools that begin at
+ * raw_keys and raw_values; raw_batch_stride is between pages. An append writes the row of each new
+ * token. A reader takes those of the window, and no other entry of the table is read. */
+typedef struct vqgen_raw_pages {
+  const int32_t* block_table; /* [batch][columns], device memory */
+  int64_t columns;            /* columns x raw_page_tokens is at least `tokens` of the launch */
+  int64_t count;              /* pages of the pool, numbered from 0 */
+  int64_t token_stride;       /* elements between the rows of a page */
+} vqgen_raw_pages;
+
 /* Arguments of attention_decode. All memory is device memory of the caller's; 16-bit elements have
  * the config's dtype. Set struct_bytes to the size of the struct and unused fields to zero. */
 typedef struct vqgen_attention_args {
@@ -89,6 +100,7 @@ typedef struct vqgen_attention_args {
   /* [query_heads] where the config says sink_logits, else null: each adds exp(logit) to its head's
    * denominator, and to its lse; -inf adds nothing. */
   const float* sink_logits;
+  vqgen_raw_pages raw_pages;
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an
@@ -114,6 +126,7 @@ typedef struct vqgen_append_args {
   int64_t raw_batch_stride; /* elements */
   int64_t raw_head_stride;  /* elements */
   vqgen_pages pages;        /* of a paged cache */
+  vqgen_raw_pages raw_pages;
 } vqgen_append_args;
 
 /* Arguments of kv_dequantize, which writes cached tokens as dense keys and values: what an
@@ -139,6 +152,7 @@ typedef struct vqgen_kv_dequantize_args {
   const int32_t* recent_counts; /* [batch], of the whole length; null without a window */
   const int32_t* sinks;         /* [batch], null without sinks */
   vqgen_pages pages;            /* of a paged cache */
+  vqgen_raw_pages raw_pages;
 } vqgen_kv_dequantize_args;
 
 /* Arguments of attention_merge, which merges `parts` results of attention over disjoint sets of

@@ -125,7 +125,9 @@ Signature read_signature(const char* description, DLDevice device) {
   signature.page_tokens = shape.value("page_tokens", std::int64_t{0});
   signature.keys = signature.slot("keys.codes");
   signature.values = signature.slot("values.codes");
+  signature.raw_page_tokens = shape.value("raw_page_tokens", std::int64_t{0});
   signature.block_table = signature.slot("block_table");
+  signature.raw_block_table = signature.slot("raw_block_table");
   signature.raw_keys = signature.slot("raw_keys");
   signature.raw_values = signature.slot("raw_values");
   for (const Slot& slot : *signature.slots) {
@@ -139,6 +141,9 @@ Signature read_signature(const char* description, DLDevice device) {
         expected->free_dimension = -1;
         expected->strided_dimensions = 3;
       }
+      const int index = static_cast<int>(signature.expected.size()) - 1;
+      const bool raw = index == signature.raw_keys || index == signature.raw_values;
+      if (raw && signature.raw_page_tokens > 0) expected->strided_dimensions = 3;
     }
   }
   for (std::size_t i = 0; i < signature.expected.size(); ++i) {
@@ -171,8 +176,20 @@ Arguments::Arguments(const Signature& signature, std::span<PyObject* const> give
   judge_sizes(signature);
 }
 
-// Merged results may take the place of a part's, as a whole.
-bool Arguments::may_share(std::size_t written, std::size_t other) const {
+// Merged results may take the place of a part's, as a whole. Pages of one pool may hold codes or
+// raw rows, as the tables say.
+bool Arguments::may_share(const Signature& signature, std::size_t written,
+                          std::size_t other) const {
+  if (signature.page_tokens > 0 && signature.raw_page_tokens > 0) {
+    const auto is_raw = [&](std::size_t slot) {
+      return static_cast<int>(slot) == signature.raw_keys ||
+             static_cast<int>(slot) == signature.raw_values;
+    };
+    if ((is_raw(written) && slots_[other].cache_codes) ||
+        (slots_[written].cache_codes && is_raw(other))) {
+      return true;
+    }
+  }
   return slots_[other].name.starts_with(slots_[written].name + "s.") &&
          given_[written]->data() == given_[other]->data();
 }
@@ -190,7 +207,7 @@ void Arguments::judge_overlaps(const Signature& signature) const {
     }
     for (std::size_t other = 0; other < given_.size(); ++other) {
       if (other == i || !regions[other] || !regions[i]->meets(*regions[other]) ||
-          may_share(i, other)) {
+          may_share(signature, i, other)) {
         continue;
       }
       refuse(slots_[i], "is written, and shares memory with '" + slots_[other].name +

@@ -46,9 +46,11 @@ struct Signature {
   std::vector<std::optional<Expected>> expected;  // a slot each
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
+  std::int64_t raw_page_tokens = 0;               // of one whose raw rows are in pages
   bool writes_scales = false;                     // int8_quantize, where it computes them
   // Slots of a cache; -1 without one.
   int keys = -1, values = -1, block_table = -1, raw_keys = -1, raw_values = -1;
+  int raw_block_table = -1;
   int slot(const char* name) const;  // -1 where there is none
   bool writes(std::size_t slot) const {
     return (*slots)[slot].written || (writes_scales && (*slots)[slot].name == "scales");
@@ -81,7 +83,7 @@ class Arguments {
   const std::vector<std::optional<Tensor>>& tensors() const { return given_; }
 
  private:
-  bool may_share(std::size_t written, std::size_t other) const;
+  bool may_share(const Signature& signature, std::size_t written, std::size_t other) const;
   void judge_overlaps(const Signature& signature) const;
   void judge_sizes(const Signature& signature) const;
 

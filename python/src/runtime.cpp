@@ -46,6 +46,18 @@ vqgen_pages pages_of(const Signature& slots, const Arguments& given) {
           .values = given.page_strides(slots.values)};
 }
 
+vqgen_raw_pages raw_pages_of(const Signature& slots, const Arguments& given) {
+  const std::int64_t pages = given.size(slots.raw_keys, 0);
+  if (given.size(slots.raw_values, 0) != pages ||
+      given.stride(slots.raw_keys, 2) != given.stride(slots.raw_values, 2)) {
+    throw bad_input("'raw_values' has other pages or strides than 'raw_keys'; lay both out alike");
+  }
+  return {.block_table = given.data<std::int32_t>(slots.raw_block_table),
+          .columns = given.size(slots.raw_block_table, 1),
+          .count = pages,
+          .token_stride = given.stride(slots.raw_keys, 2)};
+}
+
 // Pointers, and of a cache its tokens and strides.
 template <class Args>
 Args args_of(const Signature& signature, const Arguments& given,
@@ -66,6 +78,7 @@ Args args_of(const Signature& signature, const Arguments& given,
         args.raw_head_stride != given.stride(values, 1)) {
       throw bad_input("'raw_values' has other strides than 'raw_keys'; lay both out alike");
     }
+    if (signature.raw_page_tokens > 0) args.raw_pages = raw_pages_of(signature, given);
     args.tokens = tokens_of(signature, given, count);
     if (signature.page_tokens > 0) {
       args.pages = pages_of(signature, given);

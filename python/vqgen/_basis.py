@@ -25,6 +25,13 @@ def units_of(part: dict, heads: int) -> int:
     return scopes[part.get("scope", "tensor")]
 
 
+def row_words(form: dict, head_dim: int) -> int:
+    """32-bit words of a token's codes in one head, without the padding of a layout."""
+    codes = lambda part: len(part["channels"]) // part["vector_size"] * part.get("num_codebooks", 1) * part["index_bits"]
+    scales = head_dim // (form.get("group_channels") or head_dim) if form.get("token_scales") else 0
+    return scales + sum(math.ceil(codes(part) / 32) for part in parts_of(form, head_dim))
+
+
 def _books_shape(part: dict, heads: int) -> tuple:
     return units_of(part, heads), part.get("num_codebooks", 1), 1 << part["index_bits"], part["vector_size"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pathlib
 import sys
@@ -12,7 +11,7 @@ import zlib
 import vqgen
 import vqgen.hf
 from vqgen import _calibration, _shares
-from vqgen._basis import parts_of
+from vqgen._basis import row_words
 from vqgen._losses import AT_ONCE
 from vqgen._models import heads_of
 from vqgen._reconstruction import reconstruction, rope_split
@@ -154,11 +153,9 @@ def size_of(layers) -> dict | None:
     for item, _ in layers:
         for operand in ("keys", "values"):
             form = item[operand]
-            parts = parts_of(form, item["head_dim"])
             if form.get("decoder", "table") != "table" or form.get("layout") not in (None, {"rows": 1, "words": 1}):
                 return None
-            words = sum(math.ceil(len(part["channels"]) // part["vector_size"] * part["num_codebooks"] * part["index_bits"] / 32)
-                        for part in parts)
+            words = row_words(form, item["head_dim"])
             elements += item["kv_heads"] * item["head_dim"]
             total += item["kv_heads"] * words * 4
     return {"bits": 8 * total / elements, "bytes_per_token": float(total)}

@@ -77,7 +77,7 @@ class Attention(Op):
     def __call__(self, query, keys: Quantized, values: Quantized, lengths, *, out=None, lse=None,
                  key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
                  raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
-                 query_start=None, new_keys=None, new_values=None, block_table=None, sink_logits=None,
+                 query_start=None, new_keys=None, new_values=None, block_table=None, raw_block_table=None, sink_logits=None,
                  tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
 
@@ -89,7 +89,8 @@ class Attention(Op):
             value_rotation: float32 [kv_heads, head_dim, head_dim], orthogonal, aligned to 16 bytes, where they
             have klt. The cache, raw rows too, holds (x - mean) @ rotation.
         raw_keys, raw_values: [batch, kv_heads, sinks + recent_tokens, head_dim], with recent_counts and sinks,
-            int32 [batch] each, where the config has them.
+            int32 [batch] each, where the config has them; [pages, kv_heads, raw_page_tokens, head_dim] where it
+            has raw_page_tokens.
         query_start: int32 [batch + 1], where the config's query_tokens is more than 1: rows
             query_start[b] .. query_start[b + 1] - 1 of query, out and lse are the newest tokens of
             sequence b, each of which sees the tokens up to its own. Other rows are left as they
@@ -99,6 +100,8 @@ class Attention(Op):
         block_table: int32 [batch, columns], where the config has page_tokens: token t of sequence b
             is in page block_table[b, t // page_tokens]. Entries past a sequence's tokens are
             not read. A kernel trusts the others; the host backend names those that are no page's.
+        raw_block_table: int32 [batch, columns], where the config has raw_page_tokens: the page of raw_keys and
+            raw_values that token t's row is in, as block_table. Entries of tokens in no window are not read.
         sink_logits: float32 [query_heads], where the config has them: exp(logit) is added to each head's
             denominator, and to its lse.
         tokens: at least the most that a query token sees, which picks the kernel; by default all
@@ -115,7 +118,7 @@ class Attention(Op):
         given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, key_mean=key_mean,
                      key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
                      raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
-                     query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table,
+                     query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table, raw_block_table=raw_block_table,
                      sink_logits=sink_logits)
         self._launch(given | cache_arguments(keys, values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
@@ -126,7 +129,7 @@ class Append(Op):
 
     def __call__(self, new_keys, new_values, positions, keys: Quantized, values: Quantized, *,
                  counts=None, key_smooth=None, key_mean=None, key_rotation=None, value_mean=None,
-                 value_rotation=None, raw_keys=None, raw_values=None, block_table=None,
+                 value_rotation=None, raw_keys=None, raw_values=None, block_table=None, raw_block_table=None,
                  tokens: int | None = None, stream: int | None = None) -> None:
         """new_keys, new_values: [batch, new_tokens, kv_heads, head_dim] in the op's dtype.
 
@@ -135,7 +138,7 @@ class Append(Op):
         counts: int32 [batch], how many new tokens are real; all without it.
         keys, values: their codes are written, their codebooks read.
         key_smooth, key_mean, key_rotation, value_mean, value_rotation: as of the attention.
-        raw_keys, raw_values: as of the attention; written.
+        raw_keys, raw_values, raw_block_table: as of the attention; written, in pages the row of each new token.
         block_table: as of the attention. No two sequences append to one page.
         tokens: that a sequence has room for; by default what the codes, or the pages of the block
             table, have.
@@ -143,7 +146,7 @@ class Append(Op):
         given = dict(new_keys=new_keys, new_values=new_values, positions=positions, counts=counts,
                      key_smooth=key_smooth, key_mean=key_mean, key_rotation=key_rotation, value_mean=value_mean,
                      value_rotation=value_rotation, raw_keys=raw_keys, raw_values=raw_values,
-                     block_table=block_table)
+                     block_table=block_table, raw_block_table=raw_block_table)
         self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
 
 
@@ -153,7 +156,7 @@ class Dequantize(Op):
     def __call__(self, keys: Quantized, values: Quantized, lengths, *, out_keys=None,
                  out_values=None, key_smooth=None, key_mean=None, key_rotation=None, value_mean=None,
                  value_rotation=None, raw_keys=None, raw_values=None, recent_counts=None,
-                 sinks=None, block_table=None, tokens: int | None = None,
+                 sinks=None, block_table=None, raw_block_table=None, tokens: int | None = None,
                  stream: int | None = None):
         """out_keys, out_values: [batch, kv_heads, tokens, head_dim] in the op's dtype, aligned to 16
         bytes; the keys as attention compares them with a query. Rows of tokens from a sequence's
@@ -161,7 +164,7 @@ class Dequantize(Op):
 
         lengths: int32 [batch], tokens of each sequence, which may be more than are decoded.
         key_smooth, key_mean, key_rotation, value_mean, value_rotation, raw_keys, raw_values,
-            recent_counts, sinks, block_table: as of the attention.
+            recent_counts, sinks, block_table, raw_block_table: as of the attention.
         tokens: that are decoded, from the first on; without arrays for them all that the codes, or
             the pages of the block table, have room for and the op takes.
 
@@ -183,7 +186,7 @@ class Dequantize(Op):
         given = dict(out_keys=out_keys, out_values=out_values, key_smooth=key_smooth, key_mean=key_mean,
                      key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
                      raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
-                     block_table=block_table)
+                     block_table=block_table, raw_block_table=raw_block_table)
         self._launch(given | cache_arguments(keys, values), tokens, stream=stream)
         return out_keys, out_values
 

@@ -49,8 +49,8 @@ class _Config:
 @dataclass
 class AttentionShape:
     """`tokens` is the longest sequence that will come; `recent_tokens` and `sinks` are raw tokens,
-    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `flush_block`
-    those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
+    `query_tokens` the most of a sequence in one call, `page_tokens` those of a page, `raw_page_tokens`
+    those of a page of raw rows, `flush_block` those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
     of the call. A query token sees the newest `sliding_window` tokens, or those of its own chunk of
     `attention_chunk`; its scores stay within `logit_softcap`; with `sink_logits` a call has logits that
     add to the denominators."""
@@ -64,6 +64,7 @@ class AttentionShape:
     sinks: Optional[int] = None
     query_tokens: Optional[int] = None
     page_tokens: Optional[int] = None
+    raw_page_tokens: Optional[int] = None
     batch_invariant: Optional[bool] = None
     flush_block: Optional[int] = None
     sliding_window: Optional[int] = None
@@ -93,6 +94,7 @@ class AppendShape:
     recent_tokens: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
+    raw_page_tokens: Optional[int] = None
     flush_block: Optional[int] = None
 
 
@@ -115,6 +117,7 @@ class DequantizeShape:
     recent_tokens: Optional[int] = None
     sinks: Optional[int] = None
     page_tokens: Optional[int] = None
+    raw_page_tokens: Optional[int] = None
     flush_block: Optional[int] = None
 
 

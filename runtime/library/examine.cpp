@@ -69,6 +69,25 @@ void examine_pages(FirstFault& fault, const Op& op, const Demands& demands, cons
                   pages);
 }
 
+template <class Shape, class Args>
+void examine_raw_pages(FirstFault& fault, const Shape& shape, const Demands& demands,
+                       const Args& args) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  const vqgen_raw_pages& pages = args.raw_pages;
+  fault.require(pages.count >= 1 && pages.count <= kMost, VQGEN_BAD_INPUT,
+                "raw_pages.count is not 1 to 2^31 - 1; give the pages of the pool");
+  fault.require(pages.columns >= 0 && pages.columns <= kMost &&
+                    pages.columns * shape.raw_page_tokens >= args.tokens,
+                VQGEN_BAD_INPUT,
+                "raw_pages.columns times raw_page_tokens is less than `tokens`; give a wider block "
+                "table, or fewer tokens");
+  fault.stride("raw_pages.token_stride", pages.token_stride, demands.elements_mask, 2);
+  fault.require(pages.token_stride >= shape.head_dim && pages.token_stride <= kMost,
+                VQGEN_BAD_INPUT,
+                "raw_pages.token_stride is less than head_dim, or more than 2^31 - 1; give that of "
+                "the memory, in elements");
+}
+
 // The strides of the cache that one op reads and another appends to.
 template <class Op, class Args>
 void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, const Args& args) {
@@ -78,6 +97,7 @@ void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, cons
     fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
     fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
   }
+  if (shape.raw_page_tokens > 0) examine_raw_pages(fault, shape, demands, args);
   if (shape.page_tokens > 0) {
     examine_pages(fault, op, demands, args);
   } else {
@@ -86,7 +106,8 @@ void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, cons
     fault.apart("values.batch_stride", args.values.batch_stride, shape.batch);
     fault.apart("values.head_stride", args.values.head_stride, shape.kv_heads);
   }
-  fault.apart("raw_batch_stride", args.raw_batch_stride, shape.batch, raw);
+  fault.apart("raw_batch_stride", args.raw_batch_stride,
+              shape.raw_page_tokens > 0 ? args.raw_pages.count : shape.batch, raw);
   fault.apart("raw_head_stride", args.raw_head_stride, shape.kv_heads, raw);
 }
 
@@ -123,10 +144,10 @@ void examine_written_cache(FirstFault& fault, const KvAppend& op, const vqgen_ap
           "values.batch_stride or values.head_stride is less than the `tokens` rows that it spans; "
           "lay sequences and heads apart, or lower `tokens`");
   }
-  if (op.raw_slots() > 0) {
+  // Pages may lie in any way that keeps rows apart, which no two strides tell.
+  if (op.raw_slots() > 0 && shape.raw_page_tokens == 0) {
     examine_written(fault, {args.raw_batch_stride, shape.batch},
-                    {args.raw_head_stride, shape.kv_heads},
-                    std::int64_t{op.raw_slots()} * shape.head_dim,
+                    {args.raw_head_stride, shape.kv_heads}, op.raw_slots() * shape.head_dim,
                     "raw_batch_stride or raw_head_stride is less than the raw tokens that it "
                     "spans; lay sequences and heads apart");
   }

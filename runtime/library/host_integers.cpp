@@ -45,34 +45,45 @@ vqgen_status judge_counts(const Backend& backend, const Shape& shape, const Args
 
 // visit(column, page) for the pages of tokens [first, end) of a sequence, until one is wrong.
 template <class Visit>
-vqgen_status each_page(const Backend& backend, const vqgen_pages& pages, std::int64_t page_tokens,
-                       std::int64_t sequence, std::int64_t first, std::int64_t end, Visit&& visit) {
+vqgen_status each_page(const Backend& backend, const char* name, const auto& pages,
+                       std::int64_t page_tokens, std::int64_t sequence, std::int64_t first,
+                       std::int64_t end, Visit&& visit) {
   if (first >= end) return VQGEN_OK;
-  if (const auto status = judge_array(backend, "block_table", pages.block_table,
-                                      sequence * pages.columns, ceil_div(end, page_tokens))) {
+  const std::int64_t begin = first / page_tokens;
+  if (const auto status =
+          judge_array(backend, name, pages.block_table, sequence * pages.columns + begin,
+                      ceil_div(end, page_tokens) - begin)) {
     return status;
   }
-  for (std::int64_t i = first / page_tokens; i < ceil_div(end, page_tokens); ++i) {
+  for (std::int64_t i = begin; i < ceil_div(end, page_tokens); ++i) {
     const std::int32_t page = pages.block_table[sequence * pages.columns + i];
     if (page < 0 || page >= pages.count) {
       return refuse(
-          "block_table[{}][{}] is {}, and the pool has pages 0 to {}; give the page of tokens {} "
-          "to {} of the sequence",
-          sequence, i, page, pages.count - 1, i * page_tokens, (i + 1) * page_tokens - 1);
+          "{}[{}][{}] is {}, and the pool has pages 0 to {}; give the page of tokens {} to {} of "
+          "the sequence",
+          name, sequence, i, page, pages.count - 1, i * page_tokens, (i + 1) * page_tokens - 1);
     }
     if (const vqgen_status status = visit(i, page); status != VQGEN_OK) return status;
   }
   return VQGEN_OK;
 }
 
-// The pages of the tokens of sequence b that a call reads.
+// The pages of the tokens of sequence b that a call reads, the last `queries` of which ask.
 template <class Shape, class Args>
 vqgen_status judge_pages(const Backend& backend, const Shape& shape, const Args& args,
-                         std::int64_t b) {
-  if (shape.page_tokens == 0) return VQGEN_OK;
+                         std::int64_t b, int queries) {
   const std::int64_t end = std::min<std::int64_t>(args.lengths[b], args.tokens);
-  return each_page(backend, args.pages, shape.page_tokens, b, 0, end,
-                   [](std::int64_t, std::int32_t) { return VQGEN_OK; });
+  const auto any = [](std::int64_t, std::int32_t) { return VQGEN_OK; };
+  if (shape.page_tokens > 0) {
+    const auto status =
+        each_page(backend, "block_table", args.pages, shape.page_tokens, b, 0, end, any);
+    if (status != VQGEN_OK) return status;
+  }
+  if (shape.raw_page_tokens == 0) return VQGEN_OK;
+  const std::int64_t first =
+      std::max<std::int64_t>(args.lengths[b] - args.recent_counts[b] - (queries - 1), 0);
+  return each_page(backend, "raw_block_table", args.raw_pages, shape.raw_page_tokens, b, first, end,
+                   any);
 }
 
 // The raw slots of sequence b that a call reads. The first of `queries` tokens in the cache reads
@@ -140,9 +151,9 @@ vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
           "lengths[{}] is {}{}, and `tokens` is {}; give the most that a query token sees", b,
           length, fresh ? fmt::format(", {} with its new_keys", seen) : "", args.tokens);
     }
-    if (const auto status = judge_raw(shape, args, b, fresh ? 1 : static_cast<int>(queries)))
-      return status;
-    if (const auto status = judge_pages(backend, shape, args, b)) return status;
+    const int cached = fresh ? 1 : static_cast<int>(std::max<std::int64_t>(queries, 1));
+    if (const auto status = judge_raw(shape, args, b, cached)) return status;
+    if (const auto status = judge_pages(backend, shape, args, b, cached)) return status;
   }
   return VQGEN_OK;
 }
@@ -152,7 +163,7 @@ vqgen_status judge_integers(const Backend& backend, const DequantizeShape& shape
   if (const auto status = judge_counts(backend, shape, args)) return status;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     if (const auto status = judge_raw(shape, args, b, 1)) return status;
-    if (const auto status = judge_pages(backend, shape, args, b)) return status;
+    if (const auto status = judge_pages(backend, shape, args, b, 1)) return status;
   }
   return VQGEN_OK;
 }
@@ -167,39 +178,53 @@ vqgen_status judge_integers(const Backend& backend, const AppendShape& shape,
       return status;
     }
   }
-  if (shape.page_tokens == 0) return VQGEN_OK;
   struct Writer {
     std::int64_t sequence, column;
   };
-  std::unordered_map<std::int32_t, Writer> writers;
+  std::unordered_map<std::int32_t, Writer> writers, raw_writers;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t position = args.positions[b];
     const std::int64_t count = args.counts == nullptr
                                    ? shape.new_tokens
                                    : std::clamp<std::int64_t>(args.counts[b], 0, shape.new_tokens);
     if (position < 0) continue;
-    const auto written = [&](std::int64_t column, std::int32_t page) {
-      const auto [writer, first] = writers.emplace(page, Writer{b, column});
-      if (!first && writer->second.sequence != b) {
-        return refuse(
-            "page {} is appended to by sequences {} and {} (block_table[{}][{}]); give each a page "
-            "of its own",
-            page, writer->second.sequence, b, b, column);
-      }
-      const std::int32_t* const table = args.pages.block_table + b * args.pages.columns;
-      const std::int32_t* const before = std::find(table, table + column, page);
-      if (before == table + column) return VQGEN_OK;
-      return refuse(
-          "page {} is appended to as block_table[{}][{}], and is block_table[{}][{}] too; give "
-          "each {} tokens a page of their own",
-          page, b, column, b, before - table, shape.page_tokens);
+    const auto judge = [&](const char* name, const auto& pages, std::int64_t page_tokens,
+                           auto& others, std::int64_t from, std::int64_t to) {
+      // Entries before the call's tokens, but for raw pages, which only the window's have.
+      const std::int64_t known = &others == &raw_writers ? from / page_tokens : 0;
+      return each_page(backend, name, pages, page_tokens, b, from, to,
+                       [&](std::int64_t column, std::int32_t page) {
+                         const auto [writer, first] = others.emplace(page, Writer{b, column});
+                         if (!first && writer->second.sequence != b) {
+                           return refuse(
+                               "page {} is appended to by sequences {} and {} ({}[{}][{}]); give "
+                               "each a page of its "
+                               "own",
+                               page, writer->second.sequence, b, name, b, column);
+                         }
+                         const std::int32_t* const table = pages.block_table + b * pages.columns;
+                         const std::int32_t* const before =
+                             std::find(table + known, table + column, page);
+                         if (before == table + column) return VQGEN_OK;
+                         return refuse(
+                             "page {} is appended to as {}[{}][{}], and is {}[{}][{}] too; give "
+                             "each {} tokens a "
+                             "page of their own",
+                             page, name, b, column, name, b, before - table, page_tokens);
+                       });
     };
-    // The call writes the codes of the flush blocks that it fills.
     const std::int64_t end = std::min(position + count, args.tokens);
-    const auto status =
-        each_page(backend, args.pages, shape.page_tokens, b,
-                  position - position % shape.flush_block, end - end % shape.flush_block, written);
-    if (status != VQGEN_OK) return status;
+    if (shape.page_tokens > 0) {  // the call writes the codes of the flush blocks that it fills
+      const auto status =
+          judge("block_table", args.pages, shape.page_tokens, writers,
+                position - position % shape.flush_block, end - end % shape.flush_block);
+      if (status != VQGEN_OK) return status;
+    }
+    if (shape.raw_page_tokens > 0) {
+      const auto status = judge("raw_block_table", args.raw_pages, shape.raw_page_tokens,
+                                raw_writers, position, end);
+      if (status != VQGEN_OK) return status;
+    }
   }
   return VQGEN_OK;
 }

@@ -132,6 +132,9 @@ vqgen_status launch(const Record& record, const typename OpTraits<Op>::HostArgs&
   if constexpr (requires { call.raw_batch_stride; }) {
     call.raw_batch_stride = args.raw_batch_stride;
     call.raw_head_stride = args.raw_head_stride;
+    call.raw_table = args.raw_pages.block_table;
+    call.raw_table_columns = args.raw_pages.columns;
+    call.raw_token_stride = args.raw_pages.token_stride;
   }
   Traits::set_numbers(call, args, *op, bucket.most);
   set_workspace(call, *op, record, bucket, workspace, stream);

@@ -27,14 +27,17 @@ Extents one_a_sequence(const Op& op) {
 // Keys, values and raw tokens; kv_append has them `written`.
 template <class Op, class C, class D>
 constexpr auto cache_arguments(bool written) {
-  const About<Op> raw{
-      .shape = [](const Op& op) -> Extents {
-        return {op.shape.batch, op.shape.kv_heads, op.raw_slots(), op.shape.head_dim};
-      },
-      .aligned = Aligned::access,
-      .taken = [](const Op& op) { return op.raw_slots() > 0; },
-      .written = written,
-      .strided = 2};
+  const About<Op> raw{.shape = [](const Op& op) -> Extents {
+                        const auto& shape = op.shape;
+                        if (shape.raw_page_tokens > 0) {  // as many pages as the caller gives
+                          return {0, shape.kv_heads, shape.raw_page_tokens, shape.head_dim};
+                        }
+                        return {shape.batch, shape.kv_heads, op.raw_slots(), shape.head_dim};
+                      },
+                      .aligned = Aligned::access,
+                      .taken = [](const Op& op) { return op.raw_slots() > 0; },
+                      .written = written,
+                      .strided = 2};
   const auto of_channels = [](bool (*taken)(const Op&)) {
     About<Op> about{.shape = [](const Op& op) -> Extents {
                       return {op.shape.kv_heads, op.shape.head_dim};
@@ -62,6 +65,12 @@ constexpr auto cache_arguments(bool written) {
       "is given, and the op was prepared without page_tokens; leave pages out, or prepare with "
       "page_tokens";
   const auto block_table = [](auto& args) -> auto& { return args.pages.block_table; };
+  About<Op> raw_table = table;
+  raw_table.taken = [](const Op& op) { return op.shape.raw_page_tokens > 0; };
+  raw_table.refused =
+      "is given, and the op was prepared without raw_page_tokens; leave raw_pages out, or prepare "
+      "with raw_page_tokens";
+  const auto raw_block_table = [](auto& args) -> auto& { return args.raw_pages.block_table; };
   return std::tuple{Tensor{"keys", &C::keys, &D::keys, &Op::keys, &vqgen_pages::keys,
                            &stored_in_cache<Op, &Op::keys>, written},
                     Tensor{"values", &C::values, &D::values, &Op::values, &vqgen_pages::values,
@@ -78,7 +87,8 @@ constexpr auto cache_arguments(bool written) {
                           of_pairs([](const Op& op) { return op.values.klt; })},
                     Array{"block_table", block_table, None{}, None{}, table},
                     Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw},
-                    Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw}};
+                    Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw},
+                    Array{"raw_block_table", raw_block_table, None{}, None{}, raw_table}};
 }
 
 // Lengths, windows and sinks, for ops that read a cache.
@@ -160,8 +170,6 @@ struct CachePlaces {
 // If its codes are written it is a state (device_data.h), in the order keys, values, raw rows.
 template <class Args, class Op, class Data>
 CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const Upload& to) {
-  args.raw_head_stride = std::int64_t{op.raw_slots()} * op.shape.head_dim;
-  args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
   CachePlaces<Args> cache{};
   cache.keys = places_of<decltype(Args::keys)>(data.keys, to);
   cache.values = places_of<decltype(Args::values)>(data.values, to);
@@ -172,7 +180,7 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
       return to.device.states(values, to.rotation.codes, slack);
     }
   };
-  const PagePool& pool = to.pool;
+  const PagePool& pool = to.pools.codes;
   const bool paged = pool.page_tokens > 0;
   cache.keys.codes = places(paged ? pool.keys : data.keys.codes, to.misalignment.codes);
   cache.values.codes = places(paged ? pool.values : data.values.codes, to.misalignment.codes);
@@ -198,17 +206,46 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
   cache.key_rotation = factors(data.keys.rotation, to.misalignment.entries);
   cache.value_mean = factors(data.values.mean, to.misalignment.words);
   cache.value_rotation = factors(data.values.rotation, to.misalignment.entries);
-  cache.raw_keys = places(data.raw_keys, to.misalignment.rows);
-  cache.raw_values = places(data.raw_values, to.misalignment.rows);
+  const RawPool& raw = to.pools.raw;
+  const bool raw_paged = raw.paged();
+  cache.raw_keys = places(raw_paged ? raw.keys : data.raw_keys, to.misalignment.rows);
+  cache.raw_values = places(raw_paged ? raw.values : data.raw_values, to.misalignment.rows);
+  if (!raw_paged) {
+    args.raw_head_stride = op.raw_slots() * op.shape.head_dim;
+    args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+    return cache;
+  }
+  // Keys and values have the same strides, and in one tensor values begin behind the first key or
+  // behind the page's keys.
+  const PageStrides& strides = raw.pages.key_strides;
+  if (raw.pages.one_tensor()) {
+    cache.raw_values = cache.raw_keys;
+    for (auto& values : cache.raw_values) values += 2 * raw.pages.value_strides.begin;
+  }
+  args.raw_batch_stride = 2 * strides.page;
+  args.raw_head_stride = 2 * strides.head;
+  args.raw_token_stride = 2 * strides.token;
+  args.raw_table = to.device.input(raw.pages.table, to.misalignment.words);
+  args.raw_table_columns = raw.pages.columns;
   return cache;
 }
 
-// The pool of a cache that is read; empty without pages.
+// The pools of a cache that is read.
 template <class Op>
-PagePool pool_of(const Op& op, const AttentionData& data) {
-  if (op.shape.page_tokens == 0) return {};
-  return make_pool(data.keys, data.values, data.lengths, op.shape.page_tokens, true,
-                   Random(data.paging_seed), data.page_order);
+Pools pools_of(const Op& op, const AttentionData& data) {
+  Pools pools;
+  if (op.shape.page_tokens > 0) {
+    pools.codes = make_pool(data.keys, data.values, data.lengths, op.shape.page_tokens, true,
+                            Random(data.paging_seed), data.page_order);
+  }
+  if (op.shape.raw_page_tokens > 0) {
+    std::vector<std::int32_t> firsts;  // tokens before them are in no window
+    for (const std::int32_t length : data.lengths)
+      firsts.push_back(length - data.max_recent_tokens);
+    pools.raw = make_raw_pool(data.keys, data.raw_keys, data.raw_values, data.lengths,
+                              op.shape.raw_page_tokens, Random(data.paging_seed + 1), firsts);
+  }
+  return pools;
 }
 
 // A call reads the rows of the sequences' lengths.

@@ -36,11 +36,11 @@ ItemReport report_of(const Comparison& comparison, DType dtype, double tolerance
 ItemReport report_of(const AttentionResult& reference, const AttentionOutput& output, DType dtype,
                      double tolerances = 1);
 
-// Where the data of a call go. The upload fills `pool`, which is empty and lives as long as
+// Where the data of a call go. The upload fills `pools`, which are empty and live as long as
 // `device`.
 struct Upload {
   DeviceData& device;
-  PagePool& pool;
+  Pools& pools;
   const Misalignment& misalignment;
   const Rotation& rotation;
 };

@@ -22,7 +22,7 @@ void Matcher::same_format(const char* what, const VqFormat& bundle, const VqForm
 std::vector<std::uint16_t> raw_rows(const AttentionData& data,
                                     const std::vector<std::uint16_t>& originals) {
   const std::int64_t head_dim = data.keys.columns;
-  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_recent_tokens;
+  const std::int64_t slots = data.raw_slots().count();
   const std::int64_t heads = data.keys.batch * data.keys.heads;
   std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * slots * head_dim));
   for (std::int64_t head = 0; head < heads; ++head) {
@@ -35,7 +35,7 @@ std::vector<std::uint16_t> raw_rows(const AttentionData& data,
     for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);
     for (std::int64_t t = std::max<std::int64_t>(0, tokens - data.max_recent_tokens); t < tokens;
          ++t) {
-      copy(t, data.max_sinks + t % data.max_recent_tokens);
+      copy(t, data.raw_slots().recent(t));
     }
   }
   return raw;

@@ -61,6 +61,7 @@ void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
         "--keep-original");
   }
   data.max_recent_tokens = op.shape.recent_tokens;
+  data.raw_page_tokens = op.shape.raw_page_tokens;
   data.flush_block = op.shape.flush_block;
   data.max_sinks = op.shape.sinks;
   data.recent_counts.assign(data.lengths.size(), most_raw(op.shape));

@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"one_cache_for_all",
                 true,
                 {{"/shape/shared_cache", "true"}},
-                {"/shape: unknown field 'shared_cache'", "and 8 more"}},
+                {"/shape: unknown field 'shared_cache'", "and 9 more"}},
         Refusal{"window_of_none",
                 true,
                 {{"/shape/sliding_window", "0"}},

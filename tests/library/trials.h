@@ -67,7 +67,7 @@ class AttentionTrial {
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
-    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_head_stride = op_.raw_slots() * op_.shape.head_dim;
     args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     args_.lengths = device_.input(data_.lengths);
     args_.recent_counts = device_.input(data_.recent_counts);
@@ -194,7 +194,7 @@ class AppendTrial {
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.state(data_.raw_keys);
     args_.raw_values = device_.state(data_.raw_values);
-    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_head_stride = op_.raw_slots() * op_.shape.head_dim;
     args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     device_.poison_outputs();
   }
@@ -262,7 +262,7 @@ class DequantizeTrial {
     args_.key_smooth = device_.input(data_.keys.smooth);
     args_.raw_keys = device_.input(data_.raw_keys);
     args_.raw_values = device_.input(data_.raw_values);
-    args_.raw_head_stride = std::int64_t{op_.raw_slots()} * op_.shape.head_dim;
+    args_.raw_head_stride = op_.raw_slots() * op_.shape.head_dim;
     args_.raw_batch_stride = op_.shape.kv_heads * args_.raw_head_stride;
     args_.lengths = device_.input(data_.lengths);
     args_.recent_counts = device_.input(data_.recent_counts);

@@ -249,3 +249,66 @@ def test_codes_that_are_no_pages(host):
             attention(query, keys._replace(codes=wrong), values, lengths, block_table=table)
     with pytest.raises(vqgen.BadInput, match="17 is none of 16, 32, 64, 128 and 256"):
         ops(host, 17)
+
+
+RAW = 8  # tokens of a page of full-precision rows
+
+
+def raw_ops(host):
+    return ops(host, PAGE, recent_tokens=20, raw_page_tokens=RAW)
+
+
+def raw_pages(draw, dtype=np.float16):
+    """One pool that has keys and values side by side, as engines have them, and its table."""
+    columns = -(-TOKENS // RAW)
+    pool = np.full((BATCH * columns + 2, KV_HEADS, RAW, 2 * DIM), np.nan, dtype)
+    table = draw.permutation(len(pool)).astype(np.int32)[:BATCH * columns].reshape(BATCH, columns)
+    return dict(raw_keys=pool[..., :DIM], raw_values=pool[..., DIM:], raw_block_table=table), pool
+
+
+def coded_pages(draw):
+    books = draw.standard_normal((2, 1, 1, 256, 4)).astype(np.float16)
+    codes = np.zeros((2, PAGES, KV_HEADS, PAGE, 4), np.uint32)
+    return [vqgen.Quantized(*each) for each in zip(codes, books)], table_of(draw)[0]
+
+
+def test_full_precision_rows_in_pages_are_those_of_slots(host, draw):
+    seed = int(draw.integers(1 << 30))
+    (append, attention, decode), (caches, table) = raw_ops(host), coded_pages(np.random.default_rng(seed))
+    raw, pool = raw_pages(draw)
+    fresh = draw.standard_normal((2, BATCH, 20, KV_HEADS, DIM)).astype(np.float16)
+    append(*fresh, np.zeros(BATCH, np.int32), *caches, block_table=table, **raw)
+    query, lengths = draw.standard_normal((BATCH, 4, DIM)).astype(np.float16), np.full(BATCH, 20, np.int32)
+    recent = dict(recent_counts=np.full(BATCH, 13, np.int32))
+    raw["raw_block_table"][:, 3:] = 10 ** 6  # of no token
+    out = attention(query, *caches, lengths, block_table=table, **raw, **recent)
+    dense = decode(*caches, lengths, block_table=table, tokens=20, **raw, **recent)
+    for given, rows in zip(fresh, dense):
+        np.testing.assert_array_equal(rows[:, :, 7:], given.swapaxes(1, 2)[:, :, 7:])
+    slots = {name: np.zeros((BATCH, KV_HEADS, 20, DIM), np.float16) for name in ("raw_keys", "raw_values")}
+    append, attention, _ = ops(host, PAGE, recent_tokens=20)
+    append(*fresh, np.zeros(BATCH, np.int32), *caches, block_table=table, **slots)
+    np.testing.assert_array_equal(out, attention(query, *caches, lengths, block_table=table, **slots, **recent))
+
+
+def test_wrong_pages_of_rows_are_named(host, draw):
+    (append, attention, _), (caches, table) = raw_ops(host), coded_pages(draw)
+    raw, pool = raw_pages(draw)
+    query, lengths = np.zeros((BATCH, 4, DIM), np.float16), np.full(BATCH, 30, np.int32)
+
+    def attend(words, **more):
+        with pytest.raises(vqgen.Error, match=words):
+            attention(query, *caches, lengths, block_table=table,
+                      **{**raw, "recent_counts": np.full(BATCH, 5, np.int32), **more})
+
+    attend("'raw_block_table' is missing", raw_block_table=None)
+    wrong = raw["raw_block_table"].copy()
+    wrong[1, 3] = len(pool)
+    attend(rf"raw_block_table\[1\]\[3\] is {len(pool)}, and the pool has pages 0 to {len(pool) - 1}", raw_block_table=wrong)
+    attend("raw_pages.columns times raw_page_tokens", raw_block_table=raw["raw_block_table"][:, :4].copy())
+    attend("lay both out alike", raw_values=np.zeros(raw["raw_keys"].shape, np.float16))
+    wrong = raw["raw_block_table"].copy()
+    wrong[2] = wrong[0]
+    new = np.zeros((BATCH, 20, KV_HEADS, DIM), np.float16)
+    with pytest.raises(vqgen.BadInput, match=r"is appended to by sequences 0 and 2 \(raw_block_table\[2\]"):
+        append(new, new, np.zeros(BATCH, np.int32), *caches, block_table=table, **{**raw, "raw_block_table": wrong})

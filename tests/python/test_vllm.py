@@ -14,13 +14,14 @@ import reference
 import vqgen
 import vqgen.torch as vt
 from vqgen.simulation import held_of
-from vqgen.vllm._batch import Batches, split
-from vqgen.vllm._pages import Kernels, Layer, Shape, of_heads, warm
+from vqgen.vllm._batch import Batches, Table, split
+from vqgen.vllm._pages import Kernels, Layer, Raw, Shape, of_heads, warm
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
                             require_nearest, tensor)
 
 TOKENS, PAGES, SEQUENCES, ROWS = 96, 20, 4, 80
 COLUMNS = TOKENS // PAGE
+RAW_PAGE, RAW_PAGES = 8, 44
 NOBODY = np.iinfo(np.int32).max
 
 
@@ -47,6 +48,7 @@ class Request:
     query: np.ndarray  # [tokens, heads, dim]
     done: int = 0
     pages: list = dataclasses.field(default_factory=list)
+    raw: list = dataclasses.field(default_factory=list)  # raw pages, NOBODY from where they left the window
 
     @property
     def tokens(self):
@@ -55,11 +57,14 @@ class Request:
 
 class Engine:
     """Schedules requests as vLLM does: those that decode first, prompts in chunks of what is left of a step's rows,
-    prefixes found by whole pages, also pages that another request fills in the same step, and preemption."""
+    prefixes found by whole pages, also pages that another request fills in the same step, and preemption. With `recent`
+    tokens in full precision, pages of them that no later token can read are freed and written by others; a prefix is found
+    where those of its window are still there."""
 
-    def __init__(self, draw, drafts):
-        self.draw, self.step_tokens = draw, drafts + 1
-        self.shape = Shape(HEADS, KV_HEADS, DIM, PAGE, TOKENS, SEQUENCES, ROWS, query_tokens=drafts + 1, piece_tokens=2 * PAGE)
+    def __init__(self, draw, drafts, recent=0):
+        self.draw, self.step_tokens, self.recent = draw, drafts + 1, recent
+        self.shape = Shape(HEADS, KV_HEADS, DIM, PAGE, TOKENS, SEQUENCES, ROWS, query_tokens=drafts + 1, piece_tokens=2 * PAGE,
+                           recent_tokens=recent, raw_page_tokens=RAW_PAGE if recent else 0)
         self.kernels = Kernels(self.shape, FORM, FORM, torch.float16, DEVICE)
         self.books = books_of(draw)
         self.layer = Layer(self.kernels, self.books, attend, SCALE)
@@ -71,6 +76,11 @@ class Engine:
                                piece_tokens=2 * PAGE, device=DEVICE)
         self.free, self.users = collections.deque(draw.permutation(PAGES).tolist()), collections.Counter()
         self.cached, self.running, self.waiting = {}, [], collections.deque()
+        if recent:
+            self.raw_pages = torch.full(self.kernels.raw_shape(RAW_PAGES), torch.nan, dtype=torch.float16, device=DEVICE)
+            self.raw_table = Table(SEQUENCES, -(-TOKENS // RAW_PAGE), DEVICE)
+        self.raw_cached = {}  # pages of a prefix, NOBODY before its window
+        self.raw_free, self.raw_users = collections.deque(range(RAW_PAGES)), collections.Counter()
         self.events = collections.Counter()
 
     def noise(self, shape):
@@ -83,7 +93,20 @@ class Engine:
                 self.free.append(page)
                 self.cached = {prefix: pages for prefix, pages in self.cached.items() if page not in pages}
         request.pages = []
+        self.free_raw(request, len(request.raw) * RAW_PAGE)
+        request.raw = []
         self.running.remove(request)
+
+    def free_raw(self, request, before):
+        """Lets go of pages whose tokens are all before that one."""
+        for number, page in enumerate(request.raw[:max(before, 0) // RAW_PAGE]):
+            if page == NOBODY:
+                continue
+            request.raw[number] = NOBODY
+            self.raw_users[page] -= 1
+            if self.raw_users[page] == 0:
+                self.raw_free.append(page)
+                self.raw_cached = {prefix: raw for prefix, raw in self.raw_cached.items() if page not in raw}
 
     def preempt(self, request):
         self.let_go(request)
@@ -102,6 +125,10 @@ class Engine:
                     return False
             request.pages.append(self.free.popleft())
             self.users[request.pages[-1]] += 1
+        self.free_raw(request, request.done - self.recent + 1)
+        while self.recent and len(request.raw) * RAW_PAGE < tokens:
+            request.raw.append(self.raw_free.popleft())
+            self.raw_users[request.raw[-1]] += 1
         return True
 
     def schedule(self):
@@ -119,7 +146,11 @@ class Engine:
                 left -= count
         while self.waiting and len(self.running) < SEQUENCES and left > 4 and len(self.free) > 3:
             request = self.waiting.popleft()
-            if request.prefix in self.cached:
+            hit = request.prefix in self.cached and (not self.recent or request.prefix in self.raw_cached)
+            self.events["hit without a window"] += request.prefix in self.cached and not hit
+            if hit:
+                request.raw = list(self.raw_cached.get(request.prefix, []))
+                self.raw_users.update(page for page in request.raw if page != NOBODY)
                 request.pages = list(self.cached[request.prefix])
                 request.done = len(request.pages) * PAGE
                 self.users.update(request.pages)
@@ -134,6 +165,9 @@ class Engine:
                 whole = (request.done + count) // PAGE  # vLLM: findable from when they are scheduled
                 if request.prefix >= 0 and whole >= 1:
                     self.cached.setdefault(request.prefix, request.pages[:1])
+                    window = max(PAGE - self.recent + 1, 0) // RAW_PAGE
+                    if self.recent and NOBODY not in request.raw[window:PAGE // RAW_PAGE]:
+                        self.raw_cached[request.prefix] = [NOBODY] * window + request.raw[window:PAGE // RAW_PAGE]
         order = self.draw.permutation(len(self.planned))
         return sorted((self.planned[each] for each in order), key=lambda each: each[1] > self.step_tokens)
 
@@ -156,8 +190,13 @@ class Engine:
         output = torch.full((len(fused), HEADS, DIM), torch.nan, dtype=torch.float16, device=DEVICE)
         bounds = (lengths + self.draw.integers(0, 3) * (np.array(counts) <= self.step_tokens)).tolist()
         batch = self.batches.build(starts.tolist(), bounds, tensor(starts), tensor(lengths), tensor(table), int(max(bounds)))
-        before = self.whole.clone()
-        self.layer.forward(batch, query, key, value, self.pages, output)
+        before, raw = self.whole.clone(), None
+        if self.recent:
+            raw_table = np.full((len(planned), self.raw_table.rows.shape[1] + 1), NOBODY, np.int32)
+            for row, (request, _) in enumerate(planned):
+                raw_table[row, :len(request.raw)] = request.raw
+            raw = Raw(self.raw_pages, self.raw_table.take(tensor(raw_table), len(planned)))
+        self.layer.forward(batch, query, key, value, self.pages, output, raw)
         self.judge(planned, starts, output.cpu().numpy())
         touched = {page for request, count in planned for page in request.pages[request.done // PAGE:]}
         kept = [page for page in range(PAGES) if page not in touched]
@@ -177,10 +216,13 @@ class Engine:
                 require_nearest(fresh[request.done:end], own[request.done:], self.books[f"{name}.codebooks"])
             if count > self.step_tokens:  # new tokens see each other as they are
                 self.events["chunk" if request.done else "prompt"] += 1
-                keys, values = (np.concatenate([own[:request.done], fresh[request.done:end]])
-                                for own, fresh in zip(held, request.fresh))
+                raw = max(request.done - max(self.recent - 1, 0), 0)
+                keys, values = (np.concatenate([own[:raw], fresh[raw:end]]) for own, fresh in zip(held, request.fresh))
             for row in range(count):
                 seen = request.done + row + 1
+                if count <= self.step_tokens and self.recent:
+                    raw = max(seen - self.recent, 0)
+                    keys, values = (np.concatenate([own[:raw], fresh[raw:end]]) for own, fresh in zip(held, request.fresh))
                 wanted = expected(request.query[seen - 1], keys[:seen], values[:seen])
                 assert reference.worst(output[first + row], wanted) < 4e-3
 
@@ -196,9 +238,9 @@ def requests(draw, count):
         yield Request(number, prefix, prompt, fresh, halves(fresh.shape[1], HEADS, DIM))
 
 
-@pytest.mark.parametrize("drafts", [0, 2])
-def test_a_trace_is_attention_over_what_the_pages_hold(draw, drafts):
-    engine = Engine(draw, drafts)
+@pytest.mark.parametrize("drafts, recent", [(0, 0), (2, 0), (0, 20), (2, 13), (0, 1)])
+def test_a_trace_is_attention_over_what_the_pages_hold(draw, drafts, recent):
+    engine = Engine(draw, drafts, recent)
     coming = collections.deque(requests(draw, 30))
     engine.waiting.extend(coming.popleft() for _ in range(2))
     for _ in range(400):
@@ -211,6 +253,8 @@ def test_a_trace_is_attention_over_what_the_pages_hold(draw, drafts):
             break
     events = engine.events
     assert events["done"] == 30 and sorted(engine.free) == list(range(PAGES)), events
+    assert sorted(engine.raw_free) == list(range(RAW_PAGES))
+    assert recent < 2 or events["hit without a window"] >= 1, events
     assert min(events[each] for each in ("prompt", "chunk", "mixed", "preempted", "hit", "hit in its step")) >= 1, events
 
 

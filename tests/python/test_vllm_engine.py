@@ -164,6 +164,8 @@ def test_shards_are_read_by_their_index(model, tmp_path, draw):
 
 @pytest.mark.parametrize("words, more", [
     ("model: nowhere is no folder", {"model_config__model": "nowhere"}),
+    ("additional_config: vqgen.recent_tokens is -1, and has to be 0 to 4081", {"additional_config": {"vqgen": {"recent_tokens": -1}}}),
+    ("additional_config: vqgen.recent_tokens is '128'", {"additional_config": {"vqgen": {"recent_tokens": "128"}}}),
     ("additional_config: vqgen is {'bundel': 'a'}; it takes bundle", {"additional_config": {"vqgen": {"bundel": "a"}}}),
     ("a: there is no such bundle; calibrate the model: python3 -m vqgen.vllm", {"additional_config": {"vqgen": {"bundle": "a"}}}),
     ("has 2 layers, and the model 3", {"model_config__get_total_num_hidden_layers": lambda: 3}),
@@ -180,10 +182,12 @@ def test_an_engine_that_is_not_served_is_refused(model, words, more):
 def test_what_pages_cannot_hold_is_refused_before_weights_are_loaded(model, tmp_path, draw):
     def load(**more):
         _engine.Engine(configuration(model, **more))
-    refused("block_size: 24 is none of 16, 32, 64, 128, 256", lambda: load(cache_config__block_size=24))
+    codes_alone = {"additional_config": {"vqgen": {"recent_tokens": 0}}}
+    for more in ({}, codes_alone):
+        refused("block_size: 24 is none of 16, 32, 64, 128, 256", lambda: load(cache_config__block_size=24, **more))
     refused("head_dim 32 is none of 64", lambda: _pages.require_pages(
         _pages.Shape(HEADS, KV_HEADS, 32, PAGE, TOKENS, 1, 40), FORM, FORM), vqgen.Infeasible)
-    assert _engine.Engine(configuration(model, cache_config__block_size=384)).shape(384).page_tokens == 128
+    assert _engine.Engine(configuration(model, cache_config__block_size=384, **codes_alone)).shape().page_tokens == 128
     refused("a step verifies 17 tokens", lambda: load(speculative_config=Fields(method="ngram", num_speculative_tokens=16)))
     refused("max_num_batched_tokens: 70000 is more than 65536", lambda: load(scheduler_config__max_num_batched_tokens=70000))
     for form, words in (({**FORM, "layout": {"rows": 4, "words": 1}}, "groups of 4 rows"),
@@ -256,22 +260,27 @@ def backend(monkeypatch):
         return attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, softmax_scale)
 
     attention = type("Attention", (), {"get_kv_cache_spec": lambda self, config: "theirs"})
-    current = Fields(config=None)
+    current = Fields(config=None, raw=None)
     module("vllm")
     module("vllm.config", get_current_vllm_config=lambda: current.config)
     module("vllm.distributed", get_tensor_model_parallel_rank=lambda: 0, get_tensor_model_parallel_world_size=lambda: 1)
+    module("vllm.forward_context", get_forward_context=lambda: Fields(attn_metadata=current.raw))
+    module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=object)
     module("vllm.v1.attention.backend", AttentionBackend=object, AttentionImpl=object, AttentionMetadataBuilder=Builder,
            AttentionCGSupport=Fields(UNIFORM_BATCH=2))
     module("vllm.v1.attention.backends.fa_utils", flash_attn_varlen_func=flash, get_flash_attn_version=lambda head_size: 3)
     module("vllm.model_executor.models.utils", extract_layer_index=lambda name: int(name.split(".")[2]))
     module("vllm.model_executor.layers.attention.attention", Attention=attention)
-    module("vllm.v1.kv_cache_interface", TQFullAttentionSpec=lambda **fields: Fields(**fields))
+    module("vllm.v1.kv_cache_interface", TQFullAttentionSpec=lambda **fields: Fields(**fields),
+           SlidingWindowSpec=lambda **fields: Fields(**fields))
     monkeypatch.setattr(_engine.importlib.metadata, "version", lambda name: "0.26.0")
-    monkeypatch.delitem(sys.modules, "vqgen.vllm._backend", raising=False)
+    for name in ("_backend", "_raw"):
+        monkeypatch.delitem(sys.modules, f"vqgen.vllm.{name}", raising=False)
     loaded = importlib.import_module("vqgen.vllm._backend")
     loaded.current, loaded.attention_class = current, attention
     yield loaded
-    sys.modules.pop("vqgen.vllm._backend")
+    for name in ("_backend", "_raw"):
+        sys.modules.pop(f"vqgen.vllm.{name}", None)
 
 
 def step(builder, caches, impls, counts, lengths, table, query, key, value, capture=False):
@@ -296,49 +305,69 @@ def test_a_rank_has_its_heads(model):
     assert heads(4) == [(0, 1), (0, 1), (1, 1), (1, 1)]  # more ranks than heads: several have the same
 
 
-def test_the_backend_loads_a_model_and_steps(backend, model, draw, tmp_path):
+@pytest.mark.parametrize("recent", [0, 4])
+def test_the_backend_loads_a_model_and_steps(backend, model, draw, tmp_path, recent):
     before = vt.runtime(DEVICE)
     vt.use_runtime(vqgen.Runtime(before.device, cache_dir=tmp_path / "kernels", max_buckets=1))
     refused("before a model has loaded", lambda: backend.Backend.get_kv_cache_shape(3, PAGE, KV_HEADS, DIM))
-    config = backend.current.config = configuration(model)
+    config = backend.current.config = configuration(model, additional_config={"vqgen": {"recent_tokens": recent}})
     impls = [backend.Backend.get_impl_cls()(HEADS, DIM, SCALE, KV_HEADS) for _ in range(LAYERS)]
     for number, impl in enumerate(impls):
         config.compilation_config.static_forward_context[f"model.layers.{number}.self_attn.attn"] = Fields(impl=impl)
     for impl in impls:
         impl.process_weights_after_loading(torch.float16)
     vt.runtime(DEVICE).freeze()  # nothing is compiled from here on
-    shape = backend.Backend.get_kv_cache_shape(9, PAGE, KV_HEADS, DIM)
-    assert shape == (9, KV_HEADS, PAGE, 6)
+    # With full-precision tokens, blocks have equal bytes: 48 rows of 256 bytes in a head, and 512 of 24.
+    blocks, page, block = (7, 256, 512) if recent else (9, PAGE, PAGE)
+    shape = backend.Backend.get_kv_cache_shape(blocks * block // page, page, KV_HEADS, DIM)
+    assert shape == (blocks * block // page, KV_HEADS, page, 6)
     layer = backend.attention_class()
     layer.attn_backend = object
     assert layer.get_kv_cache_spec(config) == "theirs"
     layer.attn_backend, layer.num_kv_heads, layer.head_size = backend.Backend, KV_HEADS, DIM
     spec = layer.get_kv_cache_spec(config)
-    assert (spec.tq_slot_size, spec.block_size, spec.dtype) == (24, PAGE, torch.int32)
-    builder = backend.Backend.get_builder_cls()(Fields(block_size=PAGE), ["a"], config, DEVICE)
+    assert (spec.tq_slot_size, spec.block_size, spec.dtype) == (24, block, torch.int32)
+    if recent:
+        refused("vLLM has blocks of 64 tokens, and full-precision tokens need 512", lambda: backend.engine_of().prepare(DEVICE, 64))
+    builder = backend.Backend.get_builder_cls()(Fields(block_size=block), ["a"], config, DEVICE)
     assert builder.reorder_batch_threshold == 1
     caches = [tensor(draw.integers(0, 1 << 31, shape).astype(np.int32)) for _ in impls]
+    raw_layers = [config.compilation_config.static_forward_context[f"model.layers.{number}.self_attn.attn.raw"]
+                  for number in range(LAYERS if recent else 0)]
+    for layer, cache in zip(raw_layers, caches):
+        spec, raw_backend = layer.get_kv_cache_spec(config), layer.get_attn_backend()
+        assert (spec.block_size, spec.sliding_window, spec.dtype, spec.num_kv_heads) == (48, recent, torch.float16, KV_HEADS)
+        layer.kv_cache = cache.view(torch.float16).view(raw_backend.get_kv_cache_shape(3 * blocks, 16, KV_HEADS, DIM))
+        raw_builder = raw_backend.get_builder_cls()(Fields(block_size=48), ["a.raw"], config, DEVICE)
     profile = torch.ones(3, HEADS * DIM)
     assert not impls[0].forward(None, profile, None, None, None, None, profile).any()  # a run that measures memory
 
     halves = lambda *shape: draw.standard_normal(shape).astype(np.float16)
     fresh, queries = halves(2, 2, TOKENS, KV_HEADS, DIM), halves(2, TOKENS, HEADS, DIM)
-    table = tensor(np.array([[3, 1, 5, 0], [7, 2, 4, 6]], np.int32))
+    table = tensor(np.array([[3, 1, 5, 0], [7, 2, 4, 6]] if not recent else [[2, 3], [10, 11]], np.int32))
+    # Blocks 1 and 5 hold codes, the others rows; none is there before the window.
+    raw_tables = [[[6, 7, 8, 9, 10], [0, 1, 2, 12, 13]]] * 2 + [[[99, 7, 8, 9, 10], [99, 1, 2, 12, 13]]] * 2
     books = [{name: safetensors_torch.load_file(model / "vqgen.bundle")[f"layer{number}.{name}"]
               for name in ("keys.codebooks", "values.codebooks")} for number in range(LAYERS)]
-    done = [0, 0]
+    done, steps = [0, 0], 0
     for counts, capture in (((20, 13), False), ((1, 17), False), ((1, 1), False), ((1, 1), True)):
         spans = [slice(first, first + count) for first, count in zip(done, counts)]
         rows = lambda each: tensor(np.concatenate([each[b, span] for b, span in enumerate(spans)]))
         done = [first + count for first, count in zip(done, counts)]
+        if recent:
+            raw = Fields(num_reqs=2, block_table_tensor=tensor(np.array(raw_tables[steps], np.int32)))
+            made = raw_builder.build_for_cudagraph_capture(raw) if capture else raw_builder.build(0, raw)
+            backend.current.raw = {f"model.layers.{number}.self_attn.attn.raw": made for number in range(LAYERS)}
+        steps += 1
         outs = step(builder, caches, impls, counts, done, table, rows(queries).flatten(1), rows(fresh[0]).flatten(1),
                     rows(fresh[1]).flatten(1), capture)
         for out, cache, own in zip(outs, caches, books):
             row = 0
             for b, span in enumerate(spans):
                 held = dense(cache, own, table[b].cpu().numpy(), span.stop)
-                if counts[b] > 1:
-                    held = [np.concatenate([each[:span.start], new[b, span]]) for each, new in zip(held, fresh)]
+                first_raw = max(span.start - max(recent - 1, 0), 0)  # of a decode with a window, too
+                if counts[b] > 1 or recent:
+                    held = [np.concatenate([each[:first_raw], new[b, first_raw:span.stop]]) for each, new in zip(held, fresh)]
                 for token in range(span.start, span.stop):
                     wanted = expected(queries[b, token], held[0][:token + 1], held[1][:token + 1])
                     assert reference.worst(out[row], wanted) < 4e-3

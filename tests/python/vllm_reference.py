@@ -36,7 +36,7 @@ def books_of(draw, heads=KV_HEADS):
 
 def dense(pages, books, table, tokens):
     """Keys and values of the first tokens of a sequence, [tokens, kv_heads, dim] each, float64."""
-    held = pages.cpu().numpy().view(np.uint32)[table[:-(-tokens // PAGE)]]
+    held = pages.cpu().numpy().view(np.uint32)[table[:-(-tokens // pages.shape[2])]]
     held = held.swapaxes(1, 2).reshape(-1, KV_HEADS, held.shape[-1])[:tokens]
     return [np.stack([reference.decoded(held[:, head, words], books[f"{name}.codebooks"][head:head + 1].numpy(), DIM, 6)
                       for head in range(KV_HEADS)], 1)

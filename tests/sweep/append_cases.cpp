@@ -54,7 +54,8 @@ constexpr std::array kHeadDims{80, 96, 128};  // append_test has 64
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 40};
 constexpr std::array kNewCounts{1, 2, 7};
-constexpr std::array kWindows{Window{0}, Window{1}, Window{4}, Window{4, 3}, Window{9, 2}};
+constexpr std::array kWindows{Window{0},    Window{1},    Window{4},
+                              Window{4, 3}, Window{9, 2}, Window{4, 1, 8}};
 constexpr std::array kSinkCounts{0, 1, 3};
 constexpr std::array kThreadCounts{32, 64, 128};
 constexpr std::array kSplitCounts{1, 3, 128};
@@ -65,7 +66,7 @@ constexpr std::array kBlockSequences{1, 2, 3};
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 5, 3, 2,     2,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 6, 3, 2,     2,
                               3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2, kBases};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -82,6 +83,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .recent_tokens = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
+              .raw_page_tokens = pick(kWindows, kWindow).page,
               .flush_block = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
@@ -132,6 +134,7 @@ SweepCases append_pairwise(std::uint64_t seed) {
     exclude_rotations(impossible, {transform, 1}, kBasis);
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   impossible.emplace(AxisValue{kKeyBits, kKeyLattice}, AxisValue{kDataflow, kFragments});

@@ -48,7 +48,8 @@ constexpr std::array kKeyResidualsOf{1, 3, 6};
 constexpr std::array kValueResidualsOf{1, 2};
 constexpr std::array kTokenCounts{1, 9, 70};
 constexpr std::array kNewCounts{1, 7, 50};
-constexpr std::array kWindows{Window{0}, Window{1}, Window{4}, Window{4, 3}, Window{60, 7}};
+constexpr std::array kWindows{Window{0},    Window{1},     Window{4},
+                              Window{4, 3}, Window{60, 7}, Window{4, 1, 16}};
 constexpr std::array kSinkCounts{0, 1, 3};
 constexpr std::array kThreadCounts{32, 96, 128};
 constexpr std::array kSplitCounts{1, 2, 128};
@@ -56,7 +57,7 @@ constexpr std::array kBlockTokens{1, 5, 50};
 constexpr std::array kTiles{1024, 16384};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 5, 3, 2,
+const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 6, 3, 2,
                               2, 2, 2, 2, 3, 3, 3, 2, 2, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -74,6 +75,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .recent_tokens = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
+              .raw_page_tokens = pick(kWindows, kWindow).page,
               .flush_block = pick(kWindows, kWindow).batch};
   const auto format = [&](int size, int bits, int num_codebooks, int scope) {
     // Half a head is a channel group if sub-vectors fit it.
@@ -115,6 +117,7 @@ SweepCases append_gemm_pairwise(std::uint64_t seed) {
   for (const int threads : {0, 1})
     impossible.emplace(AxisValue{kThreads, threads}, AxisValue{kWarpgroups, 1});
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, own);
   });

@@ -60,7 +60,7 @@ const std::vector<int> kSizes{kBits + 1,
                               4,
                               4,
                               6,
-                              6,
+                              7,
                               2,
                               4,
                               4,
@@ -91,8 +91,8 @@ constexpr std::array kHeadDims{64, 96, 128, 256};
 constexpr std::array kGroups{1, 4, 5, 8};
 constexpr std::array kTokenCounts{1, kTile - 1, kTile, kTile + 1, 211, 150};  // the last is ragged
 constexpr int kRagged = 5;
-constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
-                              Window{100}, Window{37, 10}, Window{100, 64}};
+constexpr std::array kWindows{Window{0},      Window{1},       Window{37},       Window{100},
+                              Window{37, 10}, Window{100, 64}, Window{37, 1, 24}};
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
@@ -194,6 +194,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.tokens = pick(kTokenCounts, kTokens);
   op.shape.recent_tokens = pick(kWindows, kWindow).slots;
   op.shape.flush_block = pick(kWindows, kWindow).batch;
+  op.shape.raw_page_tokens = pick(kWindows, kWindow).page;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   op.shape.batch = v[kBatch] == 0 ? 1 : 3;
   op.shape.page_tokens = pick(kPageTokens, kPages);
@@ -297,6 +298,7 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     exclude_rotations(impossible, {kTransforms, transforms}, kBasis);
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.emplace(AxisValue{kKeyBits, bits}, AxisValue{kDataflow, kTables});
   }

@@ -46,11 +46,12 @@ constexpr std::array kWordsOfRun{1, 2, 4};  // layouts that leave rows as they a
 constexpr std::array kThreadsOf{32, 64, 96};
 constexpr std::array kRoundsOf{2, 3, 4};
 constexpr std::array kHeadsOf{8, 4, 1};
-constexpr std::array kWindows{Window{0}, Window{1}, Window{37}, Window{130}, Window{37, 10}};
+constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
+                              Window{130}, Window{37, 10}, Window{130, 1, 16}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
 const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
-                              3, 2, 3, 3, 4, 5, 5, 3, 9, 9, 5, 2, 3, kMasks};
+                              3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 5, 2, 3, kMasks};
 // Most query tokens, and whether they bring their keys and values.
 struct Queries {
   int most;
@@ -88,6 +89,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.page_tokens = pick(kPageTokens, kPages);
   op.shape.recent_tokens = pick(kWindows, kWindow).slots;
   op.shape.flush_block = pick(kWindows, kWindow).batch;
+  op.shape.raw_page_tokens = pick(kWindows, kWindow).page;
   op.shape.sinks = pick(kSinkCounts, kSinks);
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
@@ -158,6 +160,7 @@ VqFormat in_runs(const std::vector<ChannelRun>& runs, Scope scope, int words_of_
 SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   exclude_orders(impossible, kPages, kOrder);
+  exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });

@@ -59,6 +59,16 @@ void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
   }
 }
 
+void exclude_raw_pages(std::set<AxisPair>& impossible, std::span<const Window> windows,
+                       int window_axis, int sinks_axis, int sinks_values) {
+  for (int window = 0; window < static_cast<int>(windows.size()); ++window) {
+    if (windows[static_cast<std::size_t>(window)].page == 0) continue;
+    for (int sinks = 1; sinks < sinks_values; ++sinks) {
+      impossible.emplace(AxisValue{window_axis, window}, AxisValue{sinks_axis, sinks});
+    }
+  }
+}
+
 void exclude_orders(std::set<AxisPair>& impossible, int tokens_axis, int order_axis) {
   for (int tokens = 0; tokens < static_cast<int>(kPageTokens.size()); ++tokens) {
     for (int order = 0; order < static_cast<int>(kPageOrders.size()); ++order) {

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,11 +67,15 @@ std::vector<SweepCase> slices_product(const GpuSpec& gpu, std::uint64_t seed);
 
 // Tokens of a page, for caches of all ops, and orders of the pool (none without pages).
 inline constexpr std::array kPageTokens{0, 16, 32, 256};
-// Slots of the recent-token ring, and tokens of a flush block.
+// Newest tokens that are kept raw, tokens of a flush block, and of a page of raw rows.
 struct Window {
   int slots;
   int batch = 1;
+  int page = 0;
 };
+// Sinks have slots, which pages of raw rows do not. Value 0 of the sinks' axis is none.
+void exclude_raw_pages(std::set<AxisPair>& impossible, std::span<const Window> windows,
+                       int window_axis, int sinks_axis, int sinks_values);
 inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
     std::nullopt, PageOrder::hnd, PageOrder::nhd, PageOrder::joint, PageOrder::side_by_side};
 

@@ -48,13 +48,13 @@ constexpr std::array kResiduals{1, 2, 3};
 constexpr std::array kHeadDims{80, 96, 64, 128, 256};
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 70};
-constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}};
+constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}, Window{12, 1, 8}};
 constexpr std::array kSinkCounts{0, 1, 5};
 constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 4, 3,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 5, 3,
                               2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5, kBases};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
@@ -70,6 +70,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .recent_tokens = pick(kWindows, kWindow).slots,
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
+              .raw_page_tokens = pick(kWindows, kWindow).page,
               .flush_block = pick(kWindows, kWindow).batch};
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
@@ -113,6 +114,7 @@ SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     exclude_rotations(impossible, {transform, 1}, kBasis);
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
+  exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   exclude_formats(impossible, {kKeyBits, kKeyLattice, kKeyVector, kKeyScales});
   exclude_formats(impossible, {kValueBits, kValueLattice, kValueVector, kValueScales});
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

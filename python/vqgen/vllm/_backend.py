@@ -8,7 +8,7 @@ import torch
 
 import vqgen
 from vqgen.vllm import _dtype, _engine
-from vqgen.vllm._pages import PAGES
+from vqgen.vllm._pages import PAGES, Raw
 
 VERSION = _engine.require_version()  # before anything of another version is imported
 
@@ -79,7 +79,8 @@ class Backend(AttentionBackend):
     def customize_spec(cls, spec):  # of 0.33
         if spec.state_content_bytes is not None:
             return spec
-        return replace(spec, dtype=torch.int32, state_content_bytes=kernels().token_bytes)
+        return replace(spec, block_size=engine_of().block_of(spec.block_size), dtype=torch.int32,
+                       state_content_bytes=kernels().token_bytes)
 
     @classmethod
     def supported_kv_cache_layouts(cls):  # of 0.33
@@ -97,7 +98,7 @@ class Builder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         engine = engine_of()
-        engine.prepare(kv_cache_spec.block_size, device)
+        engine.prepare(device, kv_cache_spec.block_size)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         self.reorder_batch_threshold = engine.query_tokens
         self.batches = engine.batches()
@@ -121,15 +122,19 @@ class Impl(AttentionImpl):
                               attn_type=attn_type, kv_sharing_target_layer_name=kv_sharing_target_layer_name, **more)
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype
-        self.engine, self.cache = engine_of(get_current_vllm_config()), None
+        self.engine, self.cache, self.raw = engine_of(get_current_vllm_config()), None, None
 
     def process_weights_after_loading(self, act_dtype):
         from vllm.model_executor.models.utils import extract_layer_index
         config = self.engine.config
-        self.engine.prepare(config.cache_config.block_size, torch.device(config.device_config.device_type))
+        self.engine.prepare(torch.device(config.device_config.device_type),
+                            self.engine.block_of(config.cache_config.block_size))
         layers = config.compilation_config.static_forward_context
         name = next(name for name, layer in layers.items() if getattr(layer, "impl", None) is self)
         self.cache = self.engine.layer(extract_layer_index(name), attention(self.head_size), self.scale)
+        if self.engine.recent_tokens:
+            from vqgen.vllm._raw import RawRows
+            self.raw = RawRows(f"{name}.raw", self.engine, layers)
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
                 output_block_scale=None):
@@ -139,7 +144,8 @@ class Impl(AttentionImpl):
             raise vqgen.Infeasible("vqgen.vllm: quantized results of attention are not served; turn fuse_attn_quant off")
         heads = lambda rows, count: rows.view(-1, count, self.head_size)
         self.cache.forward(attn_metadata, heads(query, self.num_heads), heads(key, self.num_kv_heads),
-                           heads(value, self.num_kv_heads), kv_cache, heads(output, self.num_heads))
+                           heads(value, self.num_kv_heads), kv_cache, heads(output, self.num_heads),
+                           None if self.raw is None else Raw(self.raw.kv_cache, self.raw.table()))
         return output
 
 
@@ -168,7 +174,7 @@ def _patch_spec() -> None:
     def get_kv_cache_spec(self, vllm_config):
         if self.attn_backend is not Backend:
             return before(self, vllm_config)
-        return TQFullAttentionSpec(block_size=vllm_config.cache_config.block_size, num_kv_heads=self.num_kv_heads,
+        return TQFullAttentionSpec(block_size=engine_of(vllm_config).block_of(vllm_config.cache_config.block_size), num_kv_heads=self.num_kv_heads,
                                    head_size=self.head_size, head_size_v=self.head_size, dtype=torch.int32,
                                    tq_slot_size=kernels().token_bytes)
     Attention.get_kv_cache_spec = get_kv_cache_spec

@@ -17,6 +17,7 @@ from vqgen._appends import power_of_two
 class Piece:
     """Tokens of a sequence's context that are dense at once."""
 
+    begin: int             # its first token
     tokens: int
     table: torch.Tensor    # int32 [1, columns], of the pages from the piece's first token on
     lengths: torch.Tensor  # int32 [1], at least `tokens`
@@ -82,6 +83,19 @@ def split(starts: list[int], query_tokens: int) -> int:
     return len(starts) - 1
 
 
+class Table:
+    """A block table in memory that stays in place, which captured graphs read."""
+
+    def __init__(self, sequences: int, columns: int, device: torch.device):
+        self.rows = torch.zeros(power_of_two(sequences), columns, dtype=torch.int32, device=device)
+
+    def take(self, table: torch.Tensor, count: int) -> torch.Tensor:
+        """Copy the rows of a step's first `count` sequences. table: int32, of any width."""
+        columns = min(table.shape[1], self.rows.shape[1])
+        self.rows[:count, :columns].copy_(table[:count, :columns])
+        return self.rows
+
+
 class Batches:
     """Makes a Batch of each step, in memory of its own that stays in place.
 
@@ -96,7 +110,9 @@ class Batches:
         held = power_of_two(sequences)
         zeros = lambda *shape: torch.zeros(shape, dtype=torch.int32, device=device)
         self.lengths, self.counts, self.positions, self.new_tokens = (zeros(held) for _ in range(4))
-        self.starts, self.gather, self.table = zeros(held + 1), zeros(held, query_tokens), zeros(held, columns)
+        self.starts, self.gather = zeros(held + 1), zeros(held, query_tokens)
+        self._table = Table(sequences, columns, device)
+        self.table = self._table.rows
         self._places = torch.arange(query_tokens, dtype=torch.int32, device=device)
 
     def build(self, starts: list[int], lengths_bound: list[int] | None, starts_on_device: torch.Tensor,
@@ -112,8 +128,7 @@ class Batches:
         begin, end = starts_on_device[:count], starts_on_device[1:count + 1]
         torch.sub(end, begin, out=self.new_tokens[:count])
         torch.sub(lengths[:count], self.new_tokens[:count], out=self.positions[:count])
-        columns = min(table.shape[1], self.table.shape[1])
-        self.table[:count, :columns].copy_(table[:count, :columns])
+        self._table.take(table, count)
         for own, given in ((self.lengths, lengths), (self.counts, self.new_tokens)):
             own[:decodes].copy_(given[:decodes])
             own[decodes:].zero_()
@@ -140,7 +155,7 @@ class Batches:
             tokens = min(self.piece_tokens, prompt.before - begin)
             table = self.table[sequence:sequence + 1, begin // self.page_tokens:]
             held = self.positions[sequence:sequence + 1]
-            prompt.pieces.append(Piece(tokens, table, held - begin if begin else held, self._ends(tokens)))
+            prompt.pieces.append(Piece(begin, tokens, table, held - begin if begin else held, self._ends(tokens)))
         return prompt
 
     def _ends(self, count):

@@ -4,6 +4,7 @@ and kernels of a rank. It reads the fields of vLLM's configuration, and imports 
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import pathlib
 
@@ -11,14 +12,17 @@ import torch
 
 import vqgen
 import vqgen.torch
+from vqgen._basis import row_words
 from vqgen._bundles import layers_of
 from vqgen.vllm import _identity
-from vqgen.vllm._batch import Batches
-from vqgen.vllm._pages import HEAD_DIMS, PAGES, PIECE, Kernels, Layer, Shape, of_heads, require_pages, warm
+from vqgen.vllm._batch import Batches, Table
+from vqgen.vllm._pages import HEAD_DIMS, MOST_QUERIES, PAGES, PIECE, Kernels, Layer, Shape, of_heads, require_pages, warm
 
 VERSIONS = ("0.26", "0.33")
 OTHER = "take another attention backend"
-_SETTINGS = {"bundle": str}  # of additional_config["vqgen"]
+_SETTINGS = ("bundle", "recent_tokens")  # of additional_config["vqgen"]
+RECENT = 128  # tokens
+_MOST_RECENT = 4096 - MOST_QUERIES + 1
 # What a layer or an engine may ask for, by the names of vLLM's selector, and the remedy.
 _ASKED = {
     "use_mla": ("multi-head latent attention (MLA), which caches latents, not heads", OTHER),
@@ -105,7 +109,7 @@ class Engine:
         self.config = config
         model = config.model_config
         settings = (config.additional_config or {}).get("vqgen", {}) if isinstance(config.additional_config, dict) else {}
-        if not isinstance(settings, dict) or settings.keys() - _SETTINGS.keys():
+        if not isinstance(settings, dict) or settings.keys() - set(_SETTINGS):
             raise vqgen.BadInput(f"additional_config: vqgen is {settings!r}; it takes {', '.join(_SETTINGS)}")
         folder = pathlib.Path(model.model)
         if not folder.is_dir():
@@ -124,7 +128,12 @@ class Engine:
         self.heads = first, max(1, self.kv_heads // ranks)
         self.query_heads = model.get_num_attention_heads(config.parallel_config)
         self.keys, self.values = self.items[0][0]["keys"], self.items[0][0]["values"]
-        require_pages(self.shape(config.cache_config.block_size), self.keys, self.values)
+        self.recent_tokens = settings.get("recent_tokens", RECENT)
+        if type(self.recent_tokens) is not int or not 0 <= self.recent_tokens <= _MOST_RECENT:
+            raise vqgen.BadInput(f"additional_config: vqgen.recent_tokens is {self.recent_tokens!r}, and has to be 0 to "
+                                 f"{_MOST_RECENT}; {RECENT} is the default, and 0 reads all tokens from their codes")
+        self.blocks = self._blocks(config.cache_config.block_size)
+        require_pages(self.shape(), self.keys, self.values)
         self.kernels = self._warm = None
 
     def _require_engine(self, config):
@@ -155,21 +164,41 @@ class Engine:
                 raise vqgen.Infeasible(f"{self.bundle}: {item['name']} has other formats than {self.items[0][0]['name']}, and "
                                        "an engine's pages are of one size; calibrate all layers in one format")
 
-    def prepare(self, block_size: int, device: torch.device | str) -> Kernels:
-        """Compile and load all kernels; nothing if they are there. block_size: of vLLM's cache."""
-        shape = self.shape(block_size)
+    def _blocks(self, block_size: int) -> tuple[int, int]:
+        """The tokens of a block of codes, and of a block of full-precision tokens, 0 without. vLLM takes both from one
+        pool, so they have equal bytes: `block_size` is that of the latter where there are any."""
+        if not self.recent_tokens or block_size % PAGES[0]:  # which is refused
+            return block_size, 0
+        codes = 4 * sum(row_words(form, self.head_dim) for form in (self.keys, self.values))
+        rows = 2 * self.head_dim * self.dtype.itemsize
+        raw = next(size for size in itertools.count(block_size, block_size) if size * rows % (PAGES[0] * codes) == 0)
+        return raw * rows // codes, raw
+
+    def block_of(self, block_size: int) -> int:
+        """The tokens of a block of codes, where vLLM has blocks of block_size for a cache of one kind."""
+        return self.blocks[0] if self.recent_tokens else block_size
+
+    def prepare(self, device: torch.device | str, block_size: int | None = None) -> Kernels:
+        """Compile and load all kernels; nothing if they are there. block_size: of a block of codes, as vLLM has
+        made it."""
+        if block_size is not None and block_size != self.blocks[0]:
+            if self.recent_tokens:
+                raise vqgen.Infeasible(f"block_size: vLLM has blocks of {block_size} tokens, and full-precision tokens need "
+                                       f"{self.blocks[0]}; leave block_size out, or set vqgen.recent_tokens to 0")
+            self.blocks = block_size, 0
+        shape = self.shape()
         if self.kernels is None or self.kernels.shape != shape:
             self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device)
             self._warm = False
         return self.kernels
 
-    def shape(self, block_size: int) -> Shape:
+    def shape(self) -> Shape:
         """The rank's part of the cache; a block that is not built is several pages, as vLLM splits it."""
-        page = block_size if block_size in PAGES else next((each for each in reversed(PAGES) if block_size % each == 0), block_size)
+        page, raw = page_of(self.blocks[0]), page_of(self.blocks[1]) if self.recent_tokens else 0
         scheduler, room = self.config.scheduler_config, self.config.model_config.max_model_len
         tokens = -(-room // page) * page
         return Shape(self.query_heads, self.heads[1], self.head_dim, page, tokens, scheduler.max_num_seqs,
-                     scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens))
+                     scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens), self.recent_tokens, raw)
 
     def layer(self, number: int, attend, scale: float) -> Layer:
         """The cache of a layer; prepare() has been called."""
@@ -189,3 +218,12 @@ class Engine:
         shape = self.kernels.shape
         return Batches(sequences=shape.sequences, columns=shape.tokens // shape.page_tokens, page_tokens=shape.page_tokens,
                        query_tokens=shape.query_tokens, piece_tokens=shape.piece_tokens, device=self.kernels.device)
+
+    def raw_table(self) -> Table:
+        shape = self.kernels.shape
+        return Table(shape.sequences, -(-shape.tokens // shape.raw_page_tokens), self.kernels.device)
+
+
+def page_of(block: int) -> int:
+    """The tokens of a page of kernels, several of which a block may have: as vLLM splits it."""
+    return block if block in PAGES else next((each for each in reversed(PAGES) if block % each == 0), block)

@@ -23,7 +23,8 @@ PIECE = 16384      # tokens of a context that are dense at once
 @dataclass(frozen=True)
 class Shape:
     """A rank's part of a cache. tokens: that a sequence has room for, whole pages. sequences: of a step, at most.
-    prompt_tokens: rows of a step, at most. piece_tokens: of a context that are dense at once, whole pages."""
+    prompt_tokens: rows of a step, at most. piece_tokens: of a context that are dense at once, whole pages.
+    recent_tokens: the newest, which are read in full precision, in pages of raw_page_tokens."""
 
     query_heads: int
     kv_heads: int
@@ -34,6 +35,8 @@ class Shape:
     prompt_tokens: int
     query_tokens: int = 1
     piece_tokens: int = PIECE
+    recent_tokens: int = 0
+    raw_page_tokens: int = 0
 
 
 def append_sizes(prompt_tokens: int) -> list[int]:
@@ -56,10 +59,14 @@ class Kernels:
         self.sizes = [1 << n for n in range(power_of_two(shape.sequences).bit_length())]
         self.append_sizes = append_sizes(shape.prompt_tokens)
         cache = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "page_tokens": shape.page_tokens}
+        if shape.recent_tokens:
+            cache |= {"recent_tokens": shape.recent_tokens, "raw_page_tokens": shape.raw_page_tokens}
         self._both = {"dtype": vqgen.torch.DTYPES[dtype], "keys": keys, "values": values}
         whole, step = {**cache, "tokens": shape.tokens}, shape.query_tokens
+        # The first of several query tokens has a window further back.
+        recent = {"recent_tokens": shape.recent_tokens + step - 1} if shape.recent_tokens else {}
         self._configs = {("attention", size): self._config(
-            "attention_decode", {**whole, "batch": size, "query_heads": shape.query_heads, "query_tokens": step})
+            "attention_decode", {**whole, **recent, "batch": size, "query_heads": shape.query_heads, "query_tokens": step})
             for size in self.sizes}
         self._configs |= {("append", size, step): self._config(
             "kv_append", {**whole, "batch": size, "new_tokens": step}) for size in self.sizes}
@@ -76,6 +83,9 @@ class Kernels:
         self._ops = {name: vqgen.torch.prepare(config, self.device) for name, config in self._configs.items()}
         self.arguments = {each.name: each.shape for each in self._ops["append", 1, step].arguments}
         self.key_words, self.value_words = (self.arguments[f"{name}.codes"][-1] for name in ("keys", "values"))
+        counts = lambda tokens, size: torch.full((size,), tokens, dtype=torch.int32, device=self.device)
+        # Of a decode, and of the context of a later token, which is one of its window itself.
+        self.recent, self.recent_before = counts(shape.recent_tokens, self.sizes[-1]), counts(max(shape.recent_tokens - 1, 0), 1)
         like = dict(dtype=dtype, device=self.device)
         self.lse = torch.empty(self.sizes[-1] * step, shape.query_heads, dtype=torch.float32, device=self.device)
         self.dense = torch.empty(2, shape.kv_heads * min(shape.piece_tokens, shape.tokens) * shape.head_dim, **like)
@@ -101,6 +111,10 @@ class Kernels:
         """The shape of a layer's pages, int32: each token has, in each head, the codes of its key and then of its value."""
         return pages, self.shape.kv_heads, self.shape.page_tokens, self.key_words + self.value_words
 
+    def raw_shape(self, pages: int) -> tuple[int, int, int, int]:
+        """The shape of a layer's raw pages, of the model's dtype: each token has its key and then its value."""
+        return pages, self.shape.kv_heads, self.shape.raw_page_tokens, 2 * self.shape.head_dim
+
     @property
     def token_bytes(self) -> int:
         """The bytes that one token takes in one head of one layer."""
@@ -112,7 +126,7 @@ def require_pages(shape: Shape, keys: dict, values: dict) -> None:
     for name, form in (("keys", keys), ("values", values)):
         if form.get("group_tokens"):
             raise vqgen.Infeasible(f"bundle: {name} are encoded {form['group_tokens']} tokens at a time (group_tokens), "
-                                   "which needs a full-precision window, and vqgen.vllm has none; calibrate vecinfer-d4b8i8")
+                                   "and wait for that in slots, which vqgen.vllm has none of; calibrate vecinfer-d4b8i8")
         if (form.get("layout") or {}).get("rows", 1) > 1:
             raise vqgen.Infeasible(f"bundle: {name} are laid out in groups of {form['layout']['rows']} rows, and vqgen.vllm "
                                    "takes plain rows; calibrate without 'layout'")
@@ -155,6 +169,29 @@ def of_heads(form: dict, tensors: dict, name: str, kv_heads: int, head_dim: int,
     return out
 
 
+class Raw:
+    """The full-precision tokens of a layer, for one step. pages: as of Kernels.raw_shape(); each new token is written,
+    and only those of the window are read. table: int32 [sequences, columns], of the step's sequences."""
+
+    def __init__(self, pages: torch.Tensor, table: torch.Tensor):
+        head_dim = pages.shape[-1] // 2
+        self._pages = {"raw_keys": pages[..., :head_dim], "raw_values": pages[..., head_dim:]}
+        self._table = table
+
+    def rows(self, sequences: slice, recent=None, column: int = 0) -> dict:
+        """Arguments of an op for those sequences, from a column of their table on. recent: the op's recent_counts."""
+        counts = {} if recent is None else {"recent_counts": recent}
+        return {**self._pages, "raw_block_table": self._table[sequences, column:].contiguous(), **counts}
+
+
+class _NoRaw:
+    def rows(self, *_) -> dict:
+        return {}
+
+
+_NO_RAW = _NoRaw()
+
+
 class Layer:
     """The cache of one layer in an engine's pages: codebooks, and what a step does with them.
 
@@ -186,22 +223,24 @@ class Layer:
         self._values = held["values.codebooks"], held.get("values.stage_scales")
         self._pages = self._held = None
 
-    def forward(self, batch: Batch, query, key, value, pages, output) -> None:
+    def forward(self, batch: Batch, query, key, value, pages, output, raw: Raw | None = None) -> None:
         """Encode the new tokens of all sequences into `pages`, then attend.
 
         query, output: [rows, query_heads, head_dim]; key, value: [rows, kv_heads, head_dim]; rows may be strided views
         and more than the batch has. pages: int32, of Kernels.cache_shape(). Sequences of one batch may share pages
-        that another of them fills: all is written before anything is read.
+        that another of them fills: all is written before anything is read. raw: where the full-precision tokens are,
+        if the cache has recent_tokens.
         """
         written, read = self._caches(pages)
+        raw = raw or _NO_RAW
         if batch.decodes:
-            self._append_decodes(batch, key, value, written)
+            self._append_decodes(batch, key, value, written, raw)
         if batch.prompts:
-            self._append_prompts(batch, key, value, written)
+            self._append_prompts(batch, key, value, written, raw)
         if batch.decodes:
-            self._decode(batch, query, read, output)
+            self._decode(batch, query, read, output, raw)
         if batch.prompts:
-            self._attend_prompts(batch, query, key, value, read, output)
+            self._attend_prompts(batch, query, key, value, read, output, raw)
 
     def _caches(self, pages):
         """((keys, values) to write, (keys, values) to read), made once for an engine's tensor."""
@@ -212,7 +251,7 @@ class Layer:
             self._pages = pages
         return self._held
 
-    def _append_decodes(self, batch, key, value, caches):
+    def _append_decodes(self, batch, key, value, caches, raw):
         step, size = self.kernels.shape.query_tokens, self.kernels.size(batch.decodes)
         own = batch.decoding(size)
         # Copies, since an append takes no strides, and takes [batch, new_tokens] and not flat rows.
@@ -221,9 +260,9 @@ class Layer:
         else:
             new = [each.index_select(0, own["gather"]).unflatten(0, (size, step)) for each in (key, value)]
         self.kernels("append", size, step)(*new, own["positions"], *caches, counts=own["counts"], block_table=own["table"],
-                                           **self.transforms)
+                                           **raw.rows(slice(size)), **self.transforms)
 
-    def _append_prompts(self, batch, key, value, caches):
+    def _append_prompts(self, batch, key, value, caches, raw):
         first, ends = batch.prompts[0].first, []
         for prompt in batch.prompts:
             ends.append(prompt.first - first + self.kernels.append_size(prompt.rows))
@@ -233,11 +272,11 @@ class Layer:
             one, size = slice(prompt.sequence, prompt.sequence + 1), self.kernels.append_size(prompt.rows)
             self.kernels("append", 1, size)(
                 *(each[None, end - size:end] for each in new), batch.positions[one], *caches,
-                counts=batch.new_tokens[one], block_table=batch.table[one], **self.transforms)
+                counts=batch.new_tokens[one], block_table=batch.table[one], **raw.rows(one), **self.transforms)
 
-    def _decode(self, batch, query, caches, output):
+    def _decode(self, batch, query, caches, output, raw):
         size, rows = self.kernels.size(batch.decodes), batch.decode_rows
-        own, more = batch.decoding(size), {}
+        own, more = batch.decoding(size), raw.rows(slice(size), self.kernels.recent[:size])
         if self.kernels.shape.query_tokens > 1:  # rows are flat, as many as there are
             query, held = query[:rows].contiguous(), rows
             more["query_start"] = own["starts"]
@@ -252,7 +291,7 @@ class Layer:
         if not in_place:
             output[:rows].copy_(out[:rows])
 
-    def _attend_prompts(self, batch, query, key, value, caches, output):
+    def _attend_prompts(self, batch, query, key, value, caches, output, raw):
         first, rows, longest = batch.prompts[0].first, batch.rows, batch.longest_prompt
         out, lse = self.attend(query[first:rows], key[first:rows], value[first:rows], batch.prompt_starts,
                                batch.prompt_starts, longest, longest, True, self.scale)
@@ -261,15 +300,17 @@ class Layer:
         for prompt in batch.prompts:
             own = slice(prompt.first - first, prompt.first - first + prompt.rows)
             for piece in prompt.pieces:
-                self._merge_piece(prompt, piece, query[prompt.first:prompt.first + prompt.rows], caches, out[own], lse[own])
+                self._merge_piece(prompt, piece, query[prompt.first:prompt.first + prompt.rows], caches, out[own], lse[own], raw)
         output[first:rows].copy_(out)
 
-    def _merge_piece(self, prompt, piece, query, caches, out, lse):
+    def _merge_piece(self, prompt, piece, query, caches, out, lse, raw):
         """Attend to a piece of the context, made dense, and merge the result into out and lse."""
         shape = 1, self.kernels.shape.kv_heads, piece.tokens, self.kernels.shape.head_dim
         dense = [each[:shape[1] * shape[2] * shape[3]].view(shape) for each in self.kernels.dense]
         self.kernels("dequantize")(*caches, piece.lengths, out_keys=dense[0], out_values=dense[1],
-                                   block_table=piece.table.contiguous(), tokens=piece.tokens, **self.transforms)
+                                   block_table=piece.table.contiguous(), tokens=piece.tokens, **self.transforms,
+                                   **raw.rows(slice(prompt.sequence, prompt.sequence + 1), self.kernels.recent_before,
+                                              piece.begin // max(self.kernels.shape.raw_page_tokens, 1)))
         part, part_lse = self.attend(query, *(each[0].transpose(0, 1) for each in dense), prompt.starts, piece.starts,
                                      prompt.rows, piece.tokens, False, self.scale)
         self.kernels("merge")([out, part], [lse, part_lse.t().contiguous()], out=out, lse=lse)
@@ -291,20 +332,26 @@ def warm(kernels: Kernels, layer: Layer) -> None:
     pages = torch.zeros(kernels.cache_shape(1), dtype=torch.int32, device=device)
     new = lambda *heads: torch.zeros(*heads, shape.head_dim, dtype=kernels.dtype, device=device)
     caches, _ = layer._caches(pages)
-    columns = shape.tokens // shape.page_tokens
+    columns, raw = shape.tokens // shape.page_tokens, _NO_RAW
+    if shape.recent_tokens:
+        raw = Raw(torch.zeros(kernels.raw_shape(1), dtype=kernels.dtype, device=device),
+                  torch.zeros(kernels.sizes[-1], -(-shape.tokens // shape.raw_page_tokens), dtype=torch.int32, device=device))
     for name in kernels._ops:
         if name[0] == "append":
             _, size, step = name
             rows = new(size, step, shape.kv_heads)
             whole = torch.full((size,), -1, dtype=torch.int32, device=device)
             kernels(*name)(rows, rows, whole, *caches, counts=torch.zeros_like(whole), **layer.transforms,
-                           block_table=whole.new_zeros(size, columns))
+                           **raw.rows(slice(size)), block_table=whole.new_zeros(size, columns))
         elif name[0] == "attention":
             rows, whole = new(name[1], shape.query_heads), torch.zeros(name[1], dtype=torch.int32, device=device)
-            more = {"query_start": whole.new_zeros(name[1] + 1)} if shape.query_tokens > 1 else {}
+            more = raw.rows(slice(name[1]), kernels.recent[:name[1]])
+            if shape.query_tokens > 1:
+                more["query_start"] = whole.new_zeros(name[1] + 1)
             kernels(*name)(rows, *caches, whole, block_table=whole.new_zeros(name[1], columns), **layer.transforms, **more)
     whole = torch.zeros(1, dtype=torch.int32, device=device)
-    kernels("dequantize")(*caches, whole, block_table=whole.new_zeros(1, 1), tokens=1, **layer.transforms)
+    kernels("dequantize")(*caches, whole, block_table=whole.new_zeros(1, 1), tokens=1, **layer.transforms,
+                          **raw.rows(slice(1), kernels.recent_before))
     rows, lse = new(1, shape.query_heads), torch.zeros(1, shape.query_heads, dtype=torch.float32, device=device)
     kernels("merge")([rows, rows.clone()], [lse, lse.clone()])
 

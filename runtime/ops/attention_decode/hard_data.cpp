@@ -190,7 +190,7 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
   }
   const double queries = static_cast<double>(std::max<std::int64_t>(last - first, 1) * group);
   const double key_gain = std::min(kScoreSpread / std::sqrt(raw_variance / queries), kMaxGain);
-  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_recent_tokens;
+  const std::int64_t slots = data.raw_slots().count();
   const auto fill = [&](std::vector<std::uint16_t>& keys, std::vector<std::uint16_t>& values,
                         std::int64_t row) {
     for (std::size_t i = 0; i < query.size(); ++i) {
@@ -219,6 +219,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.batch = shape.batch;
   data.query_heads = shape.query_heads;
   data.max_recent_tokens = shape.recent_tokens;
+  data.raw_page_tokens = shape.raw_page_tokens;
   data.flush_block = shape.flush_block;
   data.max_sinks = shape.sinks;
   data.sliding_window = shape.sliding_window;

@@ -98,7 +98,7 @@ void AttentionDecodeTraits::add_losses(ItemReport& report, const AttentionDecode
 
 std::function<vq::AttentionDecodeArgs(int, int)> AttentionDecodeTraits::upload(
     const AttentionDecode& op, const AttentionData& data, const Upload& to) {
-  to.pool = pool_of(op, data);
+  to.pools = pools_of(op, data);
   const auto rows = static_cast<std::size_t>(data.query_rows() * op.shape.query_heads);
   DeviceArgs args{};
   upload_inputs<AttentionDecode>(args, data, to);

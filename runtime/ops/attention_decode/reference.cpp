@@ -15,10 +15,6 @@
 namespace vqgen {
 namespace {
 
-std::int64_t raw_slots(const AttentionData& data) {
-  return std::int64_t{data.max_sinks} + data.max_recent_tokens;
-}
-
 void check(const AttentionData& d) {
   const QuantizedTensor& k = d.keys;
   require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
@@ -52,7 +48,7 @@ void check(const AttentionData& d) {
           "attention data: sink_logits are not [query_heads]");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
-  const std::int64_t raw = d.batch * k.heads * raw_slots(d) * k.columns;
+  const std::int64_t raw = d.batch * k.heads * d.raw_slots().count() * k.columns;
   require(
       std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
       "attention data: raw keys or values are not [batch][kv_heads][max_sinks + max_recent_tokens]"
@@ -68,7 +64,7 @@ class HeadRows {
            std::int64_t sequence, std::int64_t head)
       : data_(data), codes_(codes), sequence_(sequence), head_(head), fresh_(fresh.data()) {
     const std::int64_t heads_before = sequence * data.keys.heads + head;
-    raw_ = raw.data() + heads_before * raw_slots(data) * data.keys.columns;
+    raw_ = raw.data() + heads_before * data.raw_slots().count() * data.keys.columns;
     rows_.fill(std::vector<double>(static_cast<std::size_t>(data.keys.columns)));
     held_.fill(-1);
   }
@@ -88,8 +84,7 @@ class HeadRows {
     if (place == TokenPlace::fresh) {
       bits = fresh_ + (token * data_.keys.heads + head_) * data_.keys.columns;
     } else {
-      const std::int64_t slot =
-          place == TokenPlace::sink ? token : data_.max_sinks + token % data_.max_recent_tokens;
+      const std::int64_t slot = place == TokenPlace::sink ? token : data_.raw_slots().recent(token);
       bits = raw_ + slot * data_.keys.columns;
     }
     for (double& value : row) value = element_value(data_.dtype, *bits++);

@@ -47,7 +47,7 @@ struct OpTraits<AttentionMerge> {
   // In place, the first place of the part that becomes the result is a state.
   static std::function<DeviceArgs(int, int)> upload(const Op& op, const Data& data,
                                                     const Upload& to);
-  static Output output(const DeviceData& device, const PagePool&, const Data&) {
+  static Output output(const DeviceData& device, const Pools&, const Data&) {
     return {device.fetch<std::uint16_t>(0), device.fetch<float>(1)};
   }
   // The parts count as codes.

@@ -81,6 +81,7 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   data.batch = problem.shape.batch;
   data.new_tokens = problem.shape.new_tokens;
   data.max_recent_tokens = problem.shape.recent_tokens;
+  data.raw_page_tokens = problem.shape.raw_page_tokens;
   data.flush_block = problem.shape.flush_block;
   data.max_sinks = problem.shape.sinks;
   data.keys = make_cache(problem, problem.keys, Random(input.seed, kAppendKeys));

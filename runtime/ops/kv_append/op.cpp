@@ -1,5 +1,7 @@
 #include "runtime/ops/kv_append/op.h"
 
+#include <fmt/format.h>
+
 namespace vqgen {
 namespace {
 
@@ -34,8 +36,12 @@ std::function<vq::KvAppendArgs(int, int)> KvAppendTraits::upload(const KvAppend&
                                                                  const AppendData& data,
                                                                  const Upload& to) {
   if (op.shape.page_tokens > 0) {
-    to.pool = make_pool(data.keys, data.values, paged_lengths(data), op.shape.page_tokens, false,
-                        Random(data.paging_seed), data.page_order);
+    to.pools.codes = make_pool(data.keys, data.values, paged_lengths(data), op.shape.page_tokens,
+                               false, Random(data.paging_seed), data.page_order);
+  }
+  if (op.shape.raw_page_tokens > 0) {
+    to.pools.raw = make_raw_pool(data.keys, data.raw_keys, data.raw_values, paged_lengths(data),
+                                 op.shape.raw_page_tokens, Random(data.paging_seed + 1));
   }
   DeviceArgs args{};
   upload_inputs<KvAppend>(args, data, to);
@@ -48,18 +54,32 @@ std::function<vq::KvAppendArgs(int, int)> KvAppendTraits::upload(const KvAppend&
   };
 }
 
-AppendResult KvAppendTraits::output(const DeviceData& device, const PagePool& pool,
+AppendResult KvAppendTraits::output(const DeviceData& device, const Pools& pools,
                                     const AppendData& data) {
   AppendResult result{device.fetch<std::uint32_t>(0), device.fetch<std::uint32_t>(1),
                       device.fetch<std::uint16_t>(2), device.fetch<std::uint16_t>(3)};
+  const auto require_kept = [](bool kept, const char* what) {
+    if (kept) return;
+    throw Error(
+        ErrorKind::verification_failed,
+        fmt::format("the kernel wrote to {} of the pool that are no row's of a sequence", what));
+  };
+  if (pools.raw.paged()) {
+    const std::vector<std::uint16_t> keys = std::move(result.raw_keys);
+    const std::vector<std::uint16_t> values = std::move(result.raw_values);
+    result.raw_keys = data.raw_keys;
+    result.raw_values = data.raw_values;
+    require_kept(take_raw_rows(pools.raw, data.keys, paged_lengths(data), keys, values,
+                               result.raw_keys, result.raw_values),
+                 "raw rows");
+  }
+  const PagePool& pool = pools.codes;
   if (pool.page_tokens == 0) return result;
   std::vector<std::uint32_t> keys = std::move(result.key_codes);
   std::vector<std::uint32_t> values = std::move(result.value_codes);
-  if (!take_rows(pool, data.keys, data.values, paged_lengths(data), std::move(keys),
-                 std::move(values), result.key_codes, result.value_codes)) {
-    throw Error(ErrorKind::verification_failed,
-                "the kernel wrote to words of the pool that are no row's of a sequence");
-  }
+  require_kept(take_rows(pool, data.keys, data.values, paged_lengths(data), std::move(keys),
+                         std::move(values), result.key_codes, result.value_codes),
+               "words");
   return result;
 }
 

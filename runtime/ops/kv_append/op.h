@@ -50,7 +50,7 @@ struct OpTraits<KvAppend> {
                                                     const Upload& to);
   // Throws Error(verification_failed) if the kernel wrote to pages of the pool that no sequence
   // owns.
-  static Output output(const DeviceData& device, const PagePool& pool, const Data& data);
+  static Output output(const DeviceData& device, const Pools& pools, const Data& data);
   static LayerBytes layer_bytes(const Data& data);
 };
 

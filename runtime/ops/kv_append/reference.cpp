@@ -108,8 +108,8 @@ class HeadJudge {
   // The elements of a token: from the call if it is appended, else from the recent-token ring.
   const std::uint16_t* elements_of(std::int64_t token) const {
     if (token >= first_) return operand_.elements.data() + new_elements(token);
-    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_recent_tokens;
-    const std::int64_t slot = data_.max_sinks + token % data_.max_recent_tokens;
+    const std::int64_t slots = data_.raw_slots().count();
+    const std::int64_t slot = data_.raw_slots().recent(token);
     return operand_.raw_before.data() +
            ((sequence_ * t_.heads + head_) * slots + slot) * t_.columns;
   }
@@ -239,7 +239,7 @@ class HeadJudge {
   }
 
   void judge_raw() {
-    const std::int64_t slots = std::int64_t{data_.max_sinks} + data_.max_recent_tokens;
+    const std::int64_t slots = data_.raw_slots().count();
     const auto begin = (sequence_ * t_.heads + head_) * slots * t_.columns;
     std::vector<std::uint16_t> expected(operand_.raw_before.begin() + begin,
                                         operand_.raw_before.begin() + begin + slots * t_.columns);
@@ -256,7 +256,7 @@ class HeadJudge {
         }
       };
       if (token < data_.max_sinks) put(token);
-      if (data_.max_recent_tokens > 0) put(data_.max_sinks + token % data_.max_recent_tokens);
+      if (data_.max_recent_tokens > 0) put(data_.raw_slots().recent(token));
     }
     const auto wrong =
         std::mismatch(expected.begin(), expected.end(), operand_.raw.begin() + begin).first;
@@ -283,8 +283,7 @@ void check(const AppendData& data, const Operand& operand) {
   require(std::ssize(operand.elements) == data.batch * data.new_tokens * t.heads * t.columns,
           "append data: new elements are not [batch][new_tokens][kv_heads][head_dim]");
   require(
-      std::ssize(operand.raw) ==
-          data.batch * t.heads * (data.max_sinks + data.max_recent_tokens) * t.columns,
+      std::ssize(operand.raw) == data.batch * t.heads * data.raw_slots().count() * t.columns,
       "append data: raw slots are not [batch][kv_heads][max_sinks + max_recent_tokens][head_dim]");
   require(std::ssize(data.positions) == data.batch &&
               (data.counts.empty() || std::ssize(data.counts) == data.batch),

@@ -15,6 +15,7 @@ AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput&
                                 .recent_tokens = s.recent_tokens,
                                 .sinks = s.sinks,
                                 .page_tokens = s.page_tokens,
+                                .raw_page_tokens = s.raw_page_tokens,
                                 .flush_block = s.flush_block},
                                problem.keys,
                                problem.values};

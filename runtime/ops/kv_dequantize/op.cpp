@@ -46,7 +46,7 @@ void KvDequantizeTraits::add_losses(ItemReport& report, const KvDequantize&,
 std::function<vq::KvDequantizeArgs(int, int)> KvDequantizeTraits::upload(const KvDequantize& op,
                                                                          const AttentionData& data,
                                                                          const Upload& to) {
-  to.pool = pool_of(op, data);
+  to.pools = pools_of(op, data);
   const auto elements =
       static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);
   DeviceArgs args{};

@@ -37,7 +37,7 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
   const std::vector<double> matrix = rotation(tensor);
   const std::int64_t dim = tensor.columns;
   const std::int64_t heads = data.batch * tensor.heads;
-  const std::int64_t slots = std::int64_t{data.max_sinks} + data.max_recent_tokens;
+  const std::int64_t slots = data.raw_slots().count();
   std::vector<double> all(static_cast<std::size_t>(heads * tensor.rows * dim));
   const bool basis = has_basis(tensor.format);
   const std::int64_t work = std::ssize(all) * (matrix.empty() && !basis ? 1 : dim);
@@ -56,7 +56,7 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
       const TokenPlace place = token_place(data, sequence, token);
       if (place != TokenPlace::codes) {
         const std::int64_t slot =
-            place == TokenPlace::sink ? token : data.max_sinks + token % data.max_recent_tokens;
+            place == TokenPlace::sink ? token : data.raw_slots().recent(token);
         const std::uint16_t* const bits = raw.data() + (head * slots + slot) * dim;
         for (std::int64_t i = 0; i < dim; ++i) row[i] = element_value(data.dtype, bits[i]);
         leave_basis(row, head % tensor.heads);

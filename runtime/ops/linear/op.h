@@ -60,7 +60,7 @@ struct OpTraits<Linear> {
 
   static std::function<DeviceArgs(int, int)> upload(const Op& op, const Data& data,
                                                     const Upload& to);
-  static Output output(const DeviceData& device, const PagePool&, const Data&) {
+  static Output output(const DeviceData& device, const Pools&, const Data&) {
     return device.fetch<std::uint16_t>(0);
   }
   static LayerBytes layer_bytes(const Data& data);

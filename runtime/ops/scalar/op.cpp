@@ -43,8 +43,7 @@ std::function<vq::ScalarMatrixArgs(int, int)> ScalarTraits::upload(const ScalarM
   };
 }
 
-ScalarResult ScalarTraits::output(const DeviceData& device, const PagePool&,
-                                  const ScalarData& data) {
+ScalarResult ScalarTraits::output(const DeviceData& device, const Pools&, const ScalarData& data) {
   ScalarResult result{data.elements, data.codes, data.scales};
   (data.decodes ? result.elements : result.codes) = device.fetch<std::uint8_t>(0);
   if (data.computes_scales) result.scales = device.fetch<float>(1);

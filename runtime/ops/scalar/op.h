@@ -50,7 +50,7 @@ struct OpTraits<ScalarMatrix> {
 
   static std::function<DeviceArgs(int, int)> upload(const Op& op, const Data& data,
                                                     const Upload& to);
-  static Output output(const DeviceData& device, const PagePool&, const Data& data);
+  static Output output(const DeviceData& device, const Pools&, const Data& data);
   // The bytes that a call reads; calls write to one place, which is as large as a part of it.
   static LayerBytes layer_bytes(const Data& data);
 };

@@ -64,6 +64,12 @@ struct AttentionDecodeArgs {
   const u16* given_query;
   const u16* given_keys;
   const u16* given_values;
+  // Of raw rows in pages (raw_page_tokens), else null: token t is row t % raw_page_tokens of page
+  // raw_table[sequence][t / raw_page_tokens], and raw_batch_stride is between pages. Entries of
+  // tokens that are not read raw are not read.
+  const i32* raw_table;
+  i64 raw_table_columns;
+  i64 raw_token_stride;  // elements
 };
 
 }  // namespace vq

@@ -32,6 +32,10 @@ struct KvAppendArgs {
   const float* value_rotation;
   const u16* given_keys;
   const u16* given_values;
+  // Raw rows in pages, as attention_decode has them: each new token's is written.
+  const i32* raw_table;
+  i64 raw_table_columns;
+  i64 raw_token_stride;  // elements
 };
 
 }  // namespace vq

@@ -30,6 +30,10 @@ struct KvDequantizeArgs {
   const float* key_rotation;
   const float* value_mean;
   const float* value_rotation;
+  // Raw rows in pages, as attention_decode has them.
+  const i32* raw_table;
+  i64 raw_table_columns;
+  i64 raw_token_stride;  // elements
 };
 
 }  // namespace vq

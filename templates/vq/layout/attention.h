@@ -23,6 +23,7 @@ struct AttentionProblem {
   int flush_block;        // tokens that leave the window together
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
+  int raw_page_tokens;    // 0: raw tokens in slots
   int query_tokens;       // most per sequence
   bool batch_invariant;   // results do not depend on the batch, bit for bit
   int sliding_window;     // newest tokens that a query token sees; 0: all
@@ -48,6 +49,7 @@ struct AttentionProblem {
     visit("flush_block", &P::flush_block);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
+    visit("raw_page_tokens", &P::raw_page_tokens);
     visit("query_tokens", &P::query_tokens);
     visit("batch_invariant", &P::batch_invariant);
     visit("sliding_window", &P::sliding_window);

@@ -129,12 +129,16 @@ class AppendRows {
   }
 
   // Stores the element in the slots of a first token and of the ring: only the reader's counts tell
-  // sinks from recent tokens. Among new tokens that share a ring slot only the newest is stored.
+  // sinks from recent tokens. Among new tokens that share a ring slot only the newest is stored. In
+  // pages each token has a row.
   VQ_DEVICE static void keep_raw(const KvAppendArgs& args, u16* raw_rows, const AppendWork& work,
                                  int number, int channel, u16 element) {
     constexpr int kSinks = kConfig.max_sinks;
     constexpr int kWindow = kConfig.max_recent_tokens;
-    if constexpr (kSinks + kWindow > 0) {
+    if constexpr (Raw::kPaged) {
+      const i64 row = Raw::at(args, work.batch, work.head, work.position + number, 0);
+      store_global(raw_rows + row + channel, element);
+    } else if constexpr (kSinks + kWindow > 0) {
       u16* const raw = raw_rows + Raw::first(args, work.batch, work.head) + channel;
       const int token = work.position + number;
       if (token < kSinks) store_global(raw + Raw::row(token), element);

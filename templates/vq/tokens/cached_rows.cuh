@@ -5,7 +5,8 @@
 //              of a row in runs (layout/codes.h). Paged: a sequence's page of `page_tokens` tokens
 //              at a time, pages anywhere, in the caller's order within a page
 //   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens have slots of
-//              their own (sinks), followed by the ring of the newest
+//              their own (sinks), followed by the ring of the newest. Paged: a row for every token,
+//              in pages of `raw_page_tokens` with a table of their own
 //
 // Strides of sequences and heads are those of the arguments (args/), in words or elements.
 #pragma once
@@ -101,6 +102,8 @@ struct RawRows {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kMaxRecentTokens = Plan::config().max_recent_tokens;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
+  static constexpr int kPageTokens = Plan::config().raw_page_tokens;
+  static constexpr bool kPaged = kPageTokens > 0;
   // Tokens that leave the window together; and that get their codes together, a batch or a group.
   static constexpr int kBatch = Plan::config().flush_block;
   static constexpr int kTogether =
@@ -160,10 +163,16 @@ struct RawRows {
     return batch * args.raw_batch_stride + head * args.raw_head_stride;
   }
   VQ_DEVICE static i64 row(int slot) { return i64{slot} * kHeadDim; }
-  // Elements from args.raw_keys or args.raw_values to the row of a raw token.
+  // Elements from args.raw_keys or args.raw_values to the row of a raw token, in a slot or a page.
   template <class Args>
   VQ_DEVICE static i64 at(const Args& args, int batch, int head, int token, const int& sinks) {
-    return first(args, batch, head) + row(slot(token, sinks));
+    if constexpr (kPaged) {
+      const i32* const table = args.raw_table + batch * args.raw_table_columns;
+      return load_global(table + token / kPageTokens) * args.raw_batch_stride +
+             head * args.raw_head_stride + token % kPageTokens * args.raw_token_stride;
+    } else {
+      return first(args, batch, head) + row(slot(token, sinks));
+    }
   }
 };
 

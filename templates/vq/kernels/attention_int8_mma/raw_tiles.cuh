@@ -238,7 +238,7 @@ class RawTiles {
                                        int turn, Each each) {
     if (!has(tokens, turn)) return;
     const int kv_head = Work::place_of_block().kv_head;
-    const i64 slots = Rows::first(args, kBalanced ? tokens.batch : block_z(), kv_head);
+    const int sequence = kBalanced ? tokens.batch : block_z();
     const int first = tokens.first(tile_of(tokens, turn));
     const int last = tokens.end_of(tile_of(tokens, turn)) - 1;
     VQ_UNROLL
@@ -253,7 +253,7 @@ class RawTiles {
           continue;
         }
       }
-      each(false, slots + Rows::row(Rows::slot(token, tokens.sinks)) + piece * 8, row, piece);
+      each(false, Rows::at(args, sequence, kv_head, token, tokens.sinks) + piece * 8, row, piece);
     }
   }
   VQ_DEVICE static void ask(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,

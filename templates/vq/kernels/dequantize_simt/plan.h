@@ -36,6 +36,7 @@ struct DequantizeProblem {
   int flush_block;        // tokens that leave the window together
   int max_sinks;          // slots of raw first tokens
   int page_tokens;        // 0: a cache without pages
+  int raw_page_tokens;    // 0: raw tokens in slots
   FormatConfig keys;      // in parts: the first
   FormatConfig values;    // in parts: the first
   Parts key_parts;
@@ -54,6 +55,7 @@ struct DequantizeProblem {
     visit("flush_block", &P::flush_block);
     visit("max_sinks", &P::max_sinks);
     visit("page_tokens", &P::page_tokens);
+    visit("raw_page_tokens", &P::raw_page_tokens);
     visit("keys", &P::keys);
     visit("values", &P::values);
     visit("key_parts", &P::key_parts);
