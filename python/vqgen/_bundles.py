@@ -49,6 +49,10 @@ def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """The inverse of packed(): codes int64 [..., count]."""
+    if bits == 8:
+        return words.view(torch.uint8)[..., :count].long()
+    if bits == 16:
+        return words.view(torch.int16)[..., :count].long() & 0xffff
     wide = words.view(torch.int32).long() & 0xffffffff
     at = bits * torch.arange(count, device=words.device)
     # A code may go on in the next word. Where it does not, what is added lies above its bits.

@@ -148,14 +148,15 @@ def _merged(outs, lses):
 
 
 def _gemm(config, x, *weights, expert_rows=None):
-    def launch(rows):
-        out = x.new_empty(len(rows), size(config, "out_features"))
+    y = x.new_empty(len(x), size(config, "out_features"))
+    def launch(rows, out):
         _launch("linear", _op(config, x), (rows, *weights), {"expert_rows": expert_rows, "y": out})
-        return out
     # A gemm of the most rows that there are takes any number here.
     if len(x) > _linear.MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None:
-        return _linear.with_dense(config, launch, x, *weights)
-    return launch(x)
+        _linear.of_many_rows(config, launch, x, y, *weights)
+    else:
+        launch(x, y)
+    return y
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
@@ -197,8 +198,8 @@ class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
     weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
-    the format, as of a config. More than 256 rows take PyTorch's GEMM, with weights that become dense a part at a time.
-    model.to(dtype) leaves the weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
+    the format, as of a config. More than 256 rows are taken 256 at a time, more than 2,048 by
+    PyTorch's GEMM, for which a part of the weights at a time becomes dense. model.to(dtype) leaves the weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,

@@ -59,11 +59,12 @@ def one_bucket(tmp_path):
     vt.use_runtime(before)
 
 
-@pytest.mark.parametrize("form, decoded", [
-    ("aqlm-2x8i8", True), ("quip-2", True), ({**TILES, "tile_columns": 64, "stage_scales": True}, True),
-    ({**TILES, "tile_columns": 32}, False)])
-def test_more_rows_than_a_kernel_takes(draw, form, decoded, monkeypatch, one_bucket):
+@pytest.mark.parametrize("form, decoded, launched", [
+    ("aqlm-2x8i8", True, 299), ("aqlm-2x8i8", True, 300), ("quip-2", True, 299), ("quip-4", True, 299),
+    ({**TILES, "tile_columns": 64, "stage_scales": True}, True, 299), ({**TILES, "tile_columns": 32}, False, 299)])
+def test_more_rows_than_a_kernel_takes(draw, form, decoded, launched, monkeypatch, one_bucket):
     monkeypatch.setattr(_linear, "_DENSE", 20 * 64 * 2)  # slices of 20 rows
+    monkeypatch.setattr(_linear, "_LAUNCHED", launched)
     config = vt.config_text({"op": "gemm", "dtype": "f16", "weights": form, "shape": {
         "m": 256, "out_features": 40, "in_features": 64}})
     assert _linear.is_decoded(config) == decoded
