@@ -16,8 +16,9 @@ first, the gap is how much higher that one's logit is. Each mode is judged in th
 After prefix hits, `own codes` also has what the prompts that filled the pages read in other parts. With --record, vLLM's
 tokens and codes are kept in a file, and judged again without vLLM.
 
-`steps` times decode steps of random weights, in FP16 or quantized by --weights. Prompts are not read: the scheduler is told that their tokens are cached,
-and the cache is filled with random numbers. A step is the time from one call of the engine to the next one.
+`steps` times decode steps of random weights, in FP16 or quantized by --weights. Prompts are not read: the scheduler is
+told that their tokens are cached, and the cache is filled with random numbers. A step is the time from one call of the
+engine to the next one.
 
 Needs a GPU, vLLM 0.26, and for `tokens` transformers.
 """

@@ -198,8 +198,9 @@ class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
     weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
-    the format, as of a config. More than 256 rows are taken 256 at a time, more than 2,048 by
-    PyTorch's GEMM, for which a part of the weights at a time becomes dense. model.to(dtype) leaves the weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
+    the format, as of a config. More than 256 rows are taken 256 at a time, more than 2,048 by PyTorch's GEMM, for which
+    a part of the weights at a time becomes dense. model.to(dtype) leaves the weights as they are; `dtype` is that of x.
+    The gradient of x is dy W, weights have none.
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,

@@ -171,8 +171,9 @@ def test_fields_of_the_configuration_are_there(sources):
             ("speculative", "SpeculativeConfig", {"method", "num_speculative_tokens", "parallel_drafting"}),
             ("compilation", "CompilationConfig", {"static_forward_context"}),
             ("device", "DeviceConfig", {"device_type"}), ("load", "LoadConfig", {"load_format"}),
-            ("vllm", "VllmConfig", {"additional_config", "speculative_config", "model_config", "cache_config", "device_config", "lora_config", "load_config",
-                                    "scheduler_config", "parallel_config", "compilation_config"})):
+            ("vllm", "VllmConfig", {"additional_config", "speculative_config", "model_config", "cache_config", "device_config",
+                                    "lora_config", "load_config", "scheduler_config", "parallel_config",
+                                    "compilation_config"})):
         assert fields <= sources.fields(f"vllm.config.{module}", name).keys(), name
     layer = ast.unparse(sources.definition("vllm.model_executor.layers.attention.attention", "Attention"))
     assert "self.impl.process_weights_after_loading(act_dtype)" in layer and "static_forward_context[prefix] = self" in layer
@@ -183,19 +184,21 @@ def test_linear_layers_do_what_methods_rely_on(sources):
     linear = ast.unparse(sources.tree(f"{LAYERS}.linear"))
     # A rank, and its number, before weights are made; create_weights() by these names; bias and x in apply().
     assert "self.tp_rank" in linear and "self.tp_size" in linear
-    assert "self.quant_method.apply(self, input_, bias)" in linear and "self.quant_method.apply(self, input_parallel, bias_)" in linear
+    assert all(f"self.quant_method.apply(self, {given})" in linear for given in ("x, bias", "input_, bias", "input_parallel, bias_"))
     calls = [node for node in ast.walk(sources.tree(f"{LAYERS}.linear")) if isinstance(node, ast.Call)
              and ast.unparse(node.func) == "self.quant_method.create_weights"]
-    taken, more = parameters(next(node for node in ast.walk(of_file("_method.py")) if getattr(node, "name", "") == "create_weights"))
+    taken, more = parameters(next(node for node in ast.walk(of_file("_method.py"))
+                                  if getattr(node, "name", "") == "create_weights"))
     assert len(calls) >= 3 and more
     for call in calls:
         assert {each.arg for each in call.keywords} - {"weight_loader"} <= set(taken)
     shards = ast.unparse(sources.definition(f"{LAYERS}.linear", "QKVParallelLinear"))
     assert "param.weight_loader(param, loaded_weight, shard_id)" in shards and "['q', 'k', 'v']" in shards
-    assert "quant_method.process_weights_after_loading(module)" in ast.unparse(sources.tree("vllm.model_executor.model_loader.utils"))
+    loader = ast.unparse(sources.tree("vllm.model_executor.model_loader.utils"))
+    assert "quant_method.process_weights_after_loading(module)" in loader
     assert "VLLM_BATCH_INVARIANT" in sources.names("vllm.envs")
     registered = ast.unparse(sources.definition(f"{LAYERS}.quantization", "register_quantization_config"))
     assert "issubclass(quant_config_cls, QuantizationConfig)" in registered
     assert "quant_cls.from_config(" in ast.unparse(sources.tree("vllm.model_executor.model_loader.weight_utils"))
     experts = ast.unparse(sources.tree(f"{LAYERS}.fused_moe.routed_experts"))
-    assert "quant_config.get_quant_method(self, prefix)" in experts or "resolve_quant_method(quant_config, self, prefix" in experts
+    assert any(f"{call}(" in experts for call in ("quant_config.get_quant_method", "resolve_quant_method"))

@@ -1,7 +1,8 @@
-"""Quantized weights in vqgen.vllm: a model folder's layers, between stand-ins of vLLM's, against products in double precision."""
+"""Quantized weights in vqgen.vllm: layers of a model folder, between stand-ins of vLLM's, in double precision."""
 
 import importlib
 import json
+import pickle
 import sys
 import types
 
@@ -137,6 +138,13 @@ class Linear(torch.nn.Module):
         return self.quant_method.apply(self, x, bias)
 
 
+class Base:
+    """Of quantization configs."""
+
+    def __init__(self):
+        self.packed_modules_mapping = {}
+
+
 PARTS = {"q_proj": ("q",), "k_proj": ("k",), "v_proj": ("v",)}
 
 
@@ -146,10 +154,6 @@ def engine(monkeypatch):
     def module(name, **names):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         vars(sys.modules[name]).update(names)
-
-    class Config:
-        def __init__(self):
-            self.packed_modules_mapping = {}
 
     held = Fields(registered={}, current=Fields(lora_config=None, load_config=Fields(load_format="auto"),
                                                 model_config=Fields(model="")), envs=Fields(VLLM_BATCH_INVARIANT=False))
@@ -161,7 +165,7 @@ def engine(monkeypatch):
     module("vllm.model_executor.layers.fused_moe", RoutedExperts=type("RoutedExperts", (), {}))
     module(linears, LinearBase=Linear, LinearMethodBase=object, UnquantizedLinearMethod=type("Unquantized", (), {}))
     module("vllm.model_executor.layers.quantization", register_quantization_config=register)
-    module("vllm.model_executor.layers.quantization.base_config", QuantizationConfig=Config)
+    module("vllm.model_executor.layers.quantization.base_config", QuantizationConfig=Base)
     monkeypatch.setattr(_engine.importlib.metadata, "version", lambda name: "0.26.0")
     for name in ("vqgen.vllm._quantization", "vqgen.vllm._method"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -299,9 +303,10 @@ def test_dummies_are_random_weights(engine, draw, tmp_path, name):
 def test_what_is_dense_is_left_alone(engine, draw, tmp_path):
     quantization, _ = write(tmp_path / "model", draw, "aqlm-2x8i8", dense=("lm_head", "*.down_proj"))
     config = engine.config_of(quantization, tmp_path / "model")
+    config = pickle.loads(pickle.dumps(config))  # as workers get it
     layer = Linear.__new__(Linear)
     assert type(config.get_quant_method(layer, DOWN)).__name__ == "Unquantized"
-    assert config.get_quant_method(object(), "lm_head") is None and config.get_quant_method(object(), "model.embed_tokens") is None
+    assert all(config.get_quant_method(object(), name) is None for name in ("lm_head", "model.embed_tokens"))
     assert config.get_supported_act_dtypes() == [torch.float16] and config.get_name() == "vqgen"
     refused(r"model.safetensors: tensor 'model.layers.0.mlp.up_proj.weight': is not there", lambda: engine.config_of(
         {**quantization, "modules_to_not_convert": ["*.up_proj"]}, tmp_path / "model").get_quant_method(
@@ -312,8 +317,8 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     quantization, tensors = write(folder, draw, "aqlm-2x8i8")
     config = lambda **fields: engine.config_of({**quantization, **fields}, folder)
-    refused("version is 2, which a newer vqgen wrote", lambda: config(version=2), vqgen.BadInput)
-    refused("unknown field 'future'", lambda: config(future=1), vqgen.BadInput)
+    refused("version is 2, which a newer vqgen wrote", lambda: config(version=2), vqgen.Infeasible)
+    refused("unknown field 'future'", lambda: config(future=1), vqgen.Infeasible)
     refused("experts, which are not served", lambda: config().get_quant_method(
         sys.modules["vllm.model_executor.layers.fused_moe"].RoutedExperts(), "model.layers.0.mlp.experts"), vqgen.Infeasible)
     refused("qkv_proj is one layer in vLLM, and .*k_proj' is dense and .*q_proj' quantized",
@@ -328,7 +333,8 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
             vqgen.Infeasible)
     refused("a rank has 8 input features of .*down_proj', and the format keeps 16 together", lambda: down(config(), 0, 16),
             vqgen.Infeasible)
-    refused("is loaded as part 'index_q'", lambda: qkv(config()).load(tensors, {**PARTS, "q_proj": ("index_q",)}), vqgen.Infeasible)
+    refused("is loaded as part 'index_q'", lambda: qkv(config()).load(tensors, {**PARTS, "q_proj": ("index_q",)}),
+            vqgen.Infeasible)
     refused("has not loaded 'model.layers.0.self_attn.v_proj.codes'",
             lambda: qkv(config()).load(tensors, {"q_proj": ("q",), "k_proj": ("k",)}), vqgen.Infeasible)
     books = f"{DOWN}.codebooks"
@@ -345,7 +351,8 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
     refused("nowhere is no folder", lambda: qkv(engine.config_of(quantization, tmp_path / "nowhere")), vqgen.BadInput)
     safetensors_torch.save_file({name: each for name, each in tensors.items() if not name.endswith("k_proj.codes")},
                                 folder / "model.safetensors")
-    refused("model.safetensors: tensor 'model.layers.0.self_attn.k_proj.codes': is not there", lambda: qkv(config()), vqgen.BadInput)
+    refused("model.safetensors: tensor 'model.layers.0.self_attn.k_proj.codes': is not there", lambda: qkv(config()),
+            vqgen.BadInput)
     monkeypatch.setattr(_engine.importlib.metadata, "version", lambda name: "0.40.0")
     refused("vLLM 0.40.0 is not served", config, vqgen.Infeasible)
 
@@ -354,7 +361,8 @@ def test_shards_that_cut_tiles_are_refused(engine, draw, tmp_path):
     for form, words, make in (
             ({**TILE, "tile_rows": 32, "tile_columns": 64}, "32 input features of .*, and the format keeps 64 together", down),
             ({**TILE, "tile_rows": 64, "tile_columns": 64}, "32 output features of .*, and the format keeps 64 together", qkv),
-            ({"vector_size": 8, "index_bits": 8, "layout": {"rows": 1, "words": 4}}, "32 input features.*keeps 128 together", down)):
+            ({"vector_size": 8, "index_bits": 8, "layout": {"rows": 1, "words": 4}},
+             "32 input features.*keeps 128 together", down)):
         quantization, _ = write(tmp_path / "model", draw, form)
         refused(words, lambda: make(engine.config_of(quantization, tmp_path / "model"), 0, 4), vqgen.Infeasible)
 
@@ -376,7 +384,8 @@ def test_a_bundle_is_bound_to_codes(draw, tmp_path):
     assert sorted(first["tensors"]) == [f"model.layers.0.self_attn.{name}_proj.codes" for name in "kv"]
     write(tmp_path / "model", draw, "aqlm-2x8i8")
     second = _identity.identity(tmp_path / "model")
-    assert first["config"] == second["config"] and all(first["tensors"][name] != second["tensors"][name] for name in first["tensors"])
+    assert first["config"] == second["config"]
+    assert all(first["tensors"][name] != second["tensors"][name] for name in first["tensors"])
 
 
 def test_the_plugin_registers_the_method(engine, monkeypatch):

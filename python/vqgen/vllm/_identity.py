@@ -1,5 +1,5 @@
-"""Which model a bundle is of: digests of the model folder's config and of two tensors of its weights or their codes, which the bundle
-carries, so that codebooks of another model are refused when an engine loads."""
+"""Which model a bundle is of: digests of the model folder's config and of two tensors of its weights or their codes. The
+bundle carries them, so that codebooks of another model are refused when an engine loads."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ class Config(QuantizationConfig):
 
     @classmethod
     def from_config(cls, config) -> Config:
-        return cls(Folder(config))
+        try:
+            return cls(Folder(config))
+        except vqgen.BadInput as error:  # a ValueError, which pydantic would wrap in lines of its own
+            raise vqgen.Infeasible(f"vqgen.vllm: {error}") from None
 
     def get_name(self) -> str:
         return _folders.METHOD

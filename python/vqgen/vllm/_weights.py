@@ -30,8 +30,8 @@ class Folder:
         self.dummy, self.configs, self._tensors, self._path = False, {}, None, None
 
     def open(self, config) -> None:
-        """Judge an engine's configuration, and the headers of the folder's files: engines do not miss tensors that are
-        not there."""
+        """Judge an engine's configuration, and the headers of the folder's files: vLLM does not notice that a tensor of a
+        quantized model is missing."""
         path = config.model_config.model
         if path == self._path:
             return
@@ -51,8 +51,8 @@ class Folder:
         dense = [module for module in modules if self.quantization.is_dense(module)]
         if dense and len(dense) < len(modules):
             other = next(module for module in modules if module not in dense)
-            raise vqgen.Infeasible(f"vqgen.vllm: {prefix} is one layer in vLLM, and '{dense[0]}' is dense and '{other}' quantized; "
-                                   f"quantize again, with all or none of {', '.join(modules)} excluded")
+            raise vqgen.Infeasible(f"vqgen.vllm: {prefix} is one layer in vLLM, and '{dense[0]}' is dense and '{other}' "
+                                   f"quantized; quantize again, with all or none of {', '.join(modules)} excluded")
         if dense and self._tensors is not None and f"{dense[0]}.weight" not in self._tensors.about:
             self._tensors.fail(f"{dense[0]}.weight", "is not there; fetch the folder again")
         return bool(dense)
@@ -93,8 +93,8 @@ class Part:
         """Where the rank's features begin; several ranks may have the same."""
         shards = whole // own
         if whole != shards * own or ranks % shards:
-            raise vqgen.BadInput(f"{self.source}: '{self.module}' has {whole} {what} features, of which vLLM's layer takes {own} "
-                                 f"by {ranks} ranks; quantize this model again, or change tensor_parallel_size")
+            raise vqgen.BadInput(f"{self.source}: '{self.module}' has {whole} {what} features, of which vLLM's layer takes "
+                                 f"{own} by {ranks} ranks; quantize this model again, or change tensor_parallel_size")
         return rank * shards // ranks * own
 
     @property
@@ -133,8 +133,8 @@ class Part:
         kind, shape = self.whole[suffix]
         tensor = tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
         if tensor.dtype != _KINDS[kind] or list(tensor.shape) != shape:
-            raise vqgen.BadInput(f"{self.source}: '{self.module}.{suffix}' is {tensor.dtype} {list(tensor.shape)} where the config "
-                                 f"asks for {kind} {shape}; fetch the folder again, or quantize again")
+            raise vqgen.BadInput(f"{self.source}: '{self.module}.{suffix}' is {tensor.dtype} {list(tensor.shape)} where the "
+                                 f"config asks for {kind} {shape}; fetch the folder again, or quantize again")
         own = self.tensors[suffix][1]
         if suffix == "output_scales":
             return tensor[self.row:self.row + self.rows]
@@ -168,16 +168,16 @@ class Layer:
     def __init__(self, folder: Folder, prefix: str, modules: list[str], rows: list[int], columns: int, dtype: torch.dtype,
                  device: torch.device, rank: int = 0, ranks: int = 1):
         if dtype != folder.dtype:
-            raise vqgen.BadInput(f"vqgen.vllm: {prefix} is of {dtype}, and the folder's codebooks are {folder.dtype}; set dtype to "
-                                 "it, or quantize with another --dtype")
+            raise vqgen.BadInput(f"vqgen.vllm: {prefix} is of {dtype}, and the folder's codebooks are {folder.dtype}; set "
+                                 "dtype to it, or quantize with another --dtype")
         if len(modules) == 1 and len(rows) > 1 and ranks > 1:
-            raise vqgen.Infeasible(f"vqgen.vllm: '{modules[0]}' is one layer in the folder and {len(rows)} in vLLM, which tensor "
-                                   "parallel ranks do not share; set tensor_parallel_size to 1")
+            raise vqgen.Infeasible(f"vqgen.vllm: '{modules[0]}' is one layer in the folder and {len(rows)} in vLLM, which "
+                                   "tensor parallel ranks do not share; set tensor_parallel_size to 1")
         if len(modules) == 1:
             rows = [sum(rows)]
         if len(modules) != len(rows):
-            raise vqgen.Infeasible(f"vqgen.vllm: {prefix} has {len(rows)} parts in vLLM, and {len(modules)} in the folder; serve "
-                                   "the model by vqgen.hf")
+            raise vqgen.Infeasible(f"vqgen.vllm: {prefix} has {len(rows)} parts in vLLM, and {len(modules)} in the folder; "
+                                   "serve the model by vqgen.hf")
         self.folder, self.prefix, self.device = folder, prefix, torch.device(device)
         self.parts = [Part(folder.quantization, module, each, columns, rank, ranks) for module, each in zip(modules, rows)]
         for part in self.parts:
@@ -236,8 +236,8 @@ class Layer:
         """Copy the rank's shard of a tensor of the folder to where it belongs. shard: the part, as vLLM's loaders name it."""
         number = 0 if shard is None and len(self.parts) == 1 else _SHARDS.get(shard, shard)
         if not isinstance(number, int) or not 0 <= number < len(self.parts) or suffix not in self.parts[number].tensors:
-            raise vqgen.Infeasible(f"vqgen.vllm: {self.prefix}.{suffix} is loaded as part {shard!r}, which it has not; serve the "
-                                   "model by vqgen.hf")
+            raise vqgen.Infeasible(f"vqgen.vllm: {self.prefix}.{suffix} is loaded as part {shard!r}, which it has not; serve "
+                                   "the model by vqgen.hf")
         self._held(suffix, data, number).copy_(self.parts[number].shard(suffix, tensor))
         self.loaded.add((suffix, number))
 
@@ -249,12 +249,12 @@ class Layer:
             for number, part in enumerate(self.parts):
                 for suffix in part.tensors:
                     if (suffix, number) not in self.loaded:
-                        raise vqgen.Infeasible(f"vqgen.vllm: vLLM's model has not loaded '{part.module}.{suffix}'; serve the model "
-                                               "by vqgen.hf")
+                        raise vqgen.Infeasible(f"vqgen.vllm: vLLM's model has not loaded '{part.module}.{suffix}'; serve the "
+                                               "model by vqgen.hf")
         for suffix, tensor in stored.items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise vqgen.BadInput(f"{self.parts[0].source}: {self.prefix}.{suffix} hold NaN or infinity; fetch the folder again, "
-                                     "or quantize again")
+                raise vqgen.BadInput(f"{self.parts[0].source}: {self.prefix}.{suffix} hold NaN or infinity; fetch the folder "
+                                     "again, or quantize again")
         return [self._tensors(launch, stored) for launch in self.launches]
 
     def _tensors(self, launch, stored):
