@@ -3,6 +3,7 @@
 
     python3 bench/vllm_compare.py tokens MODEL --text FILE --mode full      # MODEL: a folder with a vqgen.bundle
     python3 bench/vllm_compare.py steps CONFIG --cache vecinfer-d4b8i8      # CONFIG: a model's config.json
+    python3 bench/vllm_compare.py steps CONFIG --cache klt-2bit-keys,klt-2bit-values --weights aqlm-2x8i8
 
 `tokens` lets vLLM continue prompts greedily, then feeds its tokens to transformers over vqgen.hf.VQCache with the same
 bundle: each prompt in the parts in which vLLM read it, then one token at a time. Where transformers has another token
@@ -15,8 +16,9 @@ first, the gap is how much higher that one's logit is. Each mode is judged in th
 After prefix hits, `own codes` also has what the prompts that filled the pages read in other parts. With --record, vLLM's
 tokens and codes are kept in a file, and judged again without vLLM.
 
-`steps` times decode steps of random weights. Prompts are not read: the scheduler is told that their tokens are cached,
-and the cache is filled with random numbers. A step is the time from one call of the engine to the next one.
+`steps` times decode steps of random weights, in FP16 or quantized by --weights. Prompts are not read: the scheduler is
+told that their tokens are cached, and the cache is filled with random numbers. A step is the time from one call of the
+engine to the next one.
 
 Needs a GPU, vLLM 0.26, and for `tokens` transformers.
 """
@@ -213,6 +215,20 @@ def random_bundle(path, config, keys, values):
               {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
 
 
+def quantization_of(config, form, dtype):
+    """What the config.json of a Llama's folder says whose linear layers have codes of a format."""
+    import vqgen
+    from vqgen import _folders
+    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden), "o_proj": (hidden, heads),
+             "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    return {"quant_method": _folders.METHOD, "version": _folders.VERSION, "dtype": {"float16": "f16", "bfloat16": "bf16"}[dtype],
+            "format": vqgen.format_fields(form), "modules_to_not_convert": ["lm_head", "model.embed_tokens"],
+            "weight_shapes": [{"modules": f"*.{name}", "out_features": rows, "in_features": columns}
+                              for name, (rows, columns) in sizes.items()]}
+
+
 def fill(worker):
     """Fill a worker's cache with random numbers. Blocks of codes that full-precision tokens may have too get finite
     numbers of either."""
@@ -265,6 +281,9 @@ def run_steps(options):
     shapes = [tuple(map(int, each.split("x"))) for each in options.shapes.split(",")]
     config = json.loads(pathlib.Path(options.config).read_text())
     config = {**config, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "dtype": "float16"}
+    if options.weights != "fp16":
+        dtype = PLAIN.get(options.cache, config)["dtype"]
+        config["quantization_config"] = quantization_of(config, options.weights, dtype)
     import vllm
     turn = take_turn(options.turns) if options.turns else None  # noqa: F841
     with tempfile.TemporaryDirectory() as folder:
@@ -292,7 +311,7 @@ def run_steps(options):
             seconds, blocks = timed(llm, batch, tokens)
             ordered = sorted(seconds)
             rows.append({"cache": options.cache, "recent_tokens": options.recent if options.cache not in PLAIN else "",
-                         "batch": batch, "tokens": tokens,
+                         "weights": options.weights, "batch": batch, "tokens": tokens,
                          "step_ms": round(statistics.median(seconds) * 1e3, 3),
                          "mean_ms": round(statistics.fmean(seconds) * 1e3, 3),
                          "slowest_ms": round(ordered[-1] * 1e3, 3),
@@ -325,6 +344,7 @@ def main():
     steps = parts.add_parser("steps", help="time decode steps with random weights")
     steps.add_argument("config", help="config.json of a Llama")
     steps.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
+    steps.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
     steps.add_argument("--shapes", default=SHAPES, help=f"BATCHxTOKENS,... [{SHAPES}]")
     steps.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
     for each in (tokens, steps):

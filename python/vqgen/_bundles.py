@@ -49,9 +49,15 @@ def packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """The inverse of packed(): codes int64 [..., count]."""
-    spread = (words.view(torch.int32)[..., None] >> torch.arange(32, device=words.device)) & 1
-    spread = spread.flatten(-2)[..., :count * bits].unflatten(-1, (count, bits)).long()
-    return (spread << torch.arange(bits, device=words.device)).sum(-1)
+    if bits == 8:
+        return words.view(torch.uint8)[..., :count].long()
+    if bits == 16:
+        return words.view(torch.int16)[..., :count].long() & 0xffff
+    wide = words.view(torch.int32).long() & 0xffffffff
+    at = bits * torch.arange(count, device=words.device)
+    # A code may go on in the next word. Where it does not, what is added lies above its bits.
+    low, high = wide[..., at // 32] >> at % 32, wide[..., (at + bits - 1) // 32] << (32 - at % 32)
+    return (low | high) & ((1 << bits) - 1)
 
 
 def write_items(out, items: list[dict], tensors: dict) -> None:

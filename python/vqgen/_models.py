@@ -10,6 +10,7 @@ import transformers
 
 import vqgen
 from vqgen._sights import Sight, sights_of
+from vqgen.torch import VQLinear
 
 
 @contextlib.contextmanager
@@ -34,9 +35,10 @@ def attending(model, name: str):
 
 @contextlib.contextmanager
 def in_float32(model):
-    """Inside it, a model on the CPU has its 16-bit weights in float32, in which CPUs compute several times faster."""
+    """Inside it, a model on the CPU has its 16-bit weights in float32, in which CPUs compute several times faster. A model
+    with quantized layers stays as it is, since their kernels are of one dtype."""
     before = []
-    if model.device.type == "cpu":
+    if model.device.type == "cpu" and not any(isinstance(each, VQLinear) for each in model.modules()):
         before = [(each, each.data) for each in itertools.chain(model.parameters(), model.buffers())
                   if each.dtype in (torch.float16, torch.bfloat16)]
     try:

@@ -46,7 +46,8 @@ def searched(vectors, tables, beam: int):
 
 def summed(codes, tables):
     """The vectors [m, size] that codes [m, stages] stand for."""
-    return sum(tables[stage][codes[:, stage]] for stage in range(len(tables)))
+    first, *others = (tables[stage][codes[:, stage]] for stage in range(len(tables)))
+    return sum(others, start=first)
 
 
 def fed_back(weights, hessian, tables, beam: int, by_activity: bool = True):

@@ -13,7 +13,7 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _appends, _arrays, _basis, _gradients, _kmeans
+from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
@@ -24,7 +24,6 @@ from vqgen._training import SEEDS, refuse_transforms
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks", "use_runtime"]
 
-_MOST_ROWS = 256  # of a gemm
 _WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
 _ops: dict[tuple[str, int], vqgen.Op] = {}
@@ -148,14 +147,20 @@ def _merged(outs, lses):
                  for each in (outs, lses))
 
 
-def _linear(config, x, *weights, **named):
-    out = x.new_empty(x.shape[0], size(config, "out_features"))
-    _launch("linear", _op(config, x), (x, *weights), {**named, "y": out})
-    return out
+def _gemm(config, x, *weights, expert_rows=None):
+    y = x.new_empty(len(x), size(config, "out_features"))
+    def launch(rows, out):
+        _launch("linear", _op(config, x), (rows, *weights), {"expert_rows": expert_rows, "y": out})
+    # A gemm of the most rows that there are takes any number here.
+    if len(x) > _linear.MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None:
+        _linear.of_many_rows(config, launch, x, y, *weights)
+    else:
+        launch(x, y)
+    return y
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
-                         ("merge", _merge), ("linear", _linear)):
+                         ("merge", _merge), ("linear", _gemm)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 
@@ -193,15 +198,16 @@ class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
     weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
-    the format, as of a config. More than 256 rows are taken 256 at a time. model.to(dtype) leaves the
-    weights as they are; `dtype` is that of x. The gradient of x is dy W, weights have none.
+    the format, as of a config. More than 256 rows are taken 256 at a time, more than 2,048 by PyTorch's GEMM, for which
+    a part of the weights at a time becomes dense. model.to(dtype) leaves the weights as they are; `dtype` is that of x.
+    The gradient of x is dy W, weights have none.
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
                  output_scales=None, bias=None, dtype=torch.float16):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        shape = {"m": _MOST_ROWS, "out_features": out_features, "in_features": in_features}
+        shape = {"m": _linear.MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": format})
         tensors = {"codes": weights.codes, "codebooks": weights.codebooks, "stage_scales": weights.scales,
@@ -240,12 +246,8 @@ class VQLinear(torch.nn.Module):
         if x.dtype != self.codebooks.dtype:
             raise vqgen.BadInput(f"x is {x.dtype}, and the layer's weights are {self.codebooks.dtype}; pass "
                                  f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
-        rows = x.reshape(-1, self.in_features)
-        parts = [torch.ops.vqgen.linear(self.config, each.contiguous(), self.codes, self.codebooks,
-                                        self.stage_scales, self.output_scales)
-                 for each in rows.split(_MOST_ROWS)]
-        y = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1],
-                                                                      self.out_features)
+        y = torch.ops.vqgen.linear(self.config, x.reshape(-1, self.in_features).contiguous(), self.codes, self.codebooks,
+                                   self.stage_scales, self.output_scales).view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self):

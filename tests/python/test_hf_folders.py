@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import types
 
 import pytest
 
@@ -288,3 +289,24 @@ def test_bfloat16_and_tied_embeddings(tmp_path):
     ours = vqgen.hf.load(tmp_path / "out")
     assert ours.dtype == torch.bfloat16 and ours.lm_head.weight is ours.model.embed_tokens.weight
     assert len(linears(ours)) == 14 and logits(ours).isfinite().all()
+
+
+def test_vllm_s_command_calibrates_a_quantized_folder(tmp_path, monkeypatch, capsys):
+    from vqgen.vllm import __main__ as command
+    from vqgen.vllm import _identity
+    own = tmp_path / "own"
+    tiny("Llama", num_hidden_layers=1).save_pretrained(tmp_path / "model")
+    assert quantize(tmp_path / "model", own).returncode == 0
+    words = lambda text, add_special_tokens: types.SimpleNamespace(input_ids=[1 + ord(each) % 63 for each in text])
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda folder: words)
+    (tmp_path / "text").write_text("a text of a few hundred letters; " * 20)
+    options = ["--sequences", "4", "--length", "128", "--keys", "vecinfer-d4b8i8", "--values", "vecinfer-d4b8i8"]
+    assert command.main([str(own), "--text", str(tmp_path / "text"), *options]) == 0, capsys.readouterr().err
+    bundle = own / "vqgen.bundle"
+    _identity.require_same(bundle, own)
+    tensors = _identity.identity(own)["tensors"]
+    assert len(tensors) == 2 and all(name.endswith("_proj.codes") for name in tensors)
+    assert len(vqgen.hf.layers_of(bundle)) == 1
+    vqgen.hf.load(own)  # the bundle is no file of weights
+    rewritten(own, lambda held: [held[name].add_(1) for name in tensors if name in held])
+    refused(lambda: _identity.require_same(bundle, own), "is of another model", "has other numbers there")

@@ -13,6 +13,8 @@ import vqgen
 import vqgen.torch as vt
 from test_torch import (DEVICE, FORM, append_call, attention_call, dequantize_call, linear_call, merge_call, new_cache,
                         own_cache, tensor)
+from vqgen import _bundles, _linear
+from vqgen._weight_books import e8p_table
 
 __all__ = ["own_cache"]  # the fixture
 
@@ -29,11 +31,74 @@ def layer_of(draw, dtype=torch.float16, out=40, columns=64, **fields):
     return layer, dense if scales is None else dense * scales[:, None].double()
 
 
+def random_weights(draw, config):
+    """Return codes, codebooks, scales and output_scales of a config."""
+    arguments = {each.name: each.shape for each in vt.prepare(config, DEVICE).arguments}
+    form = vqgen.format_fields(vt.parsed(config)["weights"])
+    codes = draw.integers(-1 << 31, 1 << 31, arguments["weights.codes"]).astype(np.int32)
+    books = draw.integers(-60, 61, arguments["weights.codebooks"]) / (1 if form["entry_type"] == "int8" else 64)
+    if form["decoder"] == "e8p":
+        books[:] = e8p_table().numpy()
+    scales = {name: tensor(np.full(arguments[name], scale, np.float32)) if name in arguments else None
+              for name, scale in (("weights.scales", 0.01), ("output_scales", 1))}
+    if scales["output_scales"] is not None:
+        scales["output_scales"] = tensor(draw.uniform(0.5, 2, arguments["output_scales"]).astype(np.float32))
+    dtype = torch.bfloat16 if vt.parsed(config)["dtype"] == "bf16" else torch.float16
+    return tensor(codes), torch.from_numpy(books).to(DEVICE, dtype), *scales.values()
+
+
+TILES = {"vector_size": 8, "index_bits": 6, "scope": "tile", "tile_rows": 16}
+
+
+@pytest.fixture
+def one_bucket(tmp_path):
+    """A runtime that compiles one kernel for an op."""
+    before = vt.runtime(DEVICE)
+    vt.use_runtime(vqgen.Runtime(before.device, cache_dir=tmp_path / "kernels", max_buckets=1))
+    yield
+    vt.use_runtime(before)
+
+
+@pytest.mark.parametrize("form, decoded, launched", [
+    ("aqlm-2x8i8", True, 299), ("aqlm-2x8i8", True, 300), ("quip-2", True, 299), ("quip-4", True, 299),
+    ({**TILES, "tile_columns": 64, "stage_scales": True}, True, 299), ({**TILES, "tile_columns": 32}, False, 299)])
+def test_more_rows_than_a_kernel_takes(draw, form, decoded, launched, monkeypatch, one_bucket):
+    monkeypatch.setattr(_linear, "_DENSE", 20 * 64 * 2)  # slices of 20 rows
+    monkeypatch.setattr(_linear, "_LAUNCHED", launched)
+    config = vt.config_text({"op": "gemm", "dtype": "f16", "weights": form, "shape": {
+        "m": 256, "out_features": 40, "in_features": 64}})
+    assert _linear.is_decoded(config) == decoded
+    weights = random_weights(draw, config)
+    x = torch.randn(300, 64, device=DEVICE).half()
+    wanted = torch.cat([torch.ops.vqgen.linear(config, part, *weights) for part in x.split(150)])
+    y = torch.ops.vqgen.linear(config, x, *weights)
+    assert y.shape == wanted.shape and reference.worst(y.cpu(), wanted.double().cpu().numpy()) < 4e-3
+    with pytest.raises(vqgen.BadInput, match="'weights.codes' is int32"):
+        torch.ops.vqgen.linear(config, x, weights[0][:-1].contiguous(), *weights[1:])
+
+
+def test_a_gemm_of_few_rows_takes_no_more(draw):
+    config = vt.config_text({"op": "gemm", "dtype": "f16", "weights": FORM, "shape": {
+        "m": 4, "out_features": 40, "in_features": 64}})
+    with pytest.raises(vqgen.RangeError, match="5"):
+        torch.ops.vqgen.linear(config, torch.zeros(5, 64, device=DEVICE).half(), *random_weights(draw, config))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 8, 11, 16])
+def test_codes_are_packed_and_unpacked(bits):
+    for count in (1, 7, 65):
+        codes = torch.randint(0, 1 << bits, (3, count))
+        words = _bundles.packed(codes, bits)
+        assert torch.equal(_bundles.unpacked(words, bits, count), codes)
+        assert (reference.unpack(words.numpy(), count, bits) == codes.numpy()).all()
+
+
+@pytest.mark.parametrize("rows", [2, 300])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_gradient_of_a_product_is_dy_w(draw, dtype):
+def test_the_gradient_of_a_product_is_dy_w(draw, dtype, rows):
     layer, dense = layer_of(draw, dtype, columns=320, output_scales=True)  # more columns than rows of a call
-    x = torch.randn(3, 2, 320, dtype=dtype, device=DEVICE, requires_grad=True)
-    grad = torch.randn(3, 2, 40, dtype=dtype, device=DEVICE)
+    x = torch.randn(3, rows, 320, dtype=dtype, device=DEVICE, requires_grad=True)
+    grad = torch.randn(3, rows, 40, dtype=dtype, device=DEVICE)
     layer(x).backward(grad)
     wanted = grad.double() @ dense
     assert reference.worst(x.grad.double().cpu().numpy(), wanted.cpu().numpy()) < (

@@ -8,11 +8,12 @@ import types
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
 import vqgen.hf
 from hf_models import layers, model, own_cache  # noqa: F401
+from vqgen._folders import Quantization
 
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
 import vllm_compare  # noqa: E402
@@ -111,3 +112,14 @@ def test_random_codebooks_are_of_all_layers(tmp_path):
     assert [item["name"] for item, _ in items] == ["layer0", "layer1", "layer2"]
     assert all(torch.equal(items[0][1][name], items[2][1][name]) for name in items[0][1])
     assert not any("codes" in name.split(".") for name in safetensors_torch.load_file(tmp_path / "books"))
+
+
+def test_random_weights_are_of_a_folder(tmp_path):
+    config = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_attention_heads": 8, "num_key_value_heads": 2}
+    told = Quantization(vllm_compare.quantization_of(config, "aqlm-2x8i8", "bfloat16"))
+    assert told.dtype == "bf16" and told.format == vqgen.format_fields("aqlm-2x8i8")
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, num_hidden_layers=1, vocab_size=8))
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            size = (module.out_features, module.in_features)
+            assert told.is_dense(name) if name == "lm_head" else told.shape_of(name) == size, name

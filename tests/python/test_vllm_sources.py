@@ -21,7 +21,13 @@ pytestmark = pytest.mark.skipif(not GIVEN, reason="VQGEN_VLLM_SOURCES names no f
 ONLY = {"KVCacheLayout": "0.33", "register_kv_cache_dtype": "0.33", "KVQuantMode": "0.33", "TQFullAttentionSpec": "0.26",
         "get_kv_cache_shape": "0.26", "get_kv_cache_stride_order": "0.26", "customize_spec": "0.33",
         "supported_kv_cache_layouts": "0.33"}
-BASES = {"Backend": ["AttentionBackend"], "Builder": ["AttentionMetadataBuilder"], "Impl": ["AttentionImpl", "AttentionImplBase"]}
+ATTENTION, LAYERS = "vllm.v1.attention.backend", "vllm.model_executor.layers"
+BASES = {  # and where we derive from them, and where they are
+    "Backend": ("_backend.py", ATTENTION, ["AttentionBackend"]),
+    "Builder": ("_backend.py", ATTENTION, ["AttentionMetadataBuilder"]),
+    "Impl": ("_backend.py", ATTENTION, ["AttentionImpl", "AttentionImplBase"]),
+    "Config": ("_quantization.py", f"{LAYERS}.quantization.base_config", ["QuantizationConfig"]),
+    "Method": ("_method.py", f"{LAYERS}.linear", ["LinearMethodBase"])}
 
 
 class Sources:
@@ -97,18 +103,23 @@ def test_what_is_imported_is_there(sources):
 
 @pytest.mark.parametrize("name", BASES)
 def test_methods_are_those_of_the_base(sources, name):
+    file, module, bases = BASES[name]
     ours = {node.name: node for node in next(
-        node for node in of_file("_backend.py").body if getattr(node, "name", "") == name).body if isinstance(node, ast.FunctionDef)}
+        node for node in of_file(file).body if getattr(node, "name", "") == name).body if isinstance(node, ast.FunctionDef)}
     theirs = {}
-    for base in reversed(BASES[name]):
-        theirs |= sources.fields("vllm.v1.attention.backend", base)
+    if name == "Method":
+        theirs |= sources.fields(f"{LAYERS}.quantization.base_config", "QuantizeMethodBase")
+    for base in reversed(bases):
+        theirs |= sources.fields(module, base)
     for method, node in theirs.items():
         if any("abstractmethod" in ast.unparse(each) for each in getattr(node, "decorator_list", ())):
             assert method in ours, f"{name} lacks {method}"
     for method, node in ours.items():
         if ONLY.get(method, sources.version) != sources.version:
             continue
-        assert method in theirs, f"{name}.{method} is not of {BASES[name][0]}"
+        if method == "__init__":
+            continue
+        assert method in theirs, f"{name}.{method} is not of {bases[0]}"
         (wanted, _), (given, more) = parameters(theirs[method]), parameters(node)
         wanted = [each for each in wanted if each not in ("self", "cls")]
         given = [each for each in given if each not in ("self", "cls")]
@@ -159,10 +170,35 @@ def test_fields_of_the_configuration_are_there(sources):
             ("parallel", "ParallelConfig", {"decode_context_parallel_size"}),
             ("speculative", "SpeculativeConfig", {"method", "num_speculative_tokens", "parallel_drafting"}),
             ("compilation", "CompilationConfig", {"static_forward_context"}),
-            ("device", "DeviceConfig", {"device_type"}),
+            ("device", "DeviceConfig", {"device_type"}), ("load", "LoadConfig", {"load_format"}),
             ("vllm", "VllmConfig", {"additional_config", "speculative_config", "model_config", "cache_config", "device_config",
-                                    "scheduler_config", "parallel_config", "compilation_config"})):
+                                    "lora_config", "load_config", "scheduler_config", "parallel_config",
+                                    "compilation_config"})):
         assert fields <= sources.fields(f"vllm.config.{module}", name).keys(), name
     layer = ast.unparse(sources.definition("vllm.model_executor.layers.attention.attention", "Attention"))
     assert "self.impl.process_weights_after_loading(act_dtype)" in layer and "static_forward_context[prefix] = self" in layer
     assert "attn_backend" in layer and "get_kv_cache_spec(self, vllm_config" in layer
+
+
+def test_linear_layers_do_what_methods_rely_on(sources):
+    linear = ast.unparse(sources.tree(f"{LAYERS}.linear"))
+    # A rank, and its number, before weights are made; create_weights() by these names; bias and x in apply().
+    assert "self.tp_rank" in linear and "self.tp_size" in linear
+    assert all(f"self.quant_method.apply(self, {given})" in linear for given in ("x, bias", "input_, bias", "input_parallel, bias_"))
+    calls = [node for node in ast.walk(sources.tree(f"{LAYERS}.linear")) if isinstance(node, ast.Call)
+             and ast.unparse(node.func) == "self.quant_method.create_weights"]
+    taken, more = parameters(next(node for node in ast.walk(of_file("_method.py"))
+                                  if getattr(node, "name", "") == "create_weights"))
+    assert len(calls) >= 3 and more
+    for call in calls:
+        assert {each.arg for each in call.keywords} - {"weight_loader"} <= set(taken)
+    shards = ast.unparse(sources.definition(f"{LAYERS}.linear", "QKVParallelLinear"))
+    assert "param.weight_loader(param, loaded_weight, shard_id)" in shards and "['q', 'k', 'v']" in shards
+    loader = ast.unparse(sources.tree("vllm.model_executor.model_loader.utils"))
+    assert "quant_method.process_weights_after_loading(module)" in loader
+    assert "VLLM_BATCH_INVARIANT" in sources.names("vllm.envs")
+    registered = ast.unparse(sources.definition(f"{LAYERS}.quantization", "register_quantization_config"))
+    assert "issubclass(quant_config_cls, QuantizationConfig)" in registered
+    assert "quant_cls.from_config(" in ast.unparse(sources.tree("vllm.model_executor.model_loader.weight_utils"))
+    experts = ast.unparse(sources.tree(f"{LAYERS}.fused_moe.routed_experts"))
+    assert any(f"{call}(" in experts for call in ("quant_config.get_quant_method", "resolve_quant_method"))

@@ -1,5 +1,5 @@
-"""vqgen's KV cache in vLLM 0.26 and 0.33: an attention backend over codes, which vLLM finds by its entry point
-(docs/guides/vllm.md).
+"""vqgen in vLLM 0.26 and 0.33: an attention backend over a cache of codes, and quantized weights of model folders, which
+vLLM finds by its entry point (docs/guides/vllm.md).
 
     vllm serve MODEL --attention-backend CUSTOM     # vLLM 0.26; VQGEN in 0.33
 
@@ -26,13 +26,14 @@ def bind(bundle, folder):
 
 
 def register() -> None:
-    """Make the backend known to vLLM, which calls this in each of its processes: CUSTOM in vLLM 0.26, VQGEN in 0.33,
-    with the cache dtype `vqgen`. Another version of vLLM is left alone, and refused if a model asks for the backend.
+    """Make the backend and the quantization method known to vLLM, which calls this in each of its processes. The backend is
+    CUSTOM in vLLM 0.26, VQGEN in 0.33, with the cache dtype `vqgen`. Another version of vLLM is left alone, and refused
+    if a model asks for either.
     """
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     import vqgen
-    from vqgen.vllm import _engine
+    from vqgen.vllm import _engine, _quantization  # noqa: F401, which registers itself
     try:
         version = _engine.require_version()
     except vqgen.Infeasible:  # importing the backend says so

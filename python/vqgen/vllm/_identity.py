@@ -1,5 +1,5 @@
-"""Which model a bundle is of: digests of the model folder's config and of two of its weight tensors, which the bundle
-carries, so that codebooks of another model are refused when an engine loads."""
+"""Which model a bundle is of: digests of the model folder's config and of two tensors of its weights or their codes. The
+bundle carries them, so that codebooks of another model are refused when an engine loads."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def identity(folder: str | os.PathLike) -> dict:
         raise vqgen.BadInput(f"{folder}: its config.json is no object; give the folder of a Hugging Face model")
     text = json.dumps({name: value for name, value in config.items() if name not in _VOLATILE}, sort_keys=True)
     files = _weights(folder)
-    names = sorted((name for name in files if name.endswith("weight")), key=_natural)
+    names = sorted((name for name in files if name.endswith(("weight", ".codes"))), key=_natural)
     names = [name for name in names if _ATTENTION.search(name)] or names
     return {"config": hashlib.sha256(text.encode()).hexdigest(),
             "tensors": {name: _digest(files[name], name) for name in dict.fromkeys(names[:1] + names[-1:])}}
