@@ -156,38 +156,48 @@ def model_capacity(tools):
 
 
 VLLM_CACHES = {"fp16": "FP16", "fp8": "FP8", "vecinfer-d4b8i8": "`vecinfer-d4b8i8`", "klt-2bit-keys,klt-2bit-values": "`klt-2bit`"}
+VLLM_SHAPES = (1, 32768), (8, 32768), (64, 4096)
+VLLM_FULL = 8192  # tokens of each sequence where the cache is full
 
 
 def vllm_steps(tools):
-    """Decode steps in vLLM, and what its cache holds."""
+    """Decode steps in vLLM, what its cache holds, and the tokens per second where it is full."""
     rows = rows_of(tools, "vllm-steps")
-    lines = []
-    for batch, tokens in dict.fromkeys((row["batch"], row["tokens"]) for row in rows):
-        ms = [float(one(rows, "vllm-steps", cache=cache, batch=batch, tokens=tokens)["step_ms"]) for cache in VLLM_CACHES]
-        lines.append([f"{batch} x {int(tokens):,}", f"{ms[0]:.2f}",
-                      *(cell for each in ms[1:] for cell in (f"{each:.2f}", times(ms[0] / each)))])
-    held = [int(found(rows, cache=cache)["capacity_tokens"]) for cache in VLLM_CACHES]
-    lines.append(["tokens that the cache holds", f"{held[0]:,}",
-                  *(cell for each in held[1:] for cell in (f"{each:,}", times(each / held[0])))])
-    head = ["batch x context", *(cell for at, name in enumerate(VLLM_CACHES.values())
-                                 for cell in ([f"{name}, ms", "FP16 / it"] if at else [f"{name}, ms"]))]
+    lines, base = [], {}
+    for weights, cache, recent in dict.fromkeys((row["weights"], row["cache"], row["recent_tokens"]) for row in rows):
+        own = [row for row in rows if (row["weights"], row["cache"], row["recent_tokens"]) == (weights, cache, recent)]
+        line = [VLLM_CACHES[cache], recent or "-", "FP16" if weights == "fp16" else f"`{weights}`"]
+        for batch, tokens in VLLM_SHAPES:
+            ms = float(one(own, "vllm-steps", batch=batch, tokens=tokens)["step_ms"])
+            line.append(f"{ms:.2f} ({times(base.setdefault((batch, tokens), ms) / ms)})")
+        line.append(f"{int(one(own, 'vllm-steps', batch=8, tokens=32768)['capacity_tokens']) / 1e6:.2f} M")
+        full = max((row for row in own if row["tokens"] == str(VLLM_FULL)), key=lambda row: int(row["batch"]), default=None)
+        if full and int(full["batch"]) > 8:
+            speed = 1e3 * int(full["batch"]) / float(full["step_ms"])
+            line.append(f"{full['batch']}: {speed:,.0f} ({times(speed / base.setdefault('speed', speed))})")
+        else:
+            line.append("-")
+        lines.append(line)
+    head = ["cache", "window", "weights", *(f"{batch} x {tokens:,}, ms" for batch, tokens in VLLM_SHAPES),
+            "tokens that fit", f"full of sequences of {VLLM_FULL:,}: tokens per second"]
     return table(head, lines) + (
-        "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. In the last "
-        "row, the ratio is its / FP16.") + origin("vllm-steps", rows)
+        "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. "
+        "In brackets: against the first row. Tokens that fit are of sequences of 32,768.") + origin("vllm-steps", rows)
 
 
 def vllm_tokens(tools):
     """Greedy tokens of vLLM beside transformers'."""
     rows = rows_of(tools, "vllm-tokens")
     lines = []
-    for keys, values, mode in dict.fromkeys((row["keys"], row["values"], row["mode"]) for row in rows):
-        each = {row["compared"]: row for row in rows if (row["keys"], row["values"], row["mode"]) == (keys, values, mode)}
-        line = [pair(keys, values), mode]
+    kind = lambda row: (row["keys"], row["values"], row["recent_tokens"], row["mode"])
+    for keys, values, recent, mode in dict.fromkeys(map(kind, rows)):
+        each = {row["compared"]: row for row in rows if kind(row) == (keys, values, recent, mode)}
+        line = [pair(keys, values), recent, mode]
         for compared in ("vllm", "own codes", "rounding"):
             row = each.get(compared)
             line.append(f"{row['beyond']} of {int(row['steps']):,}" if row else "-")
         lines.append([*line, f"{100 * float(each['vllm']['codes_differ']):.2f} %"])
-    head = ["keys, values", "mode", "vLLM's codes", "own codes", "rounding alone", "codes that differ"]
+    head = ["keys, values", "window", "mode", "vLLM's codes", "own codes", "rounding alone", "codes that differ"]
     return table(head, lines) + origin("vllm-tokens", rows)
 
 
