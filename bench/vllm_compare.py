@@ -4,6 +4,7 @@
     python3 bench/vllm_compare.py tokens MODEL --text FILE --mode full      # MODEL: a folder with a vqgen.bundle
     python3 bench/vllm_compare.py steps CONFIG --cache vecinfer-d4b8i8      # CONFIG: a model's config.json
     python3 bench/vllm_compare.py steps CONFIG --cache klt-2bit-keys,klt-2bit-values --weights aqlm-2x8i8
+    python3 bench/vllm_compare.py requests CONFIG --cache klt-2bit-keys,klt-2bit-values --recent 128
 
 `tokens` lets vLLM continue prompts greedily, then feeds its tokens to transformers over vqgen.hf.VQCache with the same
 bundle: each prompt in the parts in which vLLM read it, then one token at a time. Where transformers has another token
@@ -20,19 +21,20 @@ tokens and codes are kept in a file, and judged again without vLLM.
 told that their tokens are cached, and the cache is filled with random numbers. A step is the time from one call of the
 engine to the next one.
 
+`requests` times the first token of single prompts, then a run of requests that all come at once, prompts included.
+
 Needs a GPU, vLLM 0.26, and for `tokens` transformers.
 """
 import argparse
-import fcntl
 import json
 import os
 import pathlib
-import statistics
 import sys
-import tempfile
 import time
 
+import vllm_random
 from vllm_judge import judge
+from vllm_random import core_of, engine
 
 CAPTURED = {"cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}
 MODES = {
@@ -42,29 +44,6 @@ MODES = {
     "chunks": {"enforce_eager": True, "max_num_batched_tokens": 512},
     "prefix": {"enforce_eager": True, "enable_prefix_caching": True},
 }
-# Options of vLLM's own caches, by --cache. FlashAttention 3 reads FP8 only for a model in bfloat16.
-PLAIN = {"fp16": {"dtype": "float16", "kv_cache_dtype": "auto"}, "fp8": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}}
-SHAPES = "1x32768,8x32768,64x4096"
-ROOM = 256  # tokens of a sequence beside its prompt
-WARM_UP, TIMED = 24, 64  # steps
-UTILIZATION = 0.9
-
-
-def take_turn(path):
-    """Waits until no other process with the same file has the GPU, and has it until this process ends."""
-    file = open(path, "w")  # noqa: SIM115
-    fcntl.flock(file, fcntl.LOCK_EX)
-    return file
-
-
-def engine(model, **more):
-    from vllm import LLM
-    return LLM(**{"model": str(model), "dtype": "float16", "seed": 0, "disable_log_stats": True,
-                  "enable_prefix_caching": False, **more})
-
-
-def core_of(llm):
-    return llm.llm_engine.engine_core.engine_core
 
 
 # ---- tokens
@@ -169,160 +148,6 @@ def run_tokens(options):
     return any(row["vllm"]["beyond"] for row in rows)
 
 
-# ---- steps
-
-class Cached:
-    """A scheduler's connector to other caches that has all tokens of a prompt but the last one."""
-
-    def get_num_new_matched_tokens(self, request, computed):
-        return request.num_tokens - 1 - computed, False
-
-    def request_finished(self, request, blocks):
-        return False, None
-
-    def has_pending_push_work(self):
-        return False
-
-    def take_events(self):
-        return ()
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *arguments, **more: None
-
-
-def random_bundle(path, config, keys, values):
-    """A bundle of random codebooks for a model of config.json's shapes: one layer is trained on noise, all have it."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    from vqgen._bundles import read_bundle
-    from vqgen._calibration import has_basis, write_basis_bundle, write_bundle
-    heads, dim = config["num_key_value_heads"], config["head_dim"]
-    draw, device = torch.Generator().manual_seed(1), "cuda" if torch.cuda.is_available() else "cpu"
-    states = [torch.randn(heads, 2048, dim, generator=draw).half().to(device) for _ in range(2)]
-    if has_basis(keys, values):
-        write_basis_bundle(path, [states], [{"keys": keys, "values": values}], 1)
-    else:
-        write_bundle(path, [states], keys, values, 1)
-    item, = read_bundle(path)
-    own = {name.removeprefix("layer0."): tensor for name, tensor in load_file(path).items()
-           if not name.endswith(".codes")}
-    layers = range(config["num_hidden_layers"])
-    items = [{**item, "name": f"layer{layer}"} for layer in layers]
-    save_file({f"layer{layer}.{name}": tensor.clone() for layer in layers for name, tensor in own.items()}, path,
-              {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
-
-
-def quantization_of(config, form, dtype):
-    """What the config.json of a Llama's folder says whose linear layers have codes of a format."""
-    import vqgen
-    from vqgen import _folders
-    hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    heads, kv_heads = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden), "o_proj": (hidden, heads),
-             "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
-    return {"quant_method": _folders.METHOD, "version": _folders.VERSION, "dtype": {"float16": "f16", "bfloat16": "bf16"}[dtype],
-            "format": vqgen.format_fields(form), "modules_to_not_convert": ["lm_head", "model.embed_tokens"],
-            "weight_shapes": [{"modules": f"*.{name}", "out_features": rows, "in_features": columns}
-                              for name, (rows, columns) in sizes.items()]}
-
-
-def fill(worker):
-    """Fill a worker's cache with random numbers. Blocks of codes that full-precision tokens may have too get finite
-    numbers of either."""
-    import torch
-    caches = worker.model_runner.kv_caches
-    codes = [cache for cache in caches if not cache.is_floating_point() and cache.element_size() > 1]
-    for cache in codes if len(codes) < len(caches) else ():
-        cache.random_(-1 << 31, (1 << 31) - 1).bitwise_and_(-0x40004001)
-    for cache in caches if not codes or len(codes) == len(caches) else ():
-        if cache.element_size() == 1:  # small positive numbers in FP8
-            cache.view(torch.uint8).random_(0, 64)
-        elif cache.is_floating_point():
-            cache.normal_()
-        else:
-            cache.random_(-1 << 31, (1 << 31) - 1)
-
-
-def timed(llm, batch, tokens):
-    """Seconds of TIMED decode steps of `batch` sequences with prompts of `tokens`, and the blocks of a sequence."""
-    import torch
-    from vllm import SamplingParams
-    llm_engine, names = llm.llm_engine, [f"{batch}x{tokens}-{each}" for each in range(batch)]
-    sampling = SamplingParams(temperature=0, max_tokens=ROOM - 1, ignore_eos=True, detokenize=False)
-    for number, name in enumerate(names):
-        prompt = [(7 * at + 13 * number) % 1000 for at in range(tokens)]
-        llm_engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
-    for _ in range(WARM_UP):
-        llm_engine.step()
-    scheduler = core_of(llm).scheduler
-    running = scheduler.running
-    if len(running) != batch or any(each.num_computed_tokens < tokens for each in running):
-        raise SystemExit(f"B{batch} N{tokens}: {len(running)} sequences decode after {WARM_UP} steps")
-    torch.cuda.synchronize()
-    pool = scheduler.kv_cache_manager.block_pool
-    blocks = (pool.num_gpu_blocks - pool.get_num_free_blocks()) / batch
-    seconds = []
-    for _ in range(TIMED):
-        began = time.perf_counter()
-        llm_engine.step()
-        seconds.append(time.perf_counter() - began)
-    scheduler.connector = None  # a scheduler asks it at the end of a request, too
-    llm_engine.abort_request(names)
-    while llm_engine.has_unfinished_requests():
-        llm_engine.step()
-    return seconds, blocks
-
-
-def run_steps(options):
-    import torch
-    shapes = [tuple(map(int, each.split("x"))) for each in options.shapes.split(",")]
-    config = json.loads(pathlib.Path(options.config).read_text())
-    config = {**config, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "dtype": "float16"}
-    if options.weights != "fp16":
-        dtype = PLAIN.get(options.cache, config)["dtype"]
-        config["quantization_config"] = quantization_of(config, options.weights, dtype)
-    import vllm
-    turn = take_turn(options.turns) if options.turns else None  # noqa: F841
-    with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
-        if options.cache in PLAIN:
-            more = {"attention_backend": "FLASH_ATTN", **PLAIN[options.cache]}
-        else:
-            import vqgen.vllm
-            keys, _, values = options.cache.partition(",")
-            random_bundle(pathlib.Path(folder) / "books", config, keys, values or keys)
-            vqgen.vllm.bind(pathlib.Path(folder) / "books", folder)
-            more = {"attention_backend": options.backend, "additional_config": {"vqgen": {"recent_tokens": options.recent}}}
-        began = time.time()
-        llm = engine(folder, load_format="dummy", skip_tokenizer_init=True, max_num_seqs=max(batch for batch, _ in shapes),
-                     max_model_len=max(tokens for _, tokens in shapes) + ROOM, max_num_batched_tokens=8192,
-                     gpu_memory_utilization=UTILIZATION, compilation_config={
-                         **MODES["full"]["compilation_config"],
-                         "cudagraph_capture_sizes": sorted({batch for batch, _ in shapes})}, **more)
-        print(f"engine: {time.time() - began:.1f} s", flush=True)
-        cache = llm.llm_engine.vllm_config.cache_config
-        llm.collective_rpc(fill)
-        rows = []
-        for batch, tokens in shapes:
-            core_of(llm).scheduler.connector = Cached()
-            seconds, blocks = timed(llm, batch, tokens)
-            ordered = sorted(seconds)
-            rows.append({"cache": options.cache, "recent_tokens": options.recent if options.cache not in PLAIN else "",
-                         "weights": options.weights, "batch": batch, "tokens": tokens,
-                         "step_ms": round(statistics.median(seconds) * 1e3, 3),
-                         "mean_ms": round(statistics.fmean(seconds) * 1e3, 3),
-                         "slowest_ms": round(ordered[-1] * 1e3, 3),
-                         "capacity_tokens": round(cache.num_gpu_blocks / blocks * (tokens + WARM_UP)),
-                         "vllm": vllm.__version__, "gpu": torch.cuda.get_device_name()})
-            print("##", json.dumps(rows[-1]), flush=True)
-    if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
-    return 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
@@ -342,18 +167,24 @@ def main():
     tokens.add_argument("--memory", type=int, default=256, help="MiB of vLLM's cache [256]")
     tokens.add_argument("--device", default="cuda", help="device of transformers [cuda]")
     steps = parts.add_parser("steps", help="time decode steps with random weights")
-    steps.add_argument("config", help="config.json of a Llama")
-    steps.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
-    steps.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
-    steps.add_argument("--shapes", default=SHAPES, help=f"BATCHxTOKENS,... [{SHAPES}]")
-    steps.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
-    for each in (tokens, steps):
+    steps.add_argument("--shapes", default=vllm_random.SHAPES, help=f"BATCHxTOKENS,... [{vllm_random.SHAPES}]")
+    requests = parts.add_parser("requests", help="time prompts and whole requests with random weights")
+    requests.add_argument("--first", default="2048,8192,32768", help="prompts for the first token [2048,8192,32768]")
+    requests.add_argument("--requests", type=int, default=256, help="requests of the run [256]")
+    requests.add_argument("--prompt-tokens", type=int, default=8192, help="tokens of a prompt [8192]")
+    requests.add_argument("--new", type=int, default=512, help="new tokens of a request [512]")
+    for each in (steps, requests):
+        each.add_argument("config", help="config.json of a Llama")
+        each.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
+        each.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
+        each.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
+    for each in (tokens, steps, requests):
         each.add_argument("--recent", type=int, default=0, help="tokens in full precision, of vqgen's caches [0]")
         each.add_argument("--backend", default="CUSTOM", help="vqgen's name in vLLM [CUSTOM, which is that of 0.26]")
         each.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is read, so it has to be in this process
-    return (run_tokens if options.part == "tokens" else run_steps)(options)
+    return {"tokens": run_tokens, "steps": vllm_random.run_steps, "requests": vllm_random.run_requests}[options.part](options)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from vqgen._folders import Quantization
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
 import vllm_compare  # noqa: E402
 import vllm_judge  # noqa: E402
+import vllm_random  # noqa: E402
 
 Fields = types.SimpleNamespace
 PROMPTS, CHOSEN = [[5, 0, 7, 0, 0, 9, 11, 3], [0, 0, 2, 8, 0, 1, 4, 6]], [[1, 0, 2, 9], [7, 7, 0, 3]]  # 0 pads elsewhere
@@ -100,14 +101,14 @@ def test_prompts_may_share_their_beginnings():
 
 
 def test_prompts_of_timed_steps_are_there_but_for_a_token():
-    cached = vllm_compare.Cached()
+    cached = vllm_random.Cached()
     assert cached.get_num_new_matched_tokens(Fields(num_tokens=10), 3) == (6, False)
     assert cached.request_finished(None, []) == (False, None) and cached.on_new_request(None) is None
 
 
 def test_random_codebooks_are_of_all_layers(tmp_path):
     config = {"num_key_value_heads": 1, "head_dim": 64, "num_hidden_layers": 3}
-    vllm_compare.random_bundle(tmp_path / "books", config, "vecinfer-d4b8i8", "vecinfer-d4b8i8")
+    vllm_random.random_bundle(tmp_path / "books", config, "vecinfer-d4b8i8", "vecinfer-d4b8i8")
     items = vqgen.hf.layers_of(tmp_path / "books")
     assert [item["name"] for item, _ in items] == ["layer0", "layer1", "layer2"]
     assert all(torch.equal(items[0][1][name], items[2][1][name]) for name in items[0][1])
@@ -116,7 +117,7 @@ def test_random_codebooks_are_of_all_layers(tmp_path):
 
 def test_random_weights_are_of_a_folder(tmp_path):
     config = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_attention_heads": 8, "num_key_value_heads": 2}
-    told = Quantization(vllm_compare.quantization_of(config, "aqlm-2x8i8", "bfloat16"))
+    told = Quantization(vllm_random.quantization_of(config, "aqlm-2x8i8", "bfloat16"))
     assert told.dtype == "bf16" and told.format == vqgen.format_fields("aqlm-2x8i8")
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, num_hidden_layers=1, vocab_size=8))
     for name, module in model.named_modules():
