@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "core/error.h"
@@ -64,7 +65,23 @@ void refuse_rotated(const ModelConfig& config) {
                         kOriginal));
 }
 
+// People give the folder that they have fetched a GGUF file into.
+void refuse_gguf_folder(const fs::path& folder) {
+  std::error_code code;
+  if (fs::exists(folder / "config.json", code)) return;
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".gguf")) names.push_back(name);
+  }
+  if (names.empty()) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: the folder has no config.json, but {}; give a GGUF file itself",
+                          folder.string(), *std::ranges::min_element(names)));
+}
+
 ImportPlan plan_folder(const fs::path& folder) {
+  refuse_gguf_folder(folder);
   const ModelConfig config = read_model_config(folder);
   if (!config.quantization) {
     refuse_rotated(config);

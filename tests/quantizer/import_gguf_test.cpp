@@ -318,6 +318,7 @@ TEST_F(ImportGguf, RefusesFilesThatAreCutShort) {
     EXPECT_TRUE(message.starts_with(path.string())) << message;
   }
   expect_refused({folder_ / "none", out()}, "none");
+  expect_refused({folder_, folder_.string() + "-out"}, "but model.gguf; give a GGUF file itself");
 }
 
 }  // namespace
