@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 #include "core/files/files.h"
 #include "core/gpu/least_arch.h"
@@ -59,6 +60,14 @@ std::string replaced(const std::string& text, const std::map<char, std::string>&
     result += other == others.end() ? std::string(1, c) : other->second;
   }
   return result;
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamed = 8;
+  const auto shown = std::span(names).first(std::min(kNamed, names.size()));
+  std::string text = fmt::format("{}", fmt::join(shown, ", "));
+  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
+  return text;
 }
 
 std::string ratio_text(const std::optional<double>& ratio, int digits) {

@@ -38,6 +38,8 @@ std::string one_line(std::string_view text);
 std::string message_line(std::string_view text);
 // Replaces some characters by texts.
 std::string replaced(const std::string& text, const std::map<char, std::string>& others);
+// The first few of the names, and how many more.
+std::string some_of(const std::vector<std::string>& names);
 // Two digits behind the point, or as many; "-" of none.
 std::string ratio_text(const std::optional<double>& ratio, int digits = 2);
 // null of none.
@@ -196,7 +198,7 @@ std::pair<CLI::App*, std::shared_ptr<Options>> add_command(
 // The subcommands: each declares its options and runs in its callback.
 using AddCommand = void(CLI::App& app, Output& output);
 AddCommand add_cache, add_cache_explain, add_compile, add_completion, add_db, add_dev, add_doctor,
-    add_explain, add_export, add_help, add_inspect, add_list, add_man, add_measure,
+    add_explain, add_export, add_help, add_import, add_inspect, add_list, add_man, add_measure,
     add_count_accesses, add_quantize, add_reorder, add_repack, add_run, add_tune, add_tune_worker,
     add_version;
 

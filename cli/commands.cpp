@@ -16,6 +16,7 @@ struct Command {
   AddCommand* add;
 };
 constexpr Command kCommands[] = {{"Use", add_quantize},
+                                 {"Use", add_import},
                                  {"Use", add_inspect},
                                  {"Use", add_explain},
                                  {"Use", add_compile},
@@ -46,7 +47,7 @@ const std::vector<OptionGroup>& groups() {
   static const std::vector<OptionGroup> all{
       {"Tensors",
        {"input", "calibration", "keys", "values", "queries", "weights", "inputs", "exclude",
-        "config"}},
+        "config", "like"}},
       {"Formats",
        {"key-format", "value-format", "format", "split-by", "no-key-gain", "dtype", "any-format",
         "layout", "entries", "operand", "reorder"}},

@@ -1,21 +1,9 @@
 #include "cli/quantize_model.h"
 
-#include <fmt/ranges.h>
-
 #include <numeric>
-#include <span>
 
 namespace vqgen::cli {
 namespace {
-
-// The first few, and how many more.
-std::string some_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kNamed = 8;
-  const auto shown = std::span(names).first(std::min(kNamed, names.size()));
-  std::string text = fmt::format("{}", fmt::join(shown, ", "));
-  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
-  return text;
-}
 
 void tell_plan(const ModelPlan& plan, const Output& output) {
   output.note("{} linear layers to quantize, {} bytes; {} bytes stay dense", plan.layers,

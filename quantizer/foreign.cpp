@@ -35,7 +35,7 @@ constexpr std::array kForeign{
     Foreign{"\x80\3"sv, "a pickle", kConvert},
     Foreign{"\x80\4"sv, "a pickle", kConvert},
     Foreign{"\x80\5"sv, "a pickle", kConvert},
-    Foreign{"GGUF", "a GGUF file", "give the safetensors checkpoint that it was made from"},
+    Foreign{"GGUF", "a GGUF file", "turn it into a model's folder with vqgen import"},
     Foreign{"\x93NUMPY", "an array of NumPy", "convert it with safetensors.numpy.save_file()"},
     Foreign{"\x89HDF", "an HDF5 file", "convert it with safetensors.numpy.save_file()"},
     Foreign{"\x1f\x8b", "compressed by gzip", "unpack it"},

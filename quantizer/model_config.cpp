@@ -15,6 +15,8 @@ namespace {
 constexpr std::uint64_t kMostConfigBytes = 1 << 26;
 constexpr double kMostSize = 1e9;
 
+using Ordered = nlohmann::ordered_json;
+
 // The decoder's part of the config, which some models keep in an object of its own.
 JsonCursor decoder_of(const JsonCursor& root) {
   return root.has("text_config") && root.at("text_config").value().is_object()
@@ -41,6 +43,19 @@ void require_text_decoder(const JsonCursor& root) {
             "is true, and vqgen quantizes decoders; quantize chosen tensors with --input and "
             "--weights");
   }
+}
+
+void set_dtype(Ordered& json, DType type) {
+  const std::string dtype = type == DType::f16 ? "float16" : "bfloat16";
+  bool said = false;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    for (Ordered* at : {&json, json.contains("text_config") ? &json["text_config"] : nullptr}) {
+      if (at == nullptr || !at->is_object() || !at->contains(key)) continue;
+      (*at)[key] = dtype;
+      said = said || at == &json;
+    }
+  }
+  if (!said) json["dtype"] = dtype;
 }
 
 // "model.layers.3.mlp.up_proj" with stars for numbers.
@@ -105,9 +120,9 @@ QuantizationConfig read_quantization(const ModelConfig& config) {
   const std::string method = root.member("quant_method").string();
   if (method != kQuantMethod) {
     root.at("quant_method")
-        .fail(fmt::format("is '{}' where vqgen writes '{}'; quantize the original model with vqgen "
-                          "quantize",
-                          method, kQuantMethod));
+        .fail(fmt::format("is '{}' where vqgen writes '{}'; {}", method, kQuantMethod,
+                          method == "aqlm" ? "import the model with vqgen import"
+                                           : "quantize the original model with vqgen quantize"));
   }
   const auto version = root.member("version").integer(1, kMostSize);
   if (version > kModelVersion) {
@@ -121,19 +136,15 @@ QuantizationConfig read_quantization(const ModelConfig& config) {
   return quantization;
 }
 
+std::string with_dtype(const std::string& text, DType dtype) {
+  Ordered json = Ordered::parse(text);
+  set_dtype(json, dtype);
+  return json.dump(2) + "\n";
+}
+
 std::string with_quantization(const ModelConfig& config, const QuantizationConfig& quantization) {
-  using Ordered = nlohmann::ordered_json;
   Ordered json = Ordered::parse(config.text);
-  const std::string dtype = quantization.dtype == DType::f16 ? "float16" : "bfloat16";
-  bool said = false;
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    for (Ordered* at : {&json, json.contains("text_config") ? &json["text_config"] : nullptr}) {
-      if (at == nullptr || !at->is_object() || !at->contains(key)) continue;
-      (*at)[key] = dtype;
-      said = said || at == &json;
-    }
-  }
-  if (!said) json["dtype"] = dtype;
+  set_dtype(json, quantization.dtype);
   json[kQuantizationKey] = Ordered::parse(to_json(quantization).dump());
   return json.dump(2) + "\n";
 }

@@ -98,6 +98,8 @@ ModelConfig read_model_config(const std::filesystem::path& folder);
 // version's, or one with unknown fields.
 QuantizationConfig read_quantization(const ModelConfig& config);
 
+// The text of config.json with this dtype; all else stays, in order.
+std::string with_dtype(const std::string& text, DType dtype);
 // The text of config.json with this quantization_config and its dtype; all else stays, in order.
 std::string with_quantization(const ModelConfig& config, const QuantizationConfig& quantization);
 

@@ -128,6 +128,18 @@ std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes) {
   return tensors;
 }
 
+std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes) {
+  std::vector<TensorInfo> infos;
+  for (WeightTensor& tensor : weight_tensors(sizes)) {
+    TensorInfo info{name + tensor.suffix, tensor.type, std::string(enum_name(tensor.type)),
+                    std::move(tensor.shape)};
+    const bool wide = tensor.type == TensorType::f32 || tensor.type == TensorType::i32;
+    info.end = static_cast<std::uint64_t>(info.elements()) * (wide ? 4 : 2);
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
 std::span<const std::byte> weight_bytes(const QuantizedTensor& weights,
                                         const WeightTensor& tensor) {
   const std::string_view suffix = tensor.suffix;

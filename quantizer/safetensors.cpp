@@ -265,6 +265,19 @@ void SafetensorsFile::read_bytes(const TensorInfo& tensor, std::uint64_t offset,
   part.read(part.data_begin + tensor.begin + offset, into);
 }
 
+void SafetensorsFile::read_pieces(
+    const TensorInfo& tensor,
+    const std::function<void(std::uint64_t, std::span<const std::byte>)>& take) const {
+  constexpr std::uint64_t kPiece = 1 << 22;
+  const std::uint64_t size = tensor.end - tensor.begin;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(std::min(kPiece, size)));
+  for (std::uint64_t at = 0; at < size; at += bytes.size()) {
+    bytes.resize(static_cast<std::size_t>(std::min(kPiece, size - at)));
+    read_bytes(tensor, at, bytes);
+    take(at, bytes);
+  }
+}
+
 template <class T>
 std::vector<T> SafetensorsFile::read_as(std::string_view name,
                                         std::initializer_list<TensorType> types) const {

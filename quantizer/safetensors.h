@@ -79,6 +79,10 @@ class SafetensorsFile {
 
   // Some bytes of a tensor of any type, from `offset` in it on, which are there.
   void read_bytes(const TensorInfo& tensor, std::uint64_t offset, std::span<std::byte> into) const;
+  // Calls take(offset, bytes) for all bytes of a tensor of any type, some megabytes at a time.
+  void read_pieces(
+      const TensorInfo& tensor,
+      const std::function<void(std::uint64_t, std::span<const std::byte>)>& take) const;
   // The file that holds the tensor: one of the shards.
   const std::string& source_of(const TensorInfo& tensor) const {
     return parts_[tensor.part].source;

@@ -22,6 +22,7 @@ LAYERS = {
     "heuristics": ["core", "heuristics"],
     "generator": ["core", "generator"],
     "quantizer": ["core", "quantizer"],
+    "quantizer/import": ["core", "quantizer", "quantizer/import"],
     "quantizer/train": ["core", "quantizer", "quantizer/train"],
     "runtime/process": ["core", "runtime/process"],
     "runtime/backend": ["core", "runtime/backend"],
@@ -35,7 +36,7 @@ LAYERS = {
     "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/ops", "runtime/tuning"],
     "include": ["include"],
     "python/src": ["python/src"],
-    "cli": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/ops", "runtime/training",
+    "cli": BELOW_RUNTIME + ["quantizer/import", "quantizer/train", "runtime", "runtime/ops", "runtime/training",
                             "runtime/tuning", "cli"],
 }
 
@@ -206,6 +207,7 @@ SEEDS = {
                       ('#include "a.h"', 1), ('#include "runtime/backend/a.h"', 1)],
     "quantizer/a.h": [('#include "core/a.h"', 0), ("#include <faiss/Index.h>", 1),
                       ('#include "quantizer/train/a.h"', 1)],
+    "quantizer/import/a.h": [('#include "quantizer/a.h"', 0), ('#include "quantizer/train/a.h"', 1)],
     "quantizer/train/a.h": [('#include "quantizer/a.h"', 0), ("#include <faiss/Index.h>", 1),
                             ('#include "runtime/backend/a.h"', 1)],
     "runtime/training/a.h": [('#include "quantizer/train/a.h"', 0),

@@ -1,5 +1,5 @@
-"""Model folders that `vqgen quantize MODEL_DIR` writes: what their config.json says of quantized layers, and whether
-their tensors are those (docs/reference/file-formats.md)."""
+"""Model folders that `vqgen quantize MODEL_DIR` and `vqgen import` write: what their config.json says of quantized layers,
+and whether their tensors are those (docs/reference/file-formats.md)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Quantization:
     def __init__(self, fields: dict, source: str = "config.json"):
         self.source = f"{source}: quantization_config"
         if fields.get("quant_method") != METHOD:
-            self._fail(f"quant_method is {fields.get('quant_method')!r} where vqgen writes '{METHOD}'; quantize the original "
-                       "model with vqgen quantize")
+            self._fail(f"quant_method is {fields.get('quant_method')!r} where vqgen writes '{METHOD}'; "
+                       + ("import the model with vqgen import" if fields.get("quant_method") == "aqlm" else
+                          "quantize the original model with vqgen quantize"))
         version = fields.get("version")
         if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
             self._fail(f"version is {version}, which a newer vqgen wrote; this one reads up to {VERSION}: update vqgen, or "

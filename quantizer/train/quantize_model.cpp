@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
-#include <set>
 
 #include "core/error.h"
 #include "core/files/digest.h"
 #include "core/files/files.h"
+#include "quantizer/folder_files.h"
 #include "quantizer/model_folder.h"
-#include "quantizer/train/model_writer.h"
+#include "quantizer/model_writer.h"
 #include "quantizer/train/weight_job.h"
 
 namespace vqgen {
@@ -18,19 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostSmallFile = std::uint64_t{1} << 28;
-constexpr std::size_t kCopied = 1 << 24;  // bytes that are copied at a time
 constexpr const char* kWeight = ".weight";
-
-// Files of weights in any form, which are not copied; and the cache's bundle, which is bound to the
-// dense model.
-constexpr const char* kWeightFiles[] = {".safetensors", ".safetensors.index.json",
-                                        ".bin",         ".bin.index.json",
-                                        ".pt",          ".pth",
-                                        ".ckpt",        ".gguf",
-                                        ".h5",          ".msgpack",
-                                        ".npz",         ".onnx",
-                                        ".bundle"};
 
 bool has_part(std::string_view name, const std::function<bool(std::string_view)>& wanted) {
   for (std::size_t begin = 0; begin <= name.size();) {
@@ -50,22 +37,6 @@ bool is_other(std::string_view module) {
          });
 }
 
-// The first and last bytes of a file and some between, with its size: which file it is.
-Json identity_of(const std::string& path) {
-  constexpr std::uint64_t kSample = 1 << 20;
-  const OpenFile file(path);
-  Digest digest;
-  for (const std::uint64_t at : {std::uint64_t{0}, file.size() / 2, file.size()}) {
-    const std::uint64_t begin = std::min(at, file.size() - std::min(file.size(), kSample));
-    std::string sample(static_cast<std::size_t>(std::min(kSample, file.size() - begin)), '\0');
-    file.read(begin, std::as_writable_bytes(std::span(sample)));
-    digest.add(sample);
-  }
-  return {{"file", fs::path(path).filename().string()},
-          {"bytes", file.size()},
-          {"sha256", digest.hex()}};
-}
-
 class ModelQuantizer {
  public:
   explicit ModelQuantizer(const QuantizeModelRequest& request)
@@ -82,8 +53,9 @@ class ModelQuantizer {
     }
     select();
     judge_headers();
-    list_files();
-    writer_.plan(shards(), arguments(), small_bytes_);
+    const FolderFiles files = files_beside(request_.model, file_);
+    plan_.left_out = files.left_out;
+    writer_.plan(shards(), arguments(), files.copied_bytes);
     plan_.finished_layers = writer_.finished_layers();
     judge_numbers_of_rest();
     writer_.begin();
@@ -91,7 +63,7 @@ class ModelQuantizer {
     copy_dense();
     QuantizeModelResult result;
     for (std::size_t i = 0; i < jobs_.size(); ++i) result.layers.push_back(quantize(i));
-    add_files();
+    add_files(files.copied);
     writer_.publish();
     result.plan = plan_;
     return result;
@@ -200,37 +172,6 @@ class ModelQuantizer {
     });
   }
 
-  void list_files() {
-    for (const fs::directory_entry& entry : fs::directory_iterator(request_.model)) {
-      const std::string name = entry.path().filename().string();
-      std::error_code code;
-      const bool regular = entry.is_regular_file(code);
-      const bool weights =
-          std::ranges::any_of(kWeightFiles, [&](const char* end) { return name.ends_with(end); });
-      if (name == "config.json" || (weights && sources().contains(name)) ||
-          name == fs::path(file_.source()).filename()) {
-        continue;
-      }
-      if (!regular || weights || name.starts_with('.') || entry.file_size() > kMostSmallFile) {
-        plan_.left_out.push_back(name);
-        continue;
-      }
-      small_.push_back(name);
-      small_bytes_ += entry.file_size();
-    }
-    std::ranges::sort(small_);
-    std::ranges::sort(plan_.left_out);
-  }
-
-  // The names of the files that tensors are in.
-  std::set<std::string> sources() const {
-    std::set<std::string> names;
-    for (const TensorInfo& info : file_.tensors()) {
-      names.insert(fs::path(file_.source_of(info)).filename().string());
-    }
-    return names;
-  }
-
   // A shard for each of the source, with what its tensors become.
   std::vector<ShardPlan> shards() {
     std::map<std::size_t, std::vector<TensorInfo>> parts;
@@ -240,11 +181,7 @@ class ModelQuantizer {
     }
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
       std::vector<TensorInfo>& part = parts[file_.at(jobs_[i].tensor).part];
-      for (WeightTensor& tensor : weight_tensors(sizes_[i])) {
-        TensorInfo info{jobs_[i].name + tensor.suffix, tensor.type,
-                        std::string(enum_name(tensor.type)), std::move(tensor.shape)};
-        const bool wide = tensor.type == TensorType::f32 || tensor.type == TensorType::i32;
-        info.end = static_cast<std::uint64_t>(info.elements()) * (wide ? 4 : 2);
+      for (TensorInfo& info : weight_infos(jobs_[i].name, sizes_[i])) {
         if (file_.find(info.name) != nullptr) {
           file_.fail(info.name, "has the name that a quantized layer's tensor gets; rename it");
         }
@@ -252,22 +189,12 @@ class ModelQuantizer {
         part.push_back(std::move(info));
       }
     }
-    std::vector<ShardPlan> shards;
-    for (auto& [part, tensors] : parts) {
-      shards.emplace_back(
-          fmt::format("model-{:05}-of-{:05}.safetensors", shards.size() + 1, parts.size()),
-          std::move(tensors));
-    }
-    return shards;
+    return number_shards(std::move(parts));
   }
 
   // What the bytes depend on.
   Json arguments() const {
-    std::set<std::string> paths;
-    for (const TensorInfo& info : file_.tensors()) paths.insert(file_.source_of(info));
-    Json model = Json::array();
-    for (const std::string& path : paths) model.push_back(identity_of(path));
-    return {{"MODEL_DIR", std::move(model)},
+    return {{"MODEL_DIR", identities_of(file_)},
             {"config.json", sha256_hex(std::as_bytes(std::span(config_.text)))},
             {"--format", to_json(request_.format)},
             {"--exclude", request_.exclude},
@@ -277,15 +204,11 @@ class ModelQuantizer {
   }
 
   void copy_dense() {
-    std::vector<std::byte> bytes;
     for (const TensorInfo* info : dense_) {
       progress("copying " + info->name);
-      const std::uint64_t size = info->end - info->begin;
-      for (std::uint64_t at = 0; at < size; at += bytes.size()) {
-        bytes.resize(static_cast<std::size_t>(std::min<std::uint64_t>(kCopied, size - at)));
-        file_.read_bytes(*info, at, bytes);
-        writer_.write(info->name, at, bytes);
-      }
+      file_.read_pieces(*info, [&](std::uint64_t at, std::span<const std::byte> piece) {
+        writer_.write(info->name, at, piece);
+      });
     }
   }
 
@@ -311,7 +234,7 @@ class ModelQuantizer {
     return report;
   }
 
-  void add_files() const {
+  void add_files(const std::vector<std::string>& copied) const {
     QuantizationConfig quantization;
     quantization.dtype = jobs_.front().dtype;
     quantization.format = request_.format;
@@ -323,7 +246,7 @@ class ModelQuantizer {
     quantization.modules_to_not_convert = plan_.dense_modules;
     const std::string text = with_quantization(config_, quantization);
     writer_.add_file("config.json", std::as_bytes(std::span(text)));
-    for (const std::string& name : small_) {
+    for (const std::string& name : copied) {
       writer_.add_file(name, read_file(request_.model / name, kMostSmallFile));
     }
   }
@@ -336,8 +259,6 @@ class ModelQuantizer {
   std::vector<WeightJob> jobs_;        // as matches_
   std::vector<QuantizedTensor> sizes_;
   std::vector<const TensorInfo*> dense_;
-  std::vector<std::string> small_;  // files that are copied
-  std::uint64_t small_bytes_ = 0;
   ModelPlan plan_;
 };
 

@@ -21,6 +21,7 @@ GPU = "needs a GPU"
 BUILDS = "builds for minutes; the test run builds the same"
 WHEEL = "the test python_wheel does so"
 MODEL = "needs a model; tests/cli/model_test.cpp runs it on a made-up one"
+CHECKPOINT = "needs a checkpoint; tests/cli/import_test.cpp imports a made-up one"
 PICTURES = "needs matplotlib; tests/python/test_plots.py draws the same"
 
 # Document, what its command begins with, why it is not run here.
@@ -51,6 +52,8 @@ SKIPPED = [
     ("docs/guides/model.md", "vqgen quantize my-model", MODEL),
     ("docs/guides/model.md", "vqgen inspect my-model", MODEL),
     ("docs/reference/cli.md", "vqgen inspect my-model", MODEL),
+    ("docs/guides/checkpoints.md", "vqgen import", CHECKPOINT),
+    ("docs/reference/cli.md", "vqgen import", CHECKPOINT),
     ("docs/guides/tuning.md", "vqgen tune examples/configs/tinycode-layer.json --budget 60s", GPU),
     ("docs/guides/tuning.md", "vqgen tune llama-3-8b", GPU),
     ("docs/guides/tuning.md", "vqgen db merge tables/shard", "reads what GPUs measured"),

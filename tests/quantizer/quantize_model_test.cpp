@@ -200,7 +200,7 @@ TEST_F(QuantizeModel, TwoRunsDoNotShareAFolder) {
   QuantizeModelRequest first = request();
   first.finished = [&](const LayerReport&, std::size_t done) {
     if (done != 1) return;
-    EXPECT_NE(message_of([&] { quantize_model(request()); }).find("another vqgen quantize"),
+    EXPECT_NE(message_of([&] { quantize_model(request()); }).find("another run of vqgen"),
               std::string::npos);
   };
   EXPECT_EQ(quantize_model(first).layers.size(), 8u);

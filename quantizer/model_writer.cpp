@@ -1,4 +1,4 @@
-#include "quantizer/train/model_writer.h"
+#include "quantizer/model_writer.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -73,6 +73,16 @@ ShardPlan::ShardPlan(std::string name, std::vector<TensorInfo> tensors)
   header_ = safetensors_header(tensors_, {{"format", "pt"}});  // which readers ask for
 }
 
+std::vector<ShardPlan> number_shards(std::map<std::size_t, std::vector<TensorInfo>> parts) {
+  std::vector<ShardPlan> shards;
+  for (auto& [part, tensors] : parts) {
+    shards.emplace_back(
+        fmt::format("model-{:05}-of-{:05}.safetensors", shards.size() + 1, parts.size()),
+        std::move(tensors));
+  }
+  return shards;
+}
+
 ModelWriter::ModelWriter(const fs::path& out, const fs::path& model) : out_(without_slash(out)) {
   partial_ = out_;
   partial_ += ".partial";
@@ -130,7 +140,7 @@ void ModelWriter::read_journal() {
   if (!fs::exists(journal_path(), code)) {
     if (!fs::exists(partial_, code) || fs::is_empty(partial_, code)) return;
     refuse(
-        fmt::format("{}: is there without a journal, so no run of vqgen quantize made it; "
+        fmt::format("{}: is there without a journal, so no run of vqgen made it; "
                     "remove it, or choose another --out",
                     partial_.string()));
   }
@@ -204,7 +214,7 @@ void ModelWriter::begin() {
   journal_ = std::make_unique<PlacedFile>(journal_path());
   if (!journal_->lock()) {
     refuse(
-        fmt::format("{}: another vqgen quantize is writing it; wait for it, or choose another "
+        fmt::format("{}: another run of vqgen is writing it; wait for it, or choose another "
                     "--out",
                     partial_.string()));
   }
@@ -273,7 +283,13 @@ void ModelWriter::publish() {
                        model_.string(), code.message()));
   }
   sync_folder(parent_of(out_));
+  discard();
+}
+
+void ModelWriter::discard() {
+  files_.clear();
   journal_.reset();
+  std::error_code code;
   fs::remove_all(partial_, code);
 }
 

@@ -1,5 +1,5 @@
 // Writes a quantized model folder piece by piece, so that a killed run can be continued; internal
-// to quantize_model.
+// to what makes such folders.
 //
 //   OUT.partial/journal.jsonl   the arguments, then a line for each finished layer
 //   OUT.partial/model/          becomes OUT by one rename when all is there
@@ -37,6 +37,9 @@ class ShardPlan {
   std::string header_;
 };
 
+// A shard for each part, whose number is not kept, "model-00001-of-00003.safetensors".
+std::vector<ShardPlan> number_shards(std::map<std::size_t, std::vector<TensorInfo>> parts);
+
 class ModelWriter {
  public:
   // Judges the place: Error(bad_input) if `out` is there, its folder is missing, or `model` is it
@@ -64,6 +67,8 @@ class ModelWriter {
   void add_file(const std::string& name, std::span<const std::byte> bytes) const;
   // Writes the index; then the folder gets its name, and all else is removed.
   void publish();
+  // Removes what begin() made, with all that earlier runs have finished.
+  void discard();
 
  private:
   struct Place {
