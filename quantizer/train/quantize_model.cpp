@@ -201,13 +201,14 @@ class ModelQuantizer {
   }
 
   void list_files() {
+    const std::set<std::string> of_tensors = sources();
     for (const fs::directory_entry& entry : fs::directory_iterator(request_.model)) {
       const std::string name = entry.path().filename().string();
       std::error_code code;
       const bool regular = entry.is_regular_file(code);
       const bool weights =
           std::ranges::any_of(kWeightFiles, [&](const char* end) { return name.ends_with(end); });
-      if (name == "config.json" || (weights && sources().contains(name)) ||
+      if (name == "config.json" || (weights && of_tensors.contains(name)) ||
           name == fs::path(file_.source()).filename()) {
         continue;
       }
