@@ -1,5 +1,5 @@
-"""Model folders that `vqgen quantize MODEL_DIR` and vqgen.hf.quantize() write: what their config.json says of quantized layers, and whether
-their tensors are those (docs/reference/file-formats.md)."""
+"""Model folders that `vqgen quantize MODEL_DIR` and vqgen.hf.quantize() write: what their config.json says of quantized
+layers, and whether their tensors are those (docs/reference/file-formats.md)."""
 
 from __future__ import annotations
 
