@@ -125,9 +125,9 @@ double cache_bytes(const VqFormat& format, int window, const ModelConfig& config
   const double raw = 2.0 * batch * channels * window;
   const auto books =
       static_cast<double>(kv_codebook_elements(format, config.kv_heads, config.head_dim));
-  const bool scaled = format.in_parts() ? format.parts.front().stage_scales : format.stage_scales;
   const double scales =
-      scaled ? static_cast<double>(kv_stages(format, config.kv_heads, config.head_dim)) : 0.0;
+      format.stage_scales ? static_cast<double>(kv_stages(format, config.kv_heads, config.head_dim))
+                          : 0.0;
   const double transforms =
       channels * (format.smooth + format.center + (format.klt ? config.head_dim : 0));
   return config.layers * (codes + raw + 2 * books + 4 * (scales + transforms));

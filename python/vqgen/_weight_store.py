@@ -35,8 +35,9 @@ def checksum(tensors) -> int:
 
 def quantization_of(model, fields: dict, names: list[str]) -> dict:
     """The quantization_config of a model whose linear layers `names` are quantized to the format `fields`."""
+    quantized = set(names)
     dense = [name.removesuffix(".weight") for name, tensor in model.named_parameters(remove_duplicate=False)
-             if name.endswith(".weight") and tensor.dim() == 2 and name.removesuffix(".weight") not in set(names)]
+             if name.endswith(".weight") and tensor.dim() == 2 and name.removesuffix(".weight") not in quantized]
     sizes = [(name, model.get_submodule(name)) for name in names]
     return {"quant_method": _folders.METHOD, "version": _folders.VERSION, "dtype": vqgen.torch.DTYPES[model.dtype],
             "format": fields, "overrides": [], "modules_to_not_convert": dense,
