@@ -101,6 +101,17 @@ def test_a_model_with_a_soft_cap_and_windows(tmp_path):
     assert len(linears_in(model, tmp_path / "weights")) == 14
 
 
+def test_experts_may_stay_dense(tmp_path):
+    model = small(kind="Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=64)
+    vqgen.hf.quantize(model, IDS.split(2), tmp_path / "weights", exclude=["*.experts.*"], **FAST)
+    names = {name.split(".", 3)[3] for name in linears_in(model, tmp_path / "weights")}
+    assert names == {*LINEARS[:4], *(f"mlp.shared_expert.{name}_proj" for name in ("gate", "up", "down"))}
+    held = vqgen.hf.load(tmp_path / "weights", device=DEVICE)
+    with torch.no_grad(), dense_weights(model, tmp_path / "weights"), attending(model, "sdpa"):
+        expected = model(IDS.to(DEVICE)).logits.float()
+        assert (held(IDS.to(DEVICE)).logits.float() - expected).norm() < 0.01 * expected.norm()
+
+
 def test_dropout_changes_nothing(model, folder, tmp_path):
     other = small(attention_dropout=0.5)
     other.train()
