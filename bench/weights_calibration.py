@@ -46,7 +46,7 @@ def measured(layer, calls, fields, passes: int, arguments, dtype) -> dict:
     block = _weight_blocks.own_copy(layer, arguments.device, dtype)
     targets = calls.run(block) if passes else None
     made, figures = _weights.quantized_block(block, calls, fields, torch.float16, _weights.Effort(passes=passes), targets=targets)
-    _weight_blocks.Calls(calls.run(block), calls.named)  # what goes into the next layer
+    calls.run(block)  # what goes into the next layer
     if cuda:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begin

@@ -113,19 +113,24 @@ std::optional<CacheFormats> judge_memory(const InspectArguments& options,
   return cache;
 }
 
-// The bytes of keys or values of all sequences, with codebooks and scales, in all layers.
-double cache_bytes(const VqFormat& format, const ModelConfig& config,
+// The bytes of keys or values of all sequences, in all layers: codes, codebooks, scales, transforms
+// and the slots in full precision that the formats ask for.
+double cache_bytes(const VqFormat& format, int window, const ModelConfig& config,
                    const InspectArguments& options) {
+  const auto batch = static_cast<double>(options.batch);
+  const double channels = static_cast<double>(config.kv_heads) * config.head_dim;
   const std::int64_t words =
       vq::stored_words(format.layout, options.context, format.row_words(config.head_dim));
-  const double codes =
-      4.0 * static_cast<double>(words) * config.kv_heads * static_cast<double>(options.batch);
+  const double codes = 4.0 * static_cast<double>(words) * config.kv_heads * batch;
+  const double raw = 2.0 * batch * channels * window;
   const auto books =
       static_cast<double>(kv_codebook_elements(format, config.kv_heads, config.head_dim));
-  const auto scales = format.stage_scales
-                          ? static_cast<double>(kv_stages(format, config.kv_heads, config.head_dim))
+  const double scales =
+      format.stage_scales ? static_cast<double>(kv_stages(format, config.kv_heads, config.head_dim))
                           : 0.0;
-  return config.layers * (codes + 2 * books + 4 * scales);
+  const double transforms =
+      channels * (format.smooth + format.center + (format.klt ? config.head_dim : 0));
+  return config.layers * (codes + raw + 2 * books + 4 * (scales + transforms));
 }
 
 void report_memory(const InspectArguments& options, const std::optional<CacheFormats>& formats,
@@ -141,8 +146,9 @@ void report_memory(const InspectArguments& options, const std::optional<CacheFor
                           {"fp16_cache_bytes", dense},
                           {"fp16_total_bytes", dense + weights}});
   if (!formats) return;
-  const double cache =
-      cache_bytes(formats->keys, config, options) + cache_bytes(formats->values, config, options);
+  const int window = least_window(formats->keys, formats->values);
+  const double cache = cache_bytes(formats->keys, window, config, options) +
+                       cache_bytes(formats->values, window, config, options);
   output.line("  {} and {} cache {}, with the weights {}; FP16 is {:.2f} times as large",
               short_name(formats->keys), short_name(formats->values), gib(cache),
               gib(cache + weights), dense / cache);

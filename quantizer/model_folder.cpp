@@ -15,6 +15,7 @@
 namespace vqgen {
 namespace {
 
+constexpr std::int64_t kMostFeatures = 1 << 24;
 constexpr const char* kSuffixes[] = {".codes", ".codebooks", ".stage_scales", ".output_scales"};
 
 // The module that a tensor of a quantized layer belongs to; empty for other tensors.
@@ -65,17 +66,10 @@ class FolderReader {
       file_.fail(module + ".codes", fmt::format("{} has no weight_shapes for '{}'; quantize again",
                                                 config_.source, module));
     }
-    QuantizedTensor sizes;
-    sizes.format = quantization_.format_of(module);
-    sizes.dtype = quantization_.dtype;
-    sizes.rows = shape->out_features;
-    sizes.columns = shape->in_features;
-    const std::string where =
-        fmt::format("{}: /{}: format of '{}'", config_.source, kQuantizationKey, module);
-    validate(Gemv{{sizes.dtype, {1, sizes.rows, sizes.columns}, sizes.format}}, where);
-    sizes.row_words = sizes.format.row_words(sizes.columns);
-    sizes.units = weight_units(sizes.format, sizes.rows, sizes.columns);
-
+    const QuantizedTensor sizes = weight_sizes(
+        quantization_.format_of(module), quantization_.dtype, shape->out_features,
+        shape->in_features,
+        fmt::format("{}: /{}: format of '{}'", config_.source, kQuantizationKey, module));
     QuantizedLayer result{module, sizes.format, sizes.rows, sizes.columns, 0, 0};
     std::set<std::string> expected;
     for (const WeightTensor& tensor : weight_tensors(sizes)) {
@@ -113,6 +107,25 @@ class FolderReader {
 };
 
 }  // namespace
+
+QuantizedTensor weight_sizes(const VqFormat& format, DType dtype, std::int64_t out_features,
+                             std::int64_t in_features, const std::string& where) {
+  // Larger sizes would overflow those of a config.
+  const auto within = [](std::int64_t size) { return size >= 1 && size <= kMostFeatures; };
+  if (!within(out_features) || !within(in_features)) {
+    throw Error(ErrorKind::bad_input, fmt::format("{}: weights are {} x {}; each size is 1 to {}",
+                                                  where, out_features, in_features, kMostFeatures));
+  }
+  validate(Gemv{{dtype, {1, out_features, in_features}, format}}, where);
+  QuantizedTensor sizes;
+  sizes.format = format;
+  sizes.dtype = dtype;
+  sizes.rows = out_features;
+  sizes.columns = in_features;
+  sizes.row_words = format.row_words(in_features);
+  sizes.units = weight_units(format, out_features, in_features);
+  return sizes;
+}
 
 std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes) {
   const std::vector<std::int64_t> whole = codes_shape(sizes);

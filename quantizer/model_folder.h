@@ -28,6 +28,10 @@ struct WeightTensor {
   std::vector<std::int64_t> shape;
 };
 
+// Weights as they will be, without data. Error(bad_input), which begins with `where`, for a format
+// that is not of weights, and for sizes that it does not take.
+QuantizedTensor weight_sizes(const VqFormat& format, DType dtype, std::int64_t out_features,
+                             std::int64_t in_features, const std::string& where);
 // The tensors of weights whose format, element type, sizes, row words and units are set.
 std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes);
 // The same with their names in the files of module `name`; `end` is their bytes.

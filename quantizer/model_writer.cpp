@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/error.h"
 #include "core/files/digest.h"
@@ -245,12 +246,14 @@ void ModelWriter::finish(const std::string& layer, std::span<const NamedBytes> t
                          Json facts) {
   std::vector<std::byte> all;
   std::vector<std::string> names;
+  std::set<std::size_t> written;  // shards
   for (const auto& [name, bytes] : tensors) {
     write(name, 0, bytes);
+    written.insert(places_.at(name).shard);
     all.insert(all.end(), bytes.begin(), bytes.end());
     names.push_back(name);
   }
-  for (const auto& file : files_) file->sync();
+  for (const std::size_t shard : written) files_[shard]->sync();
   const std::string line = as_line(
       {{"layer", layer}, {"tensors", names}, {"sha256", sha256_hex(all)}, {"facts", facts}});
   journal_->write(journal_bytes_, std::as_bytes(std::span(line)));

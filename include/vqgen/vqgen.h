@@ -66,8 +66,8 @@ typedef enum vqgen_backend {
 typedef enum vqgen_miss_policy {
   VQGEN_COMPILE = 0, /* compiles it, which takes a second or so */
   VQGEN_FAIL = 1,    /* returns VQGEN_MISS */
-  /* Prepares the plain plan that can do every problem (dataflow simt, by the heuristics), compiled if
-   * need be, and compiles the wanted plan in the background; later launches use that.
+  /* Prepares the plain plan that can do every problem (dataflow simt, by the heuristics), compiled
+   * if need be, and compiles the wanted plan in the background; later launches use that.
    */
   VQGEN_FALLBACK = 2
 } vqgen_miss_policy;
@@ -217,6 +217,17 @@ VQGEN_API vqgen_status vqgen_repack(const uint32_t* from, vqgen_layout from_layo
 VQGEN_API vqgen_status vqgen_format_fields(const char* format, char** json);
 
 typedef enum vqgen_element { VQGEN_F16 = 0, VQGEN_BF16 = 1 } vqgen_element;
+
+/* Returns the tensors of a quantized linear layer as a model folder and vqgen_linear_args have
+ * them, as JSON: {"tensors": {"codes": ["I32", [rows, words]], ...}, "refused": why no kernel reads
+ * them, or
+ * ""}. `element` is a vqgen_element. The caller frees *json by vqgen_text_free(). VQGEN_BAD_INPUT
+ * for a format that is not of weights, and for sizes that it does not divide. */
+VQGEN_API vqgen_status vqgen_weight_tensors(const char* format, int32_t element,
+                                            int64_t out_features, int64_t in_features, char** json);
+/* Returns the table of the E8P lattice, 256 vectors of 8 numbers, which is the codebook of each
+ * stage of a format with decoder "e8p". */
+VQGEN_API const float* vqgen_e8p_table(void);
 
 /* Arguments of vqgen_train_codebooks(). Set struct_bytes to the size of the struct, unused fields
  * to zero. All memory is the caller's. */

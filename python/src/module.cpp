@@ -263,6 +263,31 @@ PyObject* format_fields(PyObject*, PyObject* format) {
   });
 }
 
+PyObject* weight_tensors(PyObject*, PyObject* args) {
+  return guarded<PyObject*>(nullptr, [&] {
+    PyObject *format, *element, *out_features, *in_features;
+    if (PyArg_ParseTuple(args, "OOOO:weight_tensors", &format, &element, &out_features,
+                         &in_features) == 0) {
+      throw PythonError{};
+    }
+    char* json = nullptr;
+    require(vqgen_weight_tensors(text_of(format, "the format").c_str(), int_of(element, "element"),
+                                 integer_of(out_features, "out_features"),
+                                 integer_of(in_features, "in_features"), &json));
+    const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(json, &vqgen_text_free);
+    return checked(PyUnicode_FromString(json)).release();
+  });
+}
+
+PyObject* e8p_table(PyObject*, PyObject*) {
+  return guarded<PyObject*>(nullptr, [&] {
+    const float* const table = vqgen_e8p_table();
+    return checked(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(table),
+                                             Py_ssize_t{256 * 8 * sizeof(float)}))
+        .release();
+  });
+}
+
 PyObject* scalar_errors(PyObject*, PyObject* args) {
   return guarded<PyObject*>(nullptr, [&] {
     PyObject *original, *restored, *queries;
@@ -331,6 +356,9 @@ PyType_Spec op_spec = {"vqgen._core.Op", sizeof(OpObject), 0, Py_TPFLAGS_DEFAULT
 PyMethodDef functions[] = {
     {"arguments", arguments, METH_O, "arguments(op) -> JSON of vqgen_arguments()"},
     {"format_fields", format_fields, METH_O, "format_fields(format) -> JSON"},
+    {"weight_tensors", weight_tensors, METH_VARARGS,
+     "weight_tensors(format, element, out_features, in_features) -> JSON"},
+    {"e8p_table", e8p_table, METH_NOARGS, "e8p_table() -> bytes, float32 [256, 8]"},
     {"scalar_errors", scalar_errors, METH_VARARGS,
      "scalar_errors(original, restored, queries) -> (l2, largest, mean_score)"},
     {"train", train, METH_VARARGS,

@@ -1,28 +1,36 @@
-"""Model folders that `vqgen quantize MODEL_DIR` and `vqgen import` write: what their config.json says of quantized layers,
-and whether their tensors are those (docs/reference/file-formats.md)."""
+"""Model folders that `vqgen quantize MODEL_DIR`, `vqgen import` and vqgen.hf.quantize() write: what their config.json says of
+quantized layers, and whether their tensors are those (docs/reference/file-formats.md)."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 
 import vqgen
+from vqgen import _core
 
 METHOD = "vqgen"
 VERSION = 1
 INDEX = "model.safetensors.index.json"
 _FIELDS = {"quant_method": str, "version": int, "dtype": str, "format": dict, "overrides": list, "weight_shapes": list,
            "modules_to_not_convert": list}
-_ELEMENTS = {"f16": "F16", "bf16": "BF16"}
+_ELEMENTS = ("f16", "bf16")
 _SUFFIXES = ("codes", "codebooks", "stage_scales", "output_scales")
 _AGAIN = "fetch the folder again, or quantize again"
 
 
 def matches(pattern: str, name: str) -> bool:
     """True if the name is the pattern's, in which each star stands for any text."""
+    if "*" not in pattern:
+        return pattern == name
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+
+
+def tensors_of(form: dict, dtype: str, out_features: int, in_features: int) -> dict:
+    """What vqgen_weight_tensors() says of a quantized layer: "tensors", the type and shape of each by what follows the
+    layer's name, and "refused", why no kernel reads them, or "". dtype: "f16" or "bf16". Raises BadInput."""
+    return json.loads(_core.weight_tensors(json.dumps(form), _ELEMENTS.index(dtype), out_features, in_features))
 
 
 class Quantization:
@@ -94,29 +102,11 @@ class Quantization:
 
     def tensors_of(self, module: str, out_features: int, in_features: int) -> dict[str, tuple[str, list[int]]]:
         """The type and shape of each tensor of a quantized module, by what follows its name."""
-        form = self.format_of(module)
-        stages, size = form["num_codebooks"], form["vector_size"]
-        if in_features % size:
-            self._fail(f"the format of '{module}' has vector_size {size}, which does not divide its {in_features} input "
-                       "features; quantize again")
-        words = math.ceil(in_features // size * stages * form["index_bits"] / 32)
-        layout = form.get("layout", {"rows": 1, "words": 1})
-        rows, run = layout["rows"], layout["words"]
-        codes = [out_features, words]
-        if rows * run > 1:
-            codes = [math.ceil(out_features / rows), math.ceil(words / run), rows, run]
-        units = 1
-        if form["scope"] == "tile":
-            units = math.ceil(out_features / form["tile_rows"]) * math.ceil(in_features / form["tile_columns"])
-        elif form["scope"] == "channel_group":
-            units = math.ceil(in_features / (form["group_channels"] or size))
-        entries = {"table": 1 << form["index_bits"], "e8p": 256}.get(form["decoder"], 1)
-        tensors = {"codes": ("I32", codes), "codebooks": (_ELEMENTS[self.dtype], [units, stages, entries, size])}
-        if form["stage_scales"]:
-            tensors["stage_scales"] = ("F32", [units, stages])
-        if form["output_scales"]:
-            tensors["output_scales"] = ("F32", [out_features])
-        return tensors
+        try:
+            found = tensors_of(self.format_of(module), self.dtype, out_features, in_features)["tensors"]
+        except vqgen.BadInput as error:
+            raise vqgen.BadInput(f"{self.source}: format of '{module}': {error}; quantize again") from None
+        return {suffix: tuple(found[suffix]) for suffix in _SUFFIXES if suffix in found}
 
 
 class Tensors:
@@ -153,6 +143,16 @@ class Tensors:
         """The names of the modules that have tensors of a quantized layer."""
         return {stem for stem, _, suffix in (name.rpartition(".") for name in self.about) if suffix in _SUFFIXES}
 
+    def read(self, module: str) -> dict:
+        """The tensors of a quantized layer, on the CPU, by what follows its name."""
+        from safetensors import safe_open
+        found = {}
+        for suffix in _SUFFIXES:
+            if path := self.file_of.get(f"{module}.{suffix}"):
+                with safe_open(path, "pt") as file:
+                    found[suffix] = file.get_tensor(f"{module}.{suffix}")
+        return found
+
     def require(self, module: str, tensors: dict) -> None:
         """Refuses a module whose tensors are not `tensors`, as Quantization.tensors_of() says them."""
         for suffix, (kind, shape) in tensors.items():
@@ -186,7 +186,7 @@ def read_folder(folder) -> tuple[Quantization, Tensors]:
     config = os.path.join(folder, "config.json")
     if not os.path.isdir(folder):
         held = folder.rstrip("/") + ".partial"
-        raise vqgen.BadInput(f"{folder}: it is being written, or its run was killed: start the same vqgen quantize again"
+        raise vqgen.BadInput(f"{folder}: it is being written, or its run was killed: start the same run again"
                              if os.path.isdir(held) else
                              f"{folder}: it is no folder; write one by vqgen quantize MODEL_DIR --out {folder}")
     try:

@@ -29,12 +29,33 @@ def require_place(what, path) -> str:
         refuse("is a folder; name a file")
     if os.path.lexists(out) and (os.path.islink(out) or not os.path.isfile(out)):
         refuse("is no regular file; name another")
+    _require_parent(out, refuse)
+    return out
+
+
+def require_new_folder(what, path) -> str:
+    """The path of a folder to make, as a str, without a slash at its end. Raises BadInput if it is there, or cannot be
+    made."""
+    out = path_of(what, path)
+
+    def refuse(why):
+        raise BadInput(f"{what}: {out} {why}")
+
+    if not out:
+        refuse("is empty; name a folder")
+    out = out.rstrip("/") or out
+    if os.path.lexists(out):
+        refuse("is there already; remove it, or choose another name")
+    _require_parent(out, refuse)
+    return out
+
+
+def _require_parent(out, refuse):
     parent = os.path.dirname(out) or "."
     if not os.path.exists(parent):
         refuse(f"is in a folder that is not there; make {parent} (mkdir -p), or choose another")
     if not os.path.isdir(parent) or not os.access(parent, os.W_OK | os.X_OK):
         refuse(f"cannot be written: {parent} is no folder that can be written; choose another")
-    return out
 
 
 def publish(out, write) -> None:

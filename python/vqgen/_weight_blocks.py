@@ -8,6 +8,11 @@ import copy
 import torch
 
 import vqgen
+import vqgen.torch
+from vqgen import _folders
+from vqgen._folders import matches
+
+_ROUTERS = ("gate", "router", "shared_expert_gate")  # by the last part of their names
 
 
 class _Stop(Exception):
@@ -15,24 +20,39 @@ class _Stop(Exception):
 
 
 class Calls:
-    """The calls of a decoder block. hidden: tensors [sequences, tokens, hidden_size], one for each batch; named: the
-    other arguments of each, which batches of one shape share."""
+    """The calls of a decoder block. hidden: tensors [sequences, tokens, hidden_size], one for each batch; others: for each
+    batch, the other arguments of each block, (args, kwargs), which batches of one shape share; block: the block's number."""
 
-    def __init__(self, hidden: list, named: list):
-        self.hidden, self.named = hidden, named
+    def __init__(self, hidden: list, others: list, block: int = 0):
+        self.hidden, self.others, self.block = hidden, others, block
 
     def tokens(self) -> int:
         return sum(each.shape[0] * each.shape[1] for each in self.hidden)
 
+    def output(self, block, batch: int, rows: slice = slice(None)):
+        """What the block makes of some sequences of a batch."""
+        hidden = self.hidden[batch]
+        args, kwargs = _of_rows(self.others[batch][self.block], len(hidden), rows)
+        out = block(hidden[rows], *args, **kwargs)
+        return out[0] if isinstance(out, tuple) else out
+
     @torch.no_grad()
     def run(self, block) -> list:
-        """What the block makes of each."""
-        return [outputs_of(block, hidden, named) for hidden, named in zip(self.hidden, self.named)]
+        """What the block makes of each batch."""
+        return [self.output(block, batch) for batch in range(len(self.hidden))]
+
+    def behind(self, block) -> Calls:
+        """The calls of the next block."""
+        return Calls(self.run(block), self.others, self.block + 1)
 
 
-def outputs_of(block, hidden, named):
-    out = block(hidden, **named)
-    return out[0] if isinstance(out, tuple) else out
+def _of_rows(value, sequences: int, rows: slice):
+    """Arguments for some of a batch's sequences: tensors with a row for each sequence are cut, masks for example."""
+    if isinstance(value, torch.Tensor):
+        return value[rows] if value.dim() > 1 and len(value) == sequences > 1 else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(_of_rows(each, sequences, rows) for each in value)
+    return {name: _of_rows(each, sequences, rows) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 def layers_of_model(model):
@@ -50,28 +70,61 @@ def linears_of(block) -> dict:
     return {name: each for name, each in block.named_modules() if isinstance(each, torch.nn.Linear)}
 
 
-def require_linears(model, layers, fields: dict, skip) -> None:
-    """Refuses, by name, linear layers that a format does not divide, and those that share their weight with another
-    parameter: codes of one are not those of the other."""
-    owners, size = {}, fields["vector_size"]
+def dense_names(layers, prefixes, exclude) -> list[set[str]]:
+    """For each block the names inside it that stay dense: routers of experts, as `vqgen quantize` leaves them, and what a
+    pattern of `exclude` matches, by these names or the model's. Refuses a pattern that matches nothing."""
+    found, used = [], set()
+    for layer, prefix in zip(layers, prefixes):
+        names = [*linears_of(layer), *_experts_of(layer)]
+        found.append({name for name in names if name.rpartition(".")[2] in _ROUTERS})
+        for pattern in exclude:
+            chosen = {name for name in names if matches(pattern, name) or matches(pattern, f"{prefix}.{name}")}
+            found[-1] |= chosen
+            used |= {pattern} if chosen else set()
+    if unknown := [pattern for pattern in exclude if pattern not in used]:
+        raise vqgen.BadInput(f"exclude names {unknown[0]!r}, which no decoder layer has; its linear layers are "
+                             f"{', '.join(list(linears_of(layers[0]))[:8])}")
+    return found
+
+
+def _experts_of(block) -> list[str]:
+    """Weights of experts, by name: linear layers under that name, and parameters with a matrix for each expert."""
+    return [name for name in linears_of(block) if "experts" in name.split(".")] + [
+        name for name, tensor in block.named_parameters() if tensor.dim() == 3]
+
+
+def require_linears(model, layers, fields: dict, dense) -> None:
+    """Refuses, by name, what codes cannot stand for: weights of experts, linear layers that a format does not divide or no
+    kernel reads, and those that share their weight with another parameter. dense: of dense_names(), which is not asked."""
+    owners, size, found = {}, fields["vector_size"], 0
     for name, tensor in model.named_parameters(remove_duplicate=False):
         owners.setdefault(id(tensor), []).append(name)
-    found = 0
-    for number, layer in enumerate(layers):
+    for number, (layer, left) in enumerate(zip(layers, dense)):
+        if experts := [name for name in _experts_of(layer) if name not in left]:
+            raise vqgen.Infeasible(f"layer {number}, {experts[0]}: is of experts, and mixtures of experts are not served from a "
+                                   "folder; leave them dense by exclude=['*.experts.*']")
         for name, linear in linears_of(layer).items():
-            if name in skip:
+            if name in left:
                 continue
-            where = f"layer {number}, {name}"
-            if len(owners[id(linear.weight)]) > 1:
-                raise vqgen.Infeasible(f"{where}: its weight is tied to {', '.join(owners[id(linear.weight)][:2])}, and each "
+            where, weight = f"layer {number}, {name}", linear.weight
+            if weight.device.type == "meta":
+                raise vqgen.Infeasible(f"{where}: its weight is not in memory (device meta); load the model whole, without "
+                                       "offloading")
+            if weight.dtype != model.dtype:
+                raise vqgen.Infeasible(f"{where}: its weight is {weight.dtype} where the model is {model.dtype}; pass "
+                                       f"model.to({model.dtype}), or leave it out by exclude=")
+            if len(owners[id(weight)]) > 1:
+                raise vqgen.Infeasible(f"{where}: its weight is tied to {', '.join(owners[id(weight)][:2])}, and each "
                                        "quantized layer has codes of its own; untie the weights, or leave it out by exclude=")
             if linear.in_features % size:
                 raise vqgen.Infeasible(f"{where}: {linear.in_features} input features are no multiple of {size}, the format's "
                                        "vector_size; take a format whose vector_size divides them, or leave it out by exclude=")
-            if fields["decoder"] == "table" and linear.weight.numel() // size < 1 << fields["index_bits"]:
-                raise vqgen.Infeasible(f"{where}: {linear.weight.numel() // size} sub-vectors cannot train "
+            if fields["decoder"] == "table" and weight.numel() // size < 1 << fields["index_bits"]:
+                raise vqgen.Infeasible(f"{where}: {weight.numel() // size} sub-vectors cannot train "
                                        f"{1 << fields['index_bits']} entries; take fewer index_bits, or leave it out by exclude=")
-            if not torch.isfinite(linear.weight).all():
+            if refused := _folders.tensors_of(fields, vqgen.torch.DTYPES[model.dtype], *weight.shape)["refused"]:
+                raise vqgen.Infeasible(f"{where}: no kernel reads it: {refused}; take another format, or leave it out by exclude=")
+            if not torch.isfinite(weight).all():
                 raise vqgen.BadInput(f"{where}: its weight holds NaN or infinity; check the model")
             found += 1
     if not found:
@@ -81,48 +134,72 @@ def require_linears(model, layers, fields: dict, skip) -> None:
 
 @torch.no_grad()
 def first_calls(model, batches, device, dtype) -> Calls:
-    """The calls of the first block, for token numbers [sequences, tokens], on `device`."""
-    hidden, named, shared = [], [], {}
+    """The calls of the first block, for token numbers [sequences, tokens], on `device`, with the other arguments of all
+    blocks. Refuses a model that does more than hand the output of each block to the next."""
+    layers, hidden, others, by_shape, moved = layers_of_model(model), [], [], {}, {}
+    last = None
 
-    def record(_, args, kwargs):
-        kwargs = dict(kwargs)
-        states = args[0] if args else kwargs.pop("hidden_states")
-        hidden.append(states.to(device, dtype))
-        if states.shape[:2] not in shared:
-            shared[states.shape[:2]] = _moved({**kwargs, **_empty_caches(kwargs)}, device, dtype)
-        named.append(shared[states.shape[:2]])
-        raise _Stop
+    def record(number):
+        def hook(_, args, kwargs):
+            kwargs = {**kwargs, **_empty_caches(kwargs)}
+            states = args[0] if args else kwargs.pop("hidden_states")
+            if number == 0:
+                hidden.append(states.to(device, dtype))
+                known = states.shape[:2] in by_shape
+                others.append(by_shape.setdefault(states.shape[:2], []))
+                if known:
+                    raise _Stop
+            elif states is not last:
+                raise vqgen.Infeasible(f"{type(model).__name__} changes hidden states between its decoder layers {number - 1} "
+                                       f"and {number}, which calibration by blocks does not; quantize it by vqgen quantize")
+            others[-1].append(_moved((args[1:], kwargs), device, dtype, moved))
+            if number + 1 == len(layers):
+                raise _Stop
+        return hook
 
-    handle = layers_of_model(model)[0].register_forward_pre_hook(record, with_kwargs=True)
+    def keep(_, __, out):
+        nonlocal last
+        last = out[0] if isinstance(out, tuple) else out
+
+    handles = [layer.register_forward_pre_hook(record(number), with_kwargs=True) for number, layer in enumerate(layers)]
+    handles += [layer.register_forward_hook(keep) for layer in layers]
+    training = [each for each in model.modules() if each.training]
     try:
+        model.eval()
         for tokens in batches:
             try:
                 model(tokens.to(model.device), use_cache=False)
             except _Stop:
                 continue
-            raise vqgen.Infeasible(f"{type(model).__name__} passes no tokens through its first decoder layer")
+            raise vqgen.Infeasible(f"{type(model).__name__} passes no tokens through its decoder layers")
     finally:
-        handle.remove()
-    if not hidden:
-        raise vqgen.BadInput("quantize() got no batches; pass token numbers [sequences, tokens]")
-    return Calls(hidden, named)
+        for each in training:
+            each.training = True
+        for handle in handles:
+            handle.remove()
+    return Calls(hidden, others)
 
 
 def _empty_caches(kwargs):
     return {name: None for name in ("past_key_values", "past_key_value") if name in kwargs}
 
 
-def _moved(value, device, dtype):
+def _moved(value, device, dtype, done):
+    """Arguments on the device; a tensor that several blocks take stays one. done: those moved, by the original's id."""
     if isinstance(value, torch.Tensor):
-        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        if id(value) not in done:  # the original is kept, so that no other gets its id
+            done[id(value)] = value, value.to(device, dtype) if value.is_floating_point() else value.to(device)
+        return done[id(value)][1]
     if isinstance(value, (tuple, list)):
-        return type(value)(_moved(each, device, dtype) for each in value)
-    return {name: _moved(each, device, dtype) for name, each in value.items()} if isinstance(value, dict) else value
+        return type(value)(_moved(each, device, dtype, done) for each in value)
+    if isinstance(value, dict):
+        return {name: _moved(each, device, dtype, done) for name, each in value.items()}
+    return value
 
 
 def own_copy(block, device, dtype):
-    """A copy of a block that may be changed, without gradients."""
-    return copy.deepcopy(block).to(device, dtype).requires_grad_(False)
+    """A copy of a block that may be changed, without gradients and dropout."""
+    return copy.deepcopy(block).to(device, dtype).requires_grad_(False).eval()
 
 
 @torch.no_grad()
@@ -144,7 +221,7 @@ def groups_of(block, calls: Calls, where: str) -> list[list[str]]:
 
     handles = [each.register_forward_pre_hook(hook(name)) for name, each in linears_of(block).items()]
     try:
-        outputs_of(block, calls.hidden[0][:1], calls.named[0])
+        calls.output(block, 0, slice(0, 1))
     finally:
         for handle in handles:
             handle.remove()
@@ -164,9 +241,9 @@ def hessian_of(block, name: str, calls: Calls, where: str) -> torch.Tensor:
 
     handle = linears_of(block)[name].register_forward_pre_hook(record)
     try:
-        for hidden, named in zip(calls.hidden, calls.named):
+        for batch in range(len(calls.hidden)):
             try:
-                outputs_of(block, hidden, named)
+                calls.output(block, batch)
             except _Stop:
                 pass
     finally:

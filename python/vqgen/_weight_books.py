@@ -8,12 +8,11 @@ Adam for it."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 import torch
 
-from vqgen import _kmeans
-from vqgen._bundles import packed
+from vqgen import _core, _kmeans
+from vqgen._bundles import in_rows, packed, unpacked
 from vqgen._nearest import encoded
 from vqgen._weight_codes import summed
 
@@ -65,15 +64,30 @@ class Trained:
         return decoded(self.codes, self.books.entries()) * self.row_scales[:, None]
 
     def tensors(self) -> dict:
-        """The tensors of a bundle's item, by name."""
+        """The tensors of a model folder, on the CPU, by what follows the layer's name."""
         books, fields = self.books, self.books.fields
-        out = {"codes": packed(self.codes.flatten(1), fields["index_bits"])[None, None],
+        out = {"codes": packed(self.codes.flatten(1), fields["index_bits"]).view(torch.int32),
                "codebooks": books.tables.to(books.dtype)[None]}
         if fields["stage_scales"]:
             out["stage_scales"] = books.scales[None].float()
         if fields["output_scales"]:
             out["output_scales"] = self.row_scales
-        return {f"weights.{name}": tensor.cpu().contiguous() for name, tensor in out.items()}
+        return {name: tensor.cpu().contiguous() for name, tensor in out.items()}
+
+
+def decodes(fields: dict) -> bool:
+    """True if PyTorch decodes weights of a format."""
+    return fields["scope"] == "tensor" and fields["decoder"] in ("table", "e8p") and in_rows(fields)
+
+
+def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:
+    """What tensors() stand for, of weights with `columns` input features. fields: of a format that decodes()."""
+    codes, books = tensors["codes"], tensors["codebooks"].to(device)
+    stages, groups = fields["num_codebooks"], columns // fields["vector_size"]
+    codes = unpacked(codes.to(device), fields["index_bits"], groups * stages).unflatten(1, (groups, stages))
+    scales = tensors.get("stage_scales", torch.ones(1, stages, dtype=torch.float32))[0].to(device)
+    rows = tensors.get("output_scales", torch.ones(len(codes), dtype=torch.float32)).to(device)
+    return Trained(Books(books[0].float(), scales, fields, books.dtype), codes, rows)
 
 
 def peak_of(fields: dict) -> int | None:
@@ -113,12 +127,8 @@ def started(weights, importance, fields: dict, dtype, seed: int) -> Books:
 
 
 def e8p_table():
-    """The table of the E8P lattice, float32 [256, 8], as the quantizer writes it (core/format/e8p.h)."""
-    rows = [row for row in itertools.product((0.5, 1.5, 2.5), repeat=8) if sum(each * each for each in row) <= 12]
-    norms = [sum(each * each for each in row) for row in rows]
-    inner = sorted((norm, row) for norm, row in zip(norms, rows) if norm <= 10)
-    outer = sorted(row for norm, row in zip(norms, rows) if norm == 12 and max(row) == 1.5)
-    return torch.tensor([row for _, row in inner] + outer[:256 - len(inner)])
+    """The table of the E8P lattice, float32 [256, 8]."""
+    return torch.frombuffer(bytearray(_core.e8p_table()), dtype=torch.float32).view(256, 8)
 
 
 def _lattice(vectors, fields, dtype) -> Books:

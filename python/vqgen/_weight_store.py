@@ -1,10 +1,15 @@
-"""Quantized weights in files: blocks that an unfinished run keeps, bundles, and models whose linear layers are read from
-these."""
+"""A model folder that grows decoder block by decoder block, and goes on after a kill:
+
+    OUT.partial/arguments.json           what the blocks' bytes depend on
+    OUT.partial/layer-NNNNN.safetensors  a finished block
+    OUT.partial/model/                   becomes OUT by one rename when all is there
+"""
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
+import math
 import os
 import shutil
 import zlib
@@ -15,26 +20,9 @@ from safetensors.torch import save_file
 
 import vqgen
 import vqgen.torch
-from vqgen._bundles import bundle_tensors, in_rows, read_bundle, unpacked, write_items
+from vqgen import _folders
 from vqgen._paths import publish
-from vqgen._weight_books import Books, Trained
-
-_NAMES = ("codes", "codebooks", "stage_scales", "output_scales")
-
-
-def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:
-    """What tensors of a bundle stand for, by their names behind the item's; columns: input features."""
-    if fields["scope"] != "tensor" or fields["decoder"] not in ("table", "e8p") or not in_rows(fields):
-        raise vqgen.Infeasible(f"weights of scope {fields['scope']}, decoder {fields['decoder']} and layout "
-                               f"{fields.get('layout')} are not decoded by PyTorch; take scope tensor and plain rows "
-                               "(vqgen repack --layout 1x1)")
-    codes, books = tensors["weights.codes"], tensors["weights.codebooks"]
-    stages, size = fields["num_codebooks"], fields["vector_size"]
-    groups = columns // size
-    codes = unpacked(codes[0, 0], fields["index_bits"], groups * stages).unflatten(1, (groups, stages)).to(device)
-    scales = tensors.get("weights.stage_scales", torch.ones(1, stages, dtype=torch.float32))[0].to(device)
-    rows = tensors.get("weights.output_scales", torch.ones(len(codes), dtype=torch.float32)).to(device)
-    return Trained(Books(books[0].float().to(device), scales, fields, books.dtype), codes, rows)
+from vqgen._weight_books import trained_of
 
 
 def checksum(tensors) -> int:
@@ -45,28 +33,95 @@ def checksum(tensors) -> int:
     return value
 
 
-class Kept:
-    """Finished blocks of a run in a folder, which a later run with the same arguments goes on from."""
+def quantization_of(model, fields: dict, names: list[str]) -> dict:
+    """The quantization_config of a model whose linear layers `names` are quantized to the format `fields`."""
+    quantized = set(names)
+    dense = [name.removesuffix(".weight") for name, tensor in model.named_parameters(remove_duplicate=False)
+             if name.endswith(".weight") and tensor.dim() == 2 and name.removesuffix(".weight") not in quantized]
+    sizes = [(name, model.get_submodule(name)) for name in names]
+    return {"quant_method": _folders.METHOD, "version": _folders.VERSION, "dtype": vqgen.torch.DTYPES[model.dtype],
+            "format": fields, "overrides": [], "modules_to_not_convert": dense,
+            "weight_shapes": [{"modules": name, "out_features": linear.out_features, "in_features": linear.in_features}
+                              for name, linear in sizes]}
 
-    def __init__(self, folder: str, arguments: dict):
-        self.folder = folder
-        path = os.path.join(folder, "arguments.json")
-        text = json.dumps(arguments, sort_keys=True)
+
+def drop_finished(out: str) -> None:
+    """Removes what a run has left that was killed just after OUT got its name."""
+    folder = f"{out}.partial"
+    there = [os.path.exists(os.path.join(folder, name)) for name in ("arguments.json", "model")]
+    if os.path.isdir(out) and there == [True, False]:
+        shutil.rmtree(folder)
+
+
+def require_space(out: str, model, quantization: dict) -> None:
+    """Refuses a disk without room for the blocks and the folder that is made of them."""
+    parent, config, width = os.path.dirname(out) or ".", _folders.Quantization(quantization), {"F16": 2, "BF16": 2}
+    sizes = {each["modules"]: (each["out_features"], each["in_features"]) for each in quantization["weight_shapes"]}
+    quantized = sum(math.prod(shape) * width.get(kind, 4) for name, size in sizes.items()
+                    for kind, shape in config.tensors_of(name, *size).values())
+    dense = sum(tensor.numel() * tensor.element_size() for name, tensor in model.named_parameters()
+                if name.removesuffix(".weight") not in sizes)
+    kept = sum(entry.stat().st_size for entry in os.scandir(f"{out}.partial")) if os.path.isdir(f"{out}.partial") else 0
+    needed, free = dense + 2 * quantized - kept, shutil.disk_usage(parent).free
+    if needed > free:
+        raise vqgen.BadInput(f"quantize(out): {out} needs {needed} bytes and {parent} has {free} free; free some, or choose another "
+                             "place")
+
+
+def require_names(model, names: list[str]) -> None:
+    """Refuses a model whose files name a quantized layer otherwise than the model does: it would not be found there."""
+    from transformers.core_model_loading import revert_weight_conversion
+    own = {f"{name}.codes": torch.empty(1, dtype=torch.int32, device="meta") for name in names}
+    for name in own.keys() - revert_weight_conversion(model, dict(own)).keys():
+        raise vqgen.Infeasible(f"{type(model).__name__} saves '{name}' under another name, where a quantized layer is not read; "
+                               "quantize its folder by vqgen quantize")
+
+
+class Kept:
+    """The finished blocks of a run, which a later run with the same arguments goes on from. A context, in which no other
+    run may have the folder. Raises BadInput for a folder that is there and is not one of such a run."""
+
+    def __init__(self, out: str, arguments: dict):
+        self.out, self.folder = out, f"{out}.partial"
+        self._text, self._lock = json.dumps(arguments, sort_keys=True), None
+
+    def __enter__(self):
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            self._lock = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise vqgen.BadInput(f"{self.folder}: finished blocks cannot be kept there: {error}; choose another out") from None
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        os.close(self._lock)
+
+    def _take(self):
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise vqgen.BadInput(f"{self.folder}: another quantize() is writing it; wait for it, or choose another out") from None
+        path = os.path.join(self.folder, "arguments.json")
         if not os.path.exists(path):
-            try:
-                os.makedirs(folder, exist_ok=True)
-            except OSError as error:
-                raise vqgen.BadInput(f"{folder}: finished blocks cannot be kept there: {error}; choose another place") from None
-            publish(path, lambda held: _write(held, text))
+            if os.listdir(self.folder):
+                raise vqgen.BadInput(f"{self.folder}: is there without an arguments.json, so no quantize() made it; remove it, or "
+                                     "choose another out")
+            publish(path, lambda held: _write(held, self._text))
             return
         try:
             with open(path, encoding="utf-8") as file:
                 before = json.load(file)
-        except (OSError, ValueError):
-            before = {}
-        others = [name for name in arguments if before.get(name) != json.loads(text)[name]]
+        except (OSError, ValueError) as error:
+            raise vqgen.BadInput(f"{path}: it cannot be read: {error}; remove {self.folder} to begin again") from None
+        arguments = json.loads(self._text)
+        others = [name for name in arguments if before.get(name) != arguments[name]]
         if others:
-            raise vqgen.BadInput(f"{folder} holds blocks of an unfinished run with another {', '.join(others)}; give the same "
+            raise vqgen.BadInput(f"{self.folder} holds blocks of an unfinished run with another {', '.join(others)}; give the same "
                                  "arguments, or remove the folder to begin again")
 
     def path(self, number: int) -> str:
@@ -85,7 +140,7 @@ class Kept:
         if facts["model"] != checksum(layer.parameters()):
             raise vqgen.BadInput(f"{self.path(number)} is of a block with other weights; give the same model, or remove "
                                  f"{self.folder} to begin again")
-        made = {name: trained_of(fields, _under(tensors, name), block.get_submodule(name).in_features,
+        made = {name: trained_of(fields, under(tensors, name), block.get_submodule(name).in_features,
                                  block.get_submodule(name).weight.device) for name in facts["names"]}
         return made, facts["figures"]
 
@@ -98,8 +153,41 @@ class Kept:
             raise vqgen.BadInput(f"{self.path(number)} cannot be read: {error}; remove it, and its block is quantized "
                                  "again") from None
 
-    def remove(self) -> None:
+    def publish(self, model, prefixes: list[str], quantization: dict) -> None:
+        """Writes the model folder from all finished blocks. prefixes: the names of the blocks in the model."""
+        state = model.state_dict()
+        for number, prefix in enumerate(prefixes):
+            facts, tensors = self.raw(number)
+            for name in facts["names"]:
+                del state[f"{prefix}.{name}.weight"]
+            state |= {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+        made = os.path.join(self.folder, "model")
+        try:
+            shutil.rmtree(made, ignore_errors=True)
+            model.save_pretrained(made, state_dict=state)
+            config = os.path.join(made, "config.json")
+            with open(config, encoding="utf-8") as file:
+                fields = json.load(file)
+            publish(config, lambda held: _write(held, json.dumps({**fields, "quantization_config": quantization}, indent=2) + "\n"))
+            _require_whole(made)
+            os.rename(made, self.out)
+        except (OSError, SafetensorError) as error:
+            raise vqgen.BadInput(f"{self.out}: it cannot be written: {error}; make room, and call again: finished blocks are kept "
+                                 f"in {self.folder}") from error
         shutil.rmtree(self.folder)
+
+
+def _require_whole(folder):
+    """Raises unless all quantized layers are as the config says, and the bytes are on the disk."""
+    quantization, tensors = _folders.read_folder(folder)
+    for module in tensors.modules():
+        tensors.require(module, quantization.tensors_of(module, *quantization.shape_of(module)))
+    for name in [*os.listdir(folder), "."]:
+        place = os.open(os.path.join(folder, name), os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
 
 
 def _write(path, text):
@@ -107,91 +195,6 @@ def _write(path, text):
         file.write(text)
 
 
-def _under(tensors: dict, name: str) -> dict:
+def under(tensors: dict, name: str) -> dict:
+    """The tensors NAME.KEY, by KEY."""
     return {key.removeprefix(f"{name}."): tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
-
-
-def write_weights(out, kept: Kept, layers: list, prefixes: list[str], fields: dict, dtype: torch.dtype) -> None:
-    """Writes the bundle of all finished blocks. layers: the model's; prefixes: their names in it."""
-    items, tensors = [], {}
-    for number, (layer, prefix) in enumerate(zip(layers, prefixes)):
-        facts, own = kept.raw(number)
-        tensors |= {f"{prefix}.{name}": tensor for name, tensor in own.items()}
-        for name in facts["names"]:
-            linear = layer.get_submodule(name)
-            items.append({"name": f"{prefix}.{name}", "kind": "weights", "dtype": vqgen.torch.DTYPES[dtype], "weights": fields,
-                          "out_features": linear.out_features, "in_features": linear.in_features, "input_rows": 0})
-    write_items(out, items, tensors)
-
-
-def _linears(model, path) -> list[tuple[dict, torch.nn.Linear]]:
-    """The items of weights in a bundle, each with the model's layer of its name."""
-    items = [item for item in read_bundle(path) if item["kind"] == "weights"]
-    if not items:
-        raise vqgen.BadInput(f"{path} has no weights; write some by vqgen.hf.quantize() or vqgen quantize --weights")
-    modules, out = dict(model.named_modules()), []
-    for item in items:
-        linear = modules.get(item["name"])
-        if not isinstance(linear, torch.nn.Linear):
-            raise vqgen.BadInput(f"{path} has weights of '{item['name']}', which is no linear layer of this "
-                                 f"{type(model).__name__}; take the bundle of this model")
-        if (linear.out_features, linear.in_features) != (item["out_features"], item["in_features"]):
-            raise vqgen.BadInput(f"{path}: '{item['name']}' is {item['out_features']}x{item['in_features']}, and the model's is "
-                                 f"{linear.out_features}x{linear.in_features}; take the bundle of this model")
-        out.append((item, linear))
-    return out
-
-
-@contextlib.contextmanager
-def dense_weights(model, path):
-    """Inside it, linear layers of the model have the weights that a bundle's codes stand for, in the model's dtype and by
-    PyTorch alone. Yields the mean relative error of the weights. Refuses a bundle of other weights by their error."""
-    before, errors = [], []
-    try:
-        for item, linear in _linears(model, path):
-            tensors = bundle_tensors(path, item["name"], [f"weights.{name}" for name in _NAMES])
-            now = trained_of(item["weights"], tensors, linear.in_features, linear.weight.device).weight()
-            own = linear.weight.detach().float()
-            errors.append(float((now - own).norm() / own.norm().clamp_min(1e-30)))
-            if not errors[-1] < 1:
-                raise vqgen.BadInput(f"{path}: '{item['name']}' differs from the model's weight by {errors[-1]:.2f} of its size; "
-                                     "it is of another model: quantize this one")
-            before.append((linear, linear.weight.data))
-            linear.weight.data = now.to(linear.weight.dtype)
-        yield sum(errors) / len(errors)
-    finally:
-        for linear, data in before:
-            linear.weight.data = data
-
-
-@contextlib.contextmanager
-def kernel_weights(model, path):
-    """Inside it, linear layers of the model are VQLinear with a bundle's weights."""
-    found = _linears(model, path)
-    try:
-        yield use_weights(model, path)
-    finally:
-        for item, linear in found:
-            model.set_submodule(item["name"], linear)
-
-
-def use_weights(model, path):
-    """Replaces linear layers of a model by VQLinear with a bundle's weights, and returns the model.
-
-    path: a bundle that quantize() or `vqgen quantize --weights` wrote, whose items have the names of the model's modules.
-    Biases stay; layers that the bundle lacks stay dense. Raises BadInput, and changes nothing, for a bundle of another
-    model, and for a dtype that is not the bundle's.
-
-    Example: use_weights(model, "weights").generate(**inputs)
-    """
-    found = _linears(model, path)
-    for item, linear in found:
-        if vqgen.torch.DTYPES.get(linear.weight.dtype) != item["dtype"]:
-            raise vqgen.BadInput(f"{path} has weights of {item['dtype']}, and '{item['name']}' is {linear.weight.dtype}; load "
-                                 "the model in the dtype that was quantized")
-    made = [vqgen.torch.VQLinear.from_bundle(path, item["name"], device=linear.weight.device,
-                                             bias=None if linear.bias is None else linear.bias.detach())
-            for item, linear in found]
-    for (item, _), module in zip(found, made):
-        model.set_submodule(item["name"], module)
-    return model

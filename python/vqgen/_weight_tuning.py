@@ -7,8 +7,6 @@ import math
 
 import torch
 
-from vqgen._weight_blocks import outputs_of
-
 _TOKENS = 4096  # of a step, at most
 
 
@@ -80,7 +78,7 @@ def _tuned(block, trained, calls, targets, passes, rate, seed):
             number, rows = steps[place]
             for group in optimizer.param_groups:
                 group["lr"] = rate / 2 * (1 + math.cos(math.pi * done / (passes * len(steps))))
-            out = outputs_of(block, calls.hidden[number][rows], calls.named[number])
+            out = calls.output(block, number, rows)
             error = out.float() - targets[number][rows].float()
             if size is None:
                 size = error.detach().square().mean().sqrt().clamp_min(1e-12)

@@ -13,13 +13,13 @@ import vqgen.torch
 from vqgen import _arrays
 from vqgen._bundles import ROWS, in_rows
 from vqgen._models import attending, in_float32
-from vqgen._paths import require_place
+from vqgen._paths import require_new_folder
 from vqgen._training import SEEDS
-from vqgen._weight_blocks import (Calls, first_calls, groups_of, hessian_of, layers_of_model, linears_of,
+from vqgen._weight_blocks import (Calls, dense_names, first_calls, groups_of, hessian_of, layers_of_model, linears_of,
                                   own_copy, require_linears)
 from vqgen._weight_books import Trained, decoded, fitted, row_scales, started
 from vqgen._weight_codes import damped, fed_back, improved, loss_of
-from vqgen._weight_store import Kept, checksum, write_weights
+from vqgen._weight_store import Kept, checksum, drop_finished, quantization_of, require_names, require_space
 from vqgen._weight_tuning import tuned
 
 
@@ -50,6 +50,9 @@ def require_format(format) -> dict:
     if fields["smooth"] or fields["hadamard"] or fields.get("center") or fields.get("klt"):
         raise vqgen.Infeasible("the format transforms keys, and weights have no such transform; take one for weights "
                                "(vqgen list formats)")
+    if fields["decoder"] == "e8p" and not fields["output_scales"]:
+        raise vqgen.Infeasible("points of the E8P lattice have one size, and rows of weights have not: the format needs a scale "
+                               "for each row; give it as {\"preset\": \"quip-2\", \"output_scales\": True}")
     return fields
 
 
@@ -109,56 +112,62 @@ def quantized_block(block, calls: Calls, fields: dict, dtype, effort: Effort, *,
 
 def quantize(model, batches, out: str | os.PathLike, *, format="aqlm-2x8i8", tune: int = 0, exclude=(), device=None,
              seed: int = 1, damping: float = 0.01, beam: int = 8, rounds: int = 2, rate: float = 3e-3, progress=None) -> dict:
-    """Quantizes the linear layers of a model's decoder blocks in the metric of their inputs, and writes a bundle of weights.
+    """Quantizes the linear layers of a model's decoder blocks in the metric of their inputs, and writes a model folder as
+    `vqgen quantize` does: load() and AutoModelForCausalLM.from_pretrained() read it.
 
     batches: tensors of token numbers [sequences, tokens], without padding, of text like the text that you will serve.
-    model: of transformers, as Llama and Qwen2, in float16 or bfloat16; it stays as it is. lm_head and embeddings are not
-    quantized. format: for weights, of scope tensor, with entries of a table or of the E8P lattice. out: the file, whose
-    items are named as the model's modules, "model.layers.0.self_attn.q_proj"; written at the end, whole or not at all.
+    model: of transformers, a causal model such as Llama's and Qwen2's, in float16 or bfloat16; its weights stay as they are.
+    lm_head, embeddings and routers of experts are not quantized. format: for weights, of scope tensor, with entries of a table
+    or, if it has output_scales, of the E8P lattice. out: the folder, which appears when all is done. Save the tokenizer in it
+    afterwards.
 
     tune: passes over `batches` that train entries and output scales of each block against the outputs of the dense block,
-    with codes fixed; 0 for none. rate: of that training. exclude: names of linear layers inside a block that stay dense,
-    such as "mlp.down_proj". device: PyTorch's, to which one block at a time goes; by default the model's. damping: the
-    share of the Hessian's mean diagonal that is added to it; more protects from too little text. beam: codes that a search
-    over residual stages keeps; rounds: passes over all codes after the first. progress: called as progress(layer,
-    layers, line) after each block.
+    with codes fixed; 0 for none. rate: of that training. exclude: names of linear layers that stay dense, inside a block or
+    in the model, in which stars stand for any text: "mlp.down_proj", "*.layers.0.*". device: PyTorch's, to which one block
+    at a time goes; by default the model's. damping: the share of the Hessian's mean diagonal that is added to it; more
+    protects from too little text. beam: codes that a search over residual stages keeps; rounds: passes over all codes after
+    the first. progress: called as progress(layer, layers, line) after each block.
 
     Method: H = X^T X of the inputs of each linear layer, behind quantized layers; codes by GPTQ's error feedback over
     groups of vector_size columns (Frantar et al., 2022, section 3.3), then alternately entries and scales by least squares,
     and codes by a beam search (AQLM, Egiazarian et al., 2024, sections 3.2 and 3.3); `tune` is AQLM's section 3.4.
 
-    A killed call continues: finished blocks are kept in the folder OUT.layers until the bundle is written. Memory: one
-    block, the hidden states of all tokens (with `tune` two more copies), and some five matrices of the largest H, float32
+    A killed call continues: finished blocks are kept in the folder OUT.partial until all are done. Memory: one block, the
+    hidden states of all tokens (with `tune` two more copies), and some five matrices of the largest H, float32
     [in_features, in_features]. On one device the same arguments give the same bytes.
 
     Returns by module name the share of its outputs' squares that each linear layer loses on `batches`. Raises BadInput and
     Infeasible before anything is trained, for a format, place, model or arguments that do not fit, and BadInput for inputs
     that are not finite or all zero.
 
-    Example: quantize(model, ids.split(4), "weights", tune=4); VQLinear.from_bundle("weights", "model.layers.0.mlp.up_proj")
+    Example: quantize(model, ids.split(4), "my-model-2bit", tune=4); tokenizer.save_pretrained("my-model-2bit")
     """
     fields = require_format(format)
-    out = require_place("quantize(out)", out)
+    drop_finished(os.fspath(out))
+    out = require_new_folder("quantize(out)", out)
     seed = _arrays.whole("seed", seed, 0, SEEDS)
     effort = Effort(rounds=_arrays.whole("rounds", rounds, 0), beam=_arrays.whole("beam", beam, 1),
                     passes=_arrays.whole("tune", tune, 0), damping=_above("damping", damping), rate=_above("rate", rate))
-    if model.dtype not in vqgen.torch.DTYPES:
-        raise vqgen.Infeasible(f"codebooks are of float16 or bfloat16, and this model is {model.dtype}; pass model.half()")
-    layers, skip = layers_of_model(model), {exclude} if isinstance(exclude, str) else set(exclude)
-    unknown = skip - {name for layer in layers for name in linears_of(layer)}
-    if unknown:
-        raise vqgen.BadInput(f"exclude names {sorted(unknown)[0]!r}, which no decoder layer has; its linear layers are "
-                             f"{', '.join(list(linears_of(layers[0]))[:8])}")
-    require_linears(model, layers, fields, skip)
-    batches = [_tokens(each) for each in batches]
-    device = torch.device(model.device if device is None else device)
-    own_dtype = torch.float32 if device.type == "cpu" else model.dtype  # in which CPUs are faster
-    arguments = {"format": fields, "effort": dataclasses.asdict(effort), "exclude": sorted(skip), "seed": seed,
-                 "tokens": checksum(batches), "compute": str(own_dtype), "dtype": str(model.dtype)}
-    kept, names = Kept(f"{out}.layers", arguments), {id(each): name for name, each in model.named_modules()}
+    layers = _require_model(model)
+    batches, device = [_tokens(each) for each in batches], _device(model.device if device is None else device)
+    if not batches:
+        raise vqgen.BadInput("quantize() got no batches; pass token numbers [sequences, tokens]")
+    names = {id(each): name for name, each in model.named_modules()}
     prefixes = [names[id(layer)] for layer in layers]
+    dense = dense_names(layers, prefixes, [exclude] if isinstance(exclude, str) else list(exclude))
+    require_linears(model, layers, fields, dense)
+    quantized = [f"{prefix}.{name}" for prefix, layer, left in zip(prefixes, layers, dense)
+                 for name in linears_of(layer) if name not in left]
+    require_names(model, quantized)
+    quantization = quantization_of(model, fields, quantized)
+    require_space(out, model, quantization)
+    own_dtype = torch.float32 if device.type == "cpu" else model.dtype  # in which CPUs are faster
+    arguments = {"format": fields, "effort": dataclasses.asdict(effort), "exclude": [*map(sorted, dense)], "seed": seed,
+                 "tokens": checksum(batches), "embeddings": checksum([model.get_input_embeddings().weight]),
+                 "device": device.type, "dtype": str(model.dtype)}
     figures = {}
-    with attending(model, "sdpa"):
+    attention = "sdpa" if model._supports_sdpa else "eager"  # of models with a soft cap or sink logits
+    with attending(model, attention), Kept(out, arguments) as kept:
         with in_float32(model):
             calls = first_calls(model, batches, device, own_dtype)
         for number, layer in enumerate(layers):
@@ -168,26 +177,46 @@ def quantize(model, batches, out: str | os.PathLike, *, format="aqlm-2x8i8", tun
                 made, lost = before
             else:
                 targets = calls.run(block) if effort.passes else None
-                made, lost = quantized_block(block, calls, fields, model.dtype, effort, where=prefix, skip=skip, seed=seed,
+                made, lost = quantized_block(block, calls, fields, model.dtype, effort, where=prefix, skip=dense[number], seed=seed,
                                              targets=targets)
                 del targets
                 kept.write(number, layer, made, lost)
             for name, each in made.items():
                 block.get_submodule(name).weight.data = each.weight().to(own_dtype)
             if number + 1 < len(layers):
-                calls = Calls(calls.run(block), calls.named)
+                calls = calls.behind(block)
             figures |= {f"{prefix}.{name}": share for name, share in lost.items() if name != "tuned"}
             if progress is not None:
                 progress(number, len(layers), _line(prefix, lost))
-    write_weights(out, kept, layers, prefixes, fields, model.dtype)
-    kept.remove()
+        kept.publish(model, prefixes, quantization)
     return figures
+
+
+def _require_model(model) -> torch.nn.ModuleList:
+    """The decoder blocks of a model. Refuses one that no model folder can hold."""
+    if model.dtype not in vqgen.torch.DTYPES:
+        raise vqgen.Infeasible(f"codebooks are of float16 or bfloat16, and this model is {model.dtype}; pass model.half()")
+    layers = layers_of_model(model)
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise vqgen.Infeasible(f"{type(model).__name__} is quantized already (its config has a quantization_config); give the "
+                               "original")
+    if model.get_output_embeddings() is None:
+        raise vqgen.Infeasible(f"{type(model).__name__} has no head, and load() makes causal models; load it by "
+                               "AutoModelForCausalLM")
+    return layers
 
 
 def _above(name: str, value) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise vqgen.BadInput(f"{name} is {value!r}; it is a number above 0")
     return float(value)
+
+
+def _device(name) -> torch.device:
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise vqgen.BadInput(f"device is {name!r}: {str(error).splitlines()[0]}; give one of PyTorch's, such as 'cuda'") from None
 
 
 def _tokens(each):

@@ -1,7 +1,7 @@
 """What a quantized cache, or quantized weights, cost a model in accuracy, and what a cache gains in memory and speed:
 
     python -m vqgen.eval MODEL --text FILE --format vecinfer-d4b8i8 --recent-tokens 0 128
-    python -m vqgen.eval MODEL --text FILE --weights BUNDLE aqlm-2x8i8 --tune 4
+    python -m vqgen.eval MODEL --text FILE --weights DIR aqlm-2x8i8 --tune 4
     python -m vqgen.eval MODEL --random-weights --contexts 32768 --batches 1 8 --format vecinfer-d4b8i8
 
 MODEL is a folder that transformers loads, or a config.json for --random-weights. With --text, loss
@@ -163,8 +163,8 @@ def _arguments(arguments):
                         help="with --contexts: sequences; most: as many as fit")
     parser.add_argument("--first-token", action="store_true",
                         help="with --contexts: time prompts too")
-    parser.add_argument("--weights", nargs="+", action=_Added, default=[], metavar="BUNDLE|FORMAT",
-                        help="with --text: weights to evaluate; --contexts times random codes of the first FORMAT")
+    parser.add_argument("--weights", nargs="+", action=_Added, default=[], metavar="DIR|FORMAT",
+                        help="with --text: model folders to evaluate, or formats; --contexts times random codes of the first FORMAT")
     parser.add_argument("--tune", type=int, default=0, metavar="PASSES",
                         help="fine-tuning of --weights FORMAT over the calibration (vqgen.hf.quantize)")
     parser.add_argument("--compile", action="store_true",
@@ -178,7 +178,7 @@ def _arguments(arguments):
         parser.error("there is nothing to do; give --text, --contexts or both")
     if not parsed.forms and (parsed.contexts or not (parsed.recipe or parsed.weights)):
         parser.error("--format is missing")
-    if parsed.contexts and any(os.path.isfile(each) and not each.endswith(".json") for each in parsed.weights[:1]):
+    if parsed.contexts and any(os.path.isdir(each) for each in parsed.weights[:1]):
         parser.error("--contexts times random codes of a format; give --weights FORMAT, or leave --contexts out")
     if (parsed.plot or parsed.recipe) and not parsed.text:
         parser.error("--plot and --recipe show losses; give --text")

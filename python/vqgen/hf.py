@@ -39,10 +39,9 @@ from vqgen._shares import Shares
 from vqgen._sights import Sight
 from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
-from vqgen._weight_store import use_weights
 from vqgen._weights import quantize
 
-__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load", "quantize", "use_weights"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load", "quantize"]
 
 
 class _Layer(TokensLayer):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/problem/problem.h"
+#include "quantizer/model_folder.h"
 
 namespace vqgen {
 namespace {
@@ -35,14 +36,7 @@ QuantizedTensor judge_weight(const WeightJob& job) {
   const Problem problem = Gemv{{job.dtype, {1, sizes.rows, sizes.columns}, job.format}};
   require_problem(problem, job.source(), job.any_format);
   require_sizes(job.format, sizes, job.source(), sizes, job.source());
-  QuantizedTensor planned;
-  planned.format = job.format;
-  planned.dtype = job.dtype;
-  planned.rows = sizes.rows;
-  planned.columns = sizes.columns;
-  planned.row_words = job.format.row_words(sizes.columns);
-  planned.units = weight_units(job.format, sizes.rows, sizes.columns);
-  return planned;
+  return weight_sizes(job.format, job.dtype, sizes.rows, sizes.columns, job.source());
 }
 
 FloatTensor read_weight(const WeightJob& job) {

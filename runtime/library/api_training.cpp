@@ -3,7 +3,10 @@
 
 #include <cstring>
 
+#include "core/format/e8p.h"
+#include "core/problem/check.h"
 #include "core/profiles.h"
+#include "quantizer/model_folder.h"
 #include "quantizer/train/train.h"
 #include "runtime/library/last_error.h"
 #include "runtime/library/registry.h"
@@ -35,6 +38,13 @@ vqgen::BookShape shape_of(const vqgen_training_args& args, const vqgen::VqFormat
   return shape;
 }
 
+vqgen::DType dtype_of(std::int32_t element) {
+  if (element == VQGEN_F16) return vqgen::DType::f16;
+  if (element == VQGEN_BF16) return vqgen::DType::bf16;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("element is {}; it is VQGEN_F16 or VQGEN_BF16", element));
+}
+
 // Training on vectors that were not transformed would succeed silently and lose half as much again.
 void require_no_transforms(const vqgen::VqFormat& format) {
   std::string names, off;
@@ -62,11 +72,6 @@ vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqF
                             vqgen::enum_name(format.decoder)));
   }
   require_no_transforms(format);
-  if (args.element != VQGEN_F16 && args.element != VQGEN_BF16) {
-    throw Error(
-        ErrorKind::bad_input,
-        fmt::format("training: element is {}; it is VQGEN_F16 or VQGEN_BF16", args.element));
-  }
   if (args.iterations < 0) {
     throw Error(ErrorKind::bad_input,
                 fmt::format("training: iterations is {}; it is at least 1, or 0 for the default",
@@ -76,7 +81,7 @@ vqgen::TrainRequest request_of(const vqgen_training_args& args, const vqgen::VqF
     throw Error(ErrorKind::bad_input,
                 "training: stage_scales is null, and the format has them; give memory for them");
   }
-  if (args.element == VQGEN_BF16) request.dtype = vqgen::DType::bf16;
+  request.dtype = dtype_of(args.element);
   if (args.iterations > 0) request.options.iterations = args.iterations;
   request.options.seed = args.seed;
   return request;
@@ -90,6 +95,31 @@ vqgen_status vqgen_format_fields(const char* format, char** json) {
     *json = copied(to_json(vqgen::parse_format(format, "format")).dump());
     return VQGEN_OK;
   });
+}
+
+vqgen_status vqgen_weight_tensors(const char* format, int32_t element, int64_t out_features,
+                                  int64_t in_features, char** json) {
+  return guarded({format, json}, [&] {
+    *json = nullptr;
+    const vqgen::QuantizedTensor sizes =
+        weight_sizes(vqgen::parse_format(format, "format"), dtype_of(element), out_features,
+                     in_features, "format");
+    vqgen::Json tensors = vqgen::Json::object();
+    for (const vqgen::WeightTensor& each : weight_tensors(sizes)) {
+      tensors[each.suffix + 1] = {enum_name(each.type), each.shape};
+    }
+    const vqgen::Verdict verdict =
+        check(vqgen::Gemv{{sizes.dtype, {1, sizes.rows, sizes.columns}, sizes.format}});
+    *json = copied(
+        vqgen::Json{{"tensors", std::move(tensors)}, {"refused", verdict.ok ? "" : verdict.reason}}
+            .dump());
+    return VQGEN_OK;
+  });
+}
+
+const float* vqgen_e8p_table(void) {
+  static const std::vector<float> table = vqgen::e8p_table();
+  return table.data();
 }
 
 vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime, const vqgen_training_args* args) {

@@ -1,7 +1,7 @@
 """Tables of times for scripts/make_docs.py, from bench/measurements/ and docs/charts/flagship.json."""
 
 from markdown import table
-from measured import KV_FORMATS, faster, found, one, origin, pair, rows_of, times, without_arguments
+from measured import ENTRY_TYPES, faster, found, one, origin, pair, rows_of, times, without_arguments
 
 HEADS = "32 query and 8 KV heads, `head_dim` 128"  # of all tables of attention that name none
 CONTEXT = "docs/charts/flagship.json"
@@ -95,7 +95,7 @@ def attention_queries(tools):
     rows = rows_of(tools, "windows")
     lines, used = [], []
     for batch, tokens in ((64, 2048), (8, 4096), (16, 16384), (1, 32768)):
-        for keys, values in KV_FORMATS[:3]:
+        for keys, values in ENTRY_TYPES:
             shape = {"batch": batch, "tokens": tokens, "keys": keys, "values": values, "recent_tokens": 0, "sinks": 0}
             four = one(rows, "windows", **shape, query_tokens=4)
             single = one([row for row in rows if row["commit"] == four["commit"]], "windows", **shape, query_tokens=1)
@@ -121,7 +121,7 @@ def mixed_lengths(tools):
     rows = [row for row in rows_of(tools, "mixed-lengths")
             if row["tokens"] == "20000" and row["plan"].startswith("dataflow=mma ")]
     lines, used = [], []
-    for keys, values in KV_FORMATS[:3]:
+    for keys, values in ENTRY_TYPES:
         line = [pair(keys, values)]
         for lengths in ("1x500,", "1x20000,", "all full"):
             both = [row for row in rows if (row["keys"], row["values"]) == (keys, values)

@@ -139,8 +139,10 @@ TEST_F(ModelTool, InspectSaysBitsAndMemory) {
   EXPECT_EQ(json["formats"][0]["format"], "d8b4x2");
   EXPECT_EQ(json["dense_bytes"], 2.0 * (2 * 32 * 64 + 63 + 2 * (64 + 64)));
   EXPECT_EQ(json["fp16_cache_bytes"], 2.0 * 2 * 2 * 2 * 16 * 1024 * 2);
-  // Two layers of keys and values: codes of two sequences, and a codebook and scale per head.
-  const double cached = 2.0 * 2 * (2.0 * 2 * 1024 * 16 / 4 + 2 * (2.0 * 256 * 4 + 4));
+  // Two layers of keys and values: codes of two sequences, and a codebook and scale per head; keys
+  // have a factor per channel.
+  const double cached =
+      2.0 * 2 * (2.0 * 2 * 1024 * 16 / 4 + 2 * (2.0 * 256 * 4 + 4)) + 2.0 * 2 * 16 * 4;
   EXPECT_EQ(json["cache_bytes"], cached);
   EXPECT_EQ(json["total_bytes"], cached + codes + books + json["dense_bytes"].get<double>());
   const Outcome outcome = vqgen({"inspect", folder.path("out"), "--context", "1024"});

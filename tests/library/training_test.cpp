@@ -101,5 +101,28 @@ TEST(TrainingApi, TellsTheFieldsOfAFormat) {
   EXPECT_EQ(vqgen_format_fields("{", &text), VQGEN_BAD_INPUT);
 }
 
+TEST(TrainingApi, TellsTheTensorsOfAQuantizedLayer) {
+  const auto told = [](const char* format, std::int64_t in_features) {
+    char* text = nullptr;
+    require(vqgen_weight_tensors(format, VQGEN_BF16, 96, in_features, &text));
+    const Json json = Json::parse(text);
+    vqgen_text_free(text);
+    return json;
+  };
+  const Json lattice = told(R"({"preset": "quip-2", "output_scales": true})", 64);
+  EXPECT_EQ(lattice["tensors"], Json::parse(R"({"codes": ["I32", [96, 4]],
+      "codebooks": ["BF16", [1, 1, 256, 8]], "stage_scales": ["F32", [1, 1]],
+      "output_scales": ["F32", [96]]})"));
+  EXPECT_EQ(lattice["refused"], "");
+  const Json wide = told(R"({"vector_size": 32, "index_bits": 6, "scope": "tensor"})", 64);
+  EXPECT_EQ(wide["tensors"]["codebooks"], Json::parse(R"(["BF16", [1, 1, 64, 32]])"));
+  EXPECT_NE(wide["refused"].get<std::string>().find("vector_size 32"), std::string::npos) << wide;
+  char* text = nullptr;
+  EXPECT_EQ(vqgen_weight_tensors("aqlm-2x8i8", VQGEN_F16, 96, 63, &text), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_weight_tensors("aqlm-2x8i8", 2, 96, 64, &text), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_weight_tensors("vecinfer-d4b8", VQGEN_F16, 96, 64, &text), VQGEN_BAD_INPUT);
+  EXPECT_EQ(vqgen_weight_tensors("aqlm-2x8i8", VQGEN_F16, 0, 64, &text), VQGEN_BAD_INPUT);
+}
+
 }  // namespace
 }  // namespace vqgen::library::test

@@ -2,6 +2,7 @@
 up and tiny."""
 
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -263,7 +264,7 @@ def test_an_index_that_lies_is_refused(own):
 def test_folders_that_are_none_are_refused(source, own, tmp_path):
     refused(lambda: vqgen.hf.load(tmp_path / "none"), "is no folder", "vqgen quantize")
     (tmp_path / "new.partial").mkdir()
-    refused(lambda: vqgen.hf.load(tmp_path / "new"), "is being written", "start the same vqgen quantize again")
+    refused(lambda: vqgen.hf.load(tmp_path / "new"), "is being written", "start the same run again")
     refused(lambda: vqgen.hf.load(source), "no quantization_config", "vqgen quantize")
     (own / "config.json").write_text("{")
     refused(lambda: vqgen.hf.load(own), "config.json", "cannot be read")
@@ -310,3 +311,27 @@ def test_vllm_s_command_calibrates_a_quantized_folder(tmp_path, monkeypatch, cap
     vqgen.hf.load(own)  # the bundle is no file of weights
     rewritten(own, lambda held: [held[name].add_(1) for name in tensors if name in held])
     refused(lambda: _identity.require_same(bundle, own), "is of another model", "has other numbers there")
+
+
+@pytest.mark.parametrize("keys, values", [
+    ("vecinfer-d4b8i8", "vecinfer-d4b8i8"), ("int4-kivi-keys", "int4-kivi-values"),
+    (vqgen.hf.klt_format("keys", 2, 64), vqgen.hf.klt_format("values", 2, 64)),
+    ({"parts": [{"vector_size": 4, "index_bits": 4, "channels": list(range(32)), "stage_scales": True, "num_codebooks": 2},
+                {"vector_size": 8, "index_bits": 4, "channels": list(range(32, 64)), "stage_scales": True}]}, "vecinfer-d4b8")])
+def test_inspect_counts_the_cache_that_kernels_read(own, keys, values):
+    config = json.loads((own / "config.json").read_text())  # which alone says the size of heads
+    (own / "config.json").write_text(json.dumps({**config, "head_dim": 64}))
+
+    def text(form):
+        return form if isinstance(form, str) else json.dumps(form)
+
+    done = subprocess.run([os.environ["VQGEN_TOOL"], "inspect", own, "--context", "64", "--batch", "2", "--key-format", text(keys),
+                           "--value-format", text(values), "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    window = 32 if keys == "int4-kivi-keys" else 0
+    op = vt.prepare(vt.config_text({"op": "kv_dequantize", "dtype": "f16", "keys": keys, "values": values, "shape": {
+        "batch": 2, "kv_heads": 2, "head_dim": 64, "tokens": 64, "recent_tokens": window}}), DEVICE)
+    wide = {"f16": 2, "f32": 4, "u32": 4}
+    held = [(each.dtype, math.prod(each.shape)) for each in op.arguments
+            if each.name.startswith(("keys.", "values.", "key_", "value_", "raw_"))]
+    assert json.loads(done.stdout)["cache_bytes"] == 2 * sum(wide[kind] * count for kind, count in held)
