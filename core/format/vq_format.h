@@ -131,10 +131,13 @@ struct VqFormat {
   // Numbers that a code may be.
   int codes() const { return 1 << index_bits; }
   // Entries of a codebook as it is stored, and the one that a code reads: for a table the code
-  // itself; for the lattice its low 8 bits, the others being signs and a shift; for scalar codes
-  // the one that there is.
+  // itself; for the lattice its low 8 bits, the others being signs and a shift; with signs the bits
+  // below them; for scalar codes the one that there is.
   int entries() const {
-    return decoder == Decoder::table ? codes() : decoder == Decoder::e8p ? kE8pEntries : 1;
+    return decoder == Decoder::table   ? codes()
+           : decoder == Decoder::signs ? codes() >> vector_size
+           : decoder == Decoder::e8p   ? kE8pEntries
+                                       : 1;
   }
   std::uint32_t entry_of(std::uint32_t code) const {
     return decoder == Decoder::table ? code : code % static_cast<std::uint32_t>(entries());
@@ -143,6 +146,8 @@ struct VqFormat {
   bool is_scalar() const {
     return decoder == Decoder::scalar || decoder == Decoder::e4m3 || decoder == Decoder::affine;
   }
+  // Are entries what training finds, and not a lattice or scales?
+  bool has_own_entries() const { return decoder == Decoder::table || decoder == Decoder::signs; }
   // Do scales of tokens have a zero besides, both being elements?
   bool has_zeros() const { return decoder == Decoder::affine; }
   // Elements of an entry that kernels look up at a time: all, or a piece of a wide one.
@@ -199,8 +204,8 @@ struct FormatFault {
 std::optional<FormatFault> format_fault(const VqFormat& format);
 
 // A format's name in kernel names and reports: "d4b8", "d8b12x2", "e8px2", "int8", "int8t",
-// "affine4t32", "affine4g32", "e4m3"; int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a
-// layout "d4b8_l4x1"; parts "d80b16x20_and_d48b14x16".
+// "affine4t32", "affine4g32", "e4m3"; signs "d8b16s"; int8 entries "d4b8i8", with a common scale
+// "d8b8i8cx2"; a layout "d4b8_l4x1"; parts "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

@@ -117,6 +117,8 @@ class Validator {
                     const char* row = "head_dim") const {
     no_parts(format, path, "part");
     this->format(format, path, row, head_dim);
+    require(format.decoder != Decoder::signs, path + "/decoder",
+            "signs is for weights only; use table or e8p");
     require(format.scope != Scope::tile, path + "/scope",
             "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
     if (format.scope == Scope::channel_group) {
@@ -305,7 +307,7 @@ void validate(const Linear& op, const Validator& validator) {
   validator.format(format, "/weights", "in_features", op.shape.in_features);
   validator.require(
       !format.is_scalar(), "/weights/decoder",
-      fmt::format("{} is for KV caches only; use table or e8p", enum_name(format.decoder)));
+      fmt::format("{} is for KV caches only; use table, e8p or signs", enum_name(format.decoder)));
   validator.require(format.scope != Scope::head, "/weights/scope",
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",

@@ -104,7 +104,7 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
   judge.require(gpu.bf16_products,
                 "{} has no int8 mma, which dataflow {} takes; use dataflow simt or mma", gpu.name,
                 dataflow_name(plan));
-  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
+  judge.require(format.has_own_entries() && format.sums_are_bytes(),
                 "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
                 "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
                 "them, or use another dataflow",
@@ -307,12 +307,20 @@ double block_chunks(const Config& config) {
 }
 
 // Instructions per warp that turn a code's entry into numbers: none for a table of elements, five
-// for four bytes; for the lattice a parity and three per word of two elements
+// for four bytes; for signs two more per word of two elements, for the lattice a parity and three
 // (docs/internals/dataflows/README.md).
 inline double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
-  if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;
-  return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
+  const double words = format.vector_size / 2.0;
+  const double signs = format.decoder == Decoder::signs ? 2 + 2 * words : 0;
+  if (format.entry_type == EntryType::int8) return 5 * words / 2 + signs;
+  return format.decoder == Decoder::e8p ? kParity + 3 * words : signs;
+}
+
+// The same for the bytes of products of integers: signs are spread to them, a word of four at a
+// time.
+inline double byte_instructions(const VqFormat& format) {
+  return format.decoder == Decoder::signs ? 1 + 7 * format.vector_size / 4.0 : 0;
 }
 
 // Instructions per warp that make a 16-bit operand of an entry: rebuilding it, and adding up stages

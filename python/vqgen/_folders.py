@@ -109,7 +109,8 @@ class Quantization:
             units = math.ceil(out_features / form["tile_rows"]) * math.ceil(in_features / form["tile_columns"])
         elif form["scope"] == "channel_group":
             units = math.ceil(in_features / (form["group_channels"] or size))
-        entries = {"table": 1 << form["index_bits"], "e8p": 256}.get(form["decoder"], 1)
+        entries = {"table": 1 << form["index_bits"], "e8p": 256,
+                   "signs": 1 << form["index_bits"] >> form["vector_size"]}.get(form["decoder"], 1)
         tensors = {"codes": ("I32", codes), "codebooks": (_ELEMENTS[self.dtype], [units, stages, entries, size])}
         if form["stage_scales"]:
             tensors["stage_scales"] = ("F32", [units, stages])

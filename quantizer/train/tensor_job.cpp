@@ -62,7 +62,7 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
 
 // Entries of the first stage are means of the values, and those of later stages hardly larger.
 void require_entries(const TensorJob& job, const FloatTensor& inner) {
-  const bool entries = job.format.decoder == Decoder::table;
+  const bool entries = job.format.has_own_entries();
   if (job.format.decoder == Decoder::e8p || (entries && job.format.stage_scales)) return;
   float most = 0;
   for (const float value : inner.data) most = std::max(most, std::abs(value));

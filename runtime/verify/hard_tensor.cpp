@@ -85,6 +85,7 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
           if (f.entry_type == EntryType::int8) {
             value = int8_entry(f, value / (f.common_scale ? magnitude : stage_magnitude));
           }
+          if (f.decoder == Decoder::signs) value = std::abs(value);
           result.push_back(element_from_float(t.dtype, static_cast<float>(value)));
         }
       }

@@ -21,6 +21,11 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: vector_size, num_codebooks or index_bits out of range");
   require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");
+  require(
+      f.decoder != Decoder::signs ||
+          (f.vector_size <= 8 && f.index_bits > f.vector_size && f.num_codebooks == 1),
+      "quantized tensor: codes with signs have a bit per element, others for the entry, and one "
+      "stage");
   require(!f.is_scalar() ||
               (f.index_bits == 16 && f.num_codebooks == 1 && !f.stage_scales &&
                (f.vector_size == 2 || (f.vector_size == 4 && f.decoder != Decoder::e4m3))),
@@ -289,6 +294,13 @@ void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<doub
     from = point;
   } else if (f.decoder == Decoder::e8p) {
     point = e8p_point(from, code);
+    from = point;
+  } else if (f.decoder == Decoder::signs) {
+    const int below = f.index_bits - f.vector_size;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const bool negative = (code >> below >> i) % 2 == 1;
+      point[i] = negative ? -from[i] : from[i];
+    }
     from = point;
   }
   const double scale = scale_of(book);

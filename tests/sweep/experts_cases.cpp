@@ -22,17 +22,17 @@ enum Axis {
   kLengths,
 };
 constexpr int kDataflows = 8;
-enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide };
+enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide, kSigned };
 constexpr std::array kExpertsOf{1, 3, 8, 40, 128};
 constexpr std::array kRowsOf{1, 2, 5, 8, 13, 33};
 constexpr std::array kOuts{1, 16, 101};
 constexpr std::array kIns{64, 520, 1000};
 constexpr std::array kLayoutsOf{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2}};
 // The number of values of each Axis.
-const std::vector<int> kSizes{kDataflows, 6, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
+const std::vector<int> kSizes{kDataflows, 7, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
 
 // The formats of aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2; one with a codebook per channel group;
-// one whose entries exceed shared memory.
+// one whose entries exceed shared memory; one with signs.
 VqFormat format_of(const std::vector<int>& v) {
   VqFormat format{.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   switch (v[kFormat]) {
@@ -58,6 +58,11 @@ VqFormat format_of(const std::vector<int>& v) {
     case kWide:
       format.index_bits = 16;
       format.num_codebooks = 1;
+      break;
+    case kSigned:
+      format = {.vector_size = 4, .index_bits = 12};
+      format.decoder = Decoder::signs;
+      with_integers(format, true);
       break;
     default:
       break;
@@ -135,10 +140,12 @@ SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
       impossible.emplace(AxisValue{kDataflow, dataflow}, AxisValue{kFormat, format});
     }
   }
-  for (const int format : {kLattice, kWide}) {
+  for (const int format : {kLattice, kWide, kSigned}) {
     impossible.emplace(AxisValue{kDataflow, kTables}, AxisValue{kFormat, format});
   }
-  impossible.emplace(AxisValue{kDataflow, kSlices}, AxisValue{kFormat, kLattice});
+  for (const int format : {kLattice, kSigned}) {
+    impossible.emplace(AxisValue{kDataflow, kSlices}, AxisValue{kFormat, format});
+  }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);
   });

@@ -43,7 +43,7 @@ class Codebook {
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = EntryWords<kVectorSize>;
-  using Decode = Decoding<kFormat.decoder, kElement, kFormat.int8_entries>;
+  using Decode = DecodingOf<Format, kElement>;
   using Held = EntryWords<held_bytes(kFormat) / 2>;
   using ReplicatedLevel =
       SharedLevel<Held, Format::shared().replicated, kResiduals, kReplicated.begin, kReplicated.end,
@@ -183,6 +183,7 @@ class Codebook {
     return entry(first + u, stage, code);
   }
   VQ_DEVICE Words entry(int first, int u, int stage, CodeByte code) const {
+    if constexpr (kFormat.decoder != Decoder::table) return entry(first + u, stage, u32{code});
     return Decode::value(held(first, u, stage, code), 0);
   }
   VQ_DEVICE Held held(int first, int u, int stage, u32 code) const {

@@ -20,6 +20,12 @@
 // which stands for s + 1/4 if u = 0, s - 1/4 if u = 1; s is the entry with its signs, where the
 // sign of element 7 makes the sum of s even.
 //
+// With signs (weights only) a codebook holds entries of magnitudes, 0 or above, and a code is
+//
+//   bit   index_bits - 1 .. n        | n - 1 .. 0            n = index_bits - vector_size
+//         signs, bit n + i: 1 =      | number of the entry
+//         element i is negative      |
+//
 // A scalar code of 16 bits holds a number for each of its vector_size elements, the first in the
 // lowest bits: 2 integers of 8 bits or 4 of 4, in two's complement (scalar) or from 0 on (affine),
 // or 2 floats of 8 bits (e4m3). A row of codes is thus the numbers of its channels in order. The
@@ -109,10 +115,15 @@ VQ_HD constexpr int entry_pieces(const FormatConfig& f) {
   return f.vector_size / piece_elements(f);
 }
 
-// Entries of one codebook as it is stored.
-VQ_HD constexpr int entries(const FormatConfig& f) {
-  return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;
+// Low bits of a code that are the number of its entry.
+VQ_HD constexpr int number_bits(const FormatConfig& f) {
+  return f.decoder == Decoder::table   ? f.index_bits
+         : f.decoder == Decoder::signs ? f.index_bits - f.vector_size
+         : f.decoder == Decoder::e8p   ? 8
+                                       : 0;
 }
+// Entries of one codebook as it is stored.
+VQ_HD constexpr int entries(const FormatConfig& f) { return 1 << number_bits(f); }
 
 // Words of a row that stores `elements` numbers: codes, then scales.
 VQ_HD constexpr i64 code_words(const FormatConfig& f, i64 elements) {
