@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/format/vq_format.h"
+#include "quantizer/group_scales.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
 #include "quantizer/parts.h"
@@ -262,6 +263,7 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   require_supported(codebooks.format, "encode");
   require_one_format(codebooks.format, "encode");
   if (codebooks.format.scale_words(values.columns) > 0) return encode_scaled(values, codebooks);
+  if (codebooks.format.group_inputs > 0) return encode_groups(values, codebooks);
   return encode_numbers(values, codebooks);
 }
 
@@ -359,6 +361,7 @@ FloatTensor decode(const QuantizedTensor& tensor) {
       ++scale;
     });
   }
+  if (format.group_inputs > 0) multiply_groups(result, tensor);
   return result;
 }
 

@@ -96,12 +96,25 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
                        "int8 makes integers of all numbers, which stage scales must bring to size; "
                        "set stage_scales to true, or entry_type to element"};
   }
+  if (format.group_scale_bits > 0 && format.group_inputs == 0) {
+    return FormatFault{"group_scale_bits",
+                       "goes with group_inputs, whose scales have these bits; set it, or remove "
+                       "group_scale_bits"};
+  }
   if (format.common_scale && format.entry_type != EntryType::int8) {
     return FormatFault{"common_scale",
                        "goes with entry_type int8, whose stages share a scale; set it, or remove "
                        "common_scale"};
   }
   return {};
+}
+
+std::optional<FormatFault> groups_fault(const VqFormat& format, std::int64_t inputs) {
+  const vq::GroupScales groups = format.group_scales();
+  if (groups.inputs == 0 || inputs % groups.whole() == 0) return {};
+  return FormatFault{"group_inputs",
+                     fmt::format("{} inputs are no whole {} of {}; pad them with columns of zeros",
+                                 inputs, groups.bits > 0 ? "blocks" : "groups", groups.whole())};
 }
 
 void VqFormat::take_alone() {
@@ -170,6 +183,8 @@ std::string short_name(const VqFormat& format) {
     name += std::to_string(format.group_channels);
   }
   if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
+  if (format.group_inputs > 0) name += fmt::format("g{}", format.group_inputs);
+  if (format.group_scale_bits > 0) name += fmt::format("s{}", format.group_scale_bits);
   if (format.num_codebooks > 1) name += fmt::format("x{}", format.num_codebooks);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);

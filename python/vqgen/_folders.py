@@ -25,6 +25,15 @@ def matches(pattern: str, name: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
 
 
+def _group_words(form, in_features):
+    """Words of the scales of groups of inputs behind the codes of a row (templates/vq/layout/group_scales.h)."""
+    size, bits = form.get("group_inputs", 0), form.get("group_scale_bits", 0)
+    if not size:
+        return 0
+    halves = in_features // (256 if bits else size)
+    return 4 * math.ceil((math.ceil(in_features // size * bits / 32) + math.ceil(halves / 2)) / 4)
+
+
 class Quantization:
     """What "quantization_config" says. fields: its members. source: the file, for messages. Raises BadInput for another
     method, a newer version, and members that are missing, unknown or of a wrong type."""
@@ -98,7 +107,7 @@ class Quantization:
         if in_features % size:
             self._fail(f"the format of '{module}' has vector_size {size}, which does not divide its {in_features} input "
                        "features; quantize again")
-        words = math.ceil(in_features // size * stages * form["index_bits"] / 32)
+        words = math.ceil(in_features // size * stages * form["index_bits"] / 32) + _group_words(form, in_features)
         layout = form.get("layout", {"rows": 1, "words": 1})
         rows, run = layout["rows"], layout["words"]
         codes = [out_features, words]

@@ -28,6 +28,9 @@ def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:
         raise vqgen.Infeasible(f"weights of scope {fields['scope']}, decoder {fields['decoder']} and layout "
                                f"{fields.get('layout')} are not decoded by PyTorch; take scope tensor and plain rows "
                                "(vqgen repack --layout 1x1)")
+    if fields.get("group_inputs", 0):
+        raise vqgen.Infeasible(f"weights with scales of groups of inputs (group_inputs {fields['group_inputs']}) are not decoded by "
+                               "PyTorch; take a format without")
     codes, books = tensors["weights.codes"], tensors["weights.codebooks"]
     stages, size = fields["num_codebooks"], fields["vector_size"]
     groups = columns // size

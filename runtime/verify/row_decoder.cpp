@@ -15,6 +15,31 @@ namespace {
 
 std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
+// Words of the scales of groups of inputs of a row.
+std::int64_t group_words(const QuantizedTensor& t) {
+  const VqFormat& f = t.format;
+  if (f.group_inputs == 0) return 0;
+  const std::int64_t groups = t.columns / f.group_inputs;
+  const std::int64_t packed = (groups * f.group_scale_bits + 31) / 32;
+  const std::int64_t halves = f.group_scale_bits == 0 ? groups : t.columns / 256;
+  return (packed + (halves + 1) / 2 + 3) / 4 * 4;
+}
+
+// The scale of the group of an input, of a row's words.
+double scale_of_group(const QuantizedTensor& t, std::span<const std::uint32_t> words,
+                      std::int64_t input) {
+  const VqFormat& f = t.format;
+  const auto scales = words.subspan(words.size() - static_cast<std::size_t>(group_words(t)));
+  const auto f16 = [&](std::int64_t bit) {
+    return element_value(DType::f16, static_cast<std::uint16_t>(read_code(scales, bit, 16)));
+  };
+  const std::int64_t group = input / f.group_inputs;
+  if (f.group_scale_bits == 0) return f16(16 * group);
+  const std::int64_t packed = (t.columns / f.group_inputs * f.group_scale_bits + 31) / 32;
+  const std::uint32_t s = read_code(scales, group * f.group_scale_bits, f.group_scale_bits);
+  return f16(32 * packed + 16 * (input / 256)) * (2.0 * s + 1);
+}
+
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 && f.index_bits <= 16,
@@ -41,7 +66,10 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: zeros are beside scales");
   require(f.group_tokens == 0 || (f.is_scalar() && t.columns % f.group_tokens == 0),
           "quantized tensor: groups of tokens have scalar codes and divide the columns");
-  require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns),
+  const std::int64_t shared = f.group_scale_bits > 0 ? 256 : f.group_inputs;
+  require(f.group_inputs == 0 || t.columns % shared == 0,
+          "quantized tensor: groups of inputs with scales do not divide the columns");
+  require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns) + group_words(t),
           "quantized tensor: row_words is not the words that a row needs");
   require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
   require(std::ssize(t.codes) == t.batch * t.heads * groups_of(t.rows, f.layout.rows) *
@@ -276,6 +304,9 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
       add_entry(unit * f.num_codebooks + stage, code,
                 out.subspan(static_cast<std::size_t>(column), size));
     }
+  }
+  for (std::int64_t column = 0; f.group_inputs > 0 && column < t.columns; ++column) {
+    out[static_cast<std::size_t>(column)] *= scale_of_group(t, words, column);
   }
   if (f.scale_words(t.columns) == 0) return;
   for (std::int64_t column = 0; column < t.columns; ++column) {

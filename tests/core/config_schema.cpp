@@ -73,6 +73,8 @@ Json limits_of(Operand operand) {
   Json limits = {{"decoder", {{"enum", {"table", "e8p", "scalar", "e4m3", "affine"}}}},
                  {"scope", {{"enum", {"tensor", "head", "channel_group"}}}},
                  {"output_scales", off},
+                 {"group_inputs", zero},
+                 {"group_scale_bits", zero},
                  {"tile_rows", zero},
                  {"tile_columns", zero}};
   if (operand == Operand::keys) return limits;

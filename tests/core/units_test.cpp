@@ -93,6 +93,27 @@ TEST(Format, CodesWithSignsAreRefusedByField) {
             "vector_size: signs goes with 2, 4 or 8 elements, not 16; set one of these");
 }
 
+TEST(Format, GroupsOfInputsHaveWordsBehindTheCodes) {
+  VqFormat format{.vector_size = 4, .index_bits = 12};
+  EXPECT_EQ(format.row_words(512), 48);
+  format.group_inputs = 32;
+  EXPECT_EQ(format.row_words(512), 48 + 8);
+  EXPECT_EQ(short_name(format), "d4b12g32");
+  format.group_scale_bits = 3;
+  EXPECT_EQ(format.row_words(512), 48 + 4);  // 48 bits and two f16, in 16 bytes
+  EXPECT_EQ(short_name(format), "d4b12g32s3");
+  EXPECT_FALSE(groups_fault(format, 512));
+  ASSERT_TRUE(groups_fault(format, 320));
+  EXPECT_EQ(groups_fault(format, 320)->message,
+            "320 inputs are no whole blocks of 256; pad them with columns of zeros");
+  format.group_scale_bits = 0;
+  EXPECT_FALSE(groups_fault(format, 320));
+  format.group_inputs = 0;
+  format.group_scale_bits = 4;
+  ASSERT_TRUE(format_fault(format));
+  EXPECT_STREQ(format_fault(format)->field, "group_scale_bits");
+}
+
 TEST(Format, ForValuesDropsTheKeyTransformsAlone) {
   VqFormat format = format_of(Scope::channel_group, 8);
   format.stage_scales = true;

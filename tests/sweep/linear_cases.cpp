@@ -30,6 +30,7 @@ enum Axis {
   kCombine,
   kLayout,
   kIntegers,
+  kGroups,
 };
 constexpr int kBitCount = 15;     // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;   // lattice codes, which have vectors of 8 alone, and
@@ -41,14 +42,38 @@ constexpr int kSlices = 4;        // dataflow sliced_codebook
 constexpr int kRowgroups = 5;     // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
 
+// Inputs that share a scale, and its bits.
+constexpr std::array kGroupsOf{std::pair{0, 0},  std::pair{16, 0}, std::pair{256, 0},
+                               std::pair{16, 4}, std::pair{32, 4}, std::pair{64, 3}};
+
 constexpr std::array kVectors{2, 4, 8};
 constexpr int kGemvs = 4;
 constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then of GEMM
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
-const std::vector<int> kSizes{
-    kBitCount + 2,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 6, 3, 8, 3, 3,
-    kLayouts.size(), 2};
+const std::vector<int> kSizes{kBitCount + 2,
+                              3,
+                              4,
+                              5,
+                              2,
+                              kRowsOf.size(),
+                              6,
+                              6,
+                              2,
+                              2,
+                              4,
+                              5,
+                              kPlacements,
+                              4,
+                              3,
+                              6,
+                              3,
+                              8,
+                              3,
+                              3,
+                              kLayouts.size(),
+                              2,
+                              kGroupsOf.size()};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
@@ -62,6 +87,8 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kIntegers] == 1);
+  std::tie(format.group_inputs, format.group_scale_bits) =
+      kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   // Narrow units would take more memory than a test may use.
   const bool large = format.entries() > 1024;
@@ -163,6 +190,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])];
   op.shape.in_features = kIns[static_cast<std::size_t>(v[kInFeatures])];
   op.weights = weight_format(v);
+  if (const int whole = op.weights.group_scales().whole(); whole > 0) {
+    op.shape.in_features = ceil_div(op.shape.in_features, std::int64_t{whole}) * whole;
+  }
 
   SweepCase result;
   result.problem = v[kRows] < kGemvs ? Problem(Gemv{op}) : Problem(Gemm{op});
@@ -211,6 +241,11 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
   }
   impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
+  for (int groups = 1; groups < static_cast<int>(kGroupsOf.size()); ++groups) {
+    for (const int dataflow : {kTables, kSlices}) {
+      impossible.emplace(AxisValue{kGroups, groups}, AxisValue{kDataflow, dataflow});
+    }
+  }
   // Fields that plans of these dataflows lack.
   for (int level = 1; level < kPlacements; ++level) {
     impossible.emplace(AxisValue{kLevel, level}, AxisValue{kDataflow, kSlices});

@@ -263,19 +263,20 @@ class Codebook {
 //
 //   kEntry   the unscaled entry of one stage: the MMA adds up stages
 //   kHeld    kEntry in the levels' form: bytes of int8 entries, four per word
-//   kSum     the scaled entries of all stages, summed in fp32 and rounded to 16 bits
+//   kSum     the scaled entries of all stages, summed in fp32, times `factor`, rounded to 16 bits
 enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2 };
 
 // The sub-vector of unit first + u (codebook.cuh says why two); `pass` is the stage, 0 for sums.
 // code(stage) gives a u32 or a CodeByte.
 template <Rebuilt kWhat, Element kElement, class Book, class Code>
-VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code) {
+VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code,
+                       float factor = 1.0f) {
   if constexpr (kWhat == Rebuilt::kSum) {
     float value[Book::kVectorSize];
     book.decode(value, first + u, code);
     VQ_UNROLL
     for (int i = 0; i < Book::kVectorSize; i += 2) {
-      words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
+      words[i / 2] = pack2<kElement>(factor * value[i], factor * value[i + 1]);
     }
   } else if constexpr (kWhat == Rebuilt::kHeld) {
     const auto held = book.held(first, u, pass, code(pass));

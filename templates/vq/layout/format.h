@@ -46,6 +46,7 @@
 #pragma once
 
 #include <vq/layout/codes.h>
+#include <vq/layout/group_scales.h>
 #include <vq/plan.h>
 
 namespace vq {
@@ -65,21 +66,23 @@ struct RowPart {
 
 struct FormatConfig {
   Decoder decoder;
-  int vector_size;      // elements one code stands for
-  int index_bits;       // bits of a code
-  int num_codebooks;    // stages summed up
-  CodeLayout layout;    // layout of the codes
-  bool int8_entries;    // entries are integers within -127 .. 127
-  bool stage_scales;    // a factor per unit and stage
-  bool smooth;          // keys were divided by a factor per channel
-  bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
-  bool token_scales;    // KV cache: a row has scales after its codes
-  int scale_channels;   // that each of these serves; 0 without them
-  int scale_tokens;     // KV cache: tokens for which a channel has a scale; 0 without such scales
-  bool per_head;        // KV cache: units differ from head to head
-  int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
-  Placement placement;  // the plan's, put here by configure(); the others are the problem's
-  RowPart part;         // of a cache; set by configure()
+  int vector_size;       // elements one code stands for
+  int index_bits;        // bits of a code
+  int num_codebooks;     // stages summed up
+  CodeLayout layout;     // layout of the codes
+  bool int8_entries;     // entries are integers within -127 .. 127
+  bool stage_scales;     // a factor per unit and stage
+  bool smooth;           // keys were divided by a factor per channel
+  bool hadamard;         // keys were multiplied by the orthonormal Hadamard matrix
+  bool token_scales;     // KV cache: a row has scales after its codes
+  int scale_channels;    // that each of these serves; 0 without them
+  int scale_tokens;      // KV cache: tokens for which a channel has a scale; 0 without such scales
+  int group_inputs;      // weights: inputs that a scale behind the codes serves; 0 without scales
+  int group_scale_bits;  // of such a scale (layout/group_scales.h)
+  bool per_head;         // KV cache: units differ from head to head
+  int unit_elements;     // elements of a row that one unit serves (head_dim, or the channel group)
+  Placement placement;   // the plan's, put here by configure(); the others are the problem's
+  RowPart part;          // of a cache; set by configure()
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -96,6 +99,8 @@ struct FormatConfig {
     visit("token_scales", &F::token_scales);
     visit("scale_channels", &F::scale_channels);
     visit("scale_tokens", &F::scale_tokens);
+    visit("group_inputs", &F::group_inputs);
+    visit("group_scale_bits", &F::group_scale_bits);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -134,8 +139,11 @@ VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
          : f.token_scales   ? elements / f.scale_channels
                             : 0;
 }
+VQ_HD constexpr GroupScales group_scales(const FormatConfig& f) {
+  return {f.group_inputs, f.group_scale_bits};
+}
 VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
-  return code_words(f, elements) + scale_words(f, elements);
+  return code_words(f, elements) + scale_words(f, elements) + group_scales(f).words(elements);
 }
 
 // Elements of one unit's codebooks, all stages.
