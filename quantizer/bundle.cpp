@@ -15,6 +15,7 @@
 #include "quantizer/basis.h"
 #include "quantizer/bundle_schema.h"
 #include "quantizer/encode.h"
+#include "quantizer/group_scales.h"
 
 namespace vqgen {
 namespace {
@@ -145,6 +146,16 @@ class BundleReader {
                    fmt::format("the scale of a token is {} and its zero {}; both are finite, and "
                                "the scale is {}",
                                scale.scale, scale.zero, least == 0 ? "0 or above" : "above 0"));
+      }
+    }
+    if (format.group_inputs > 0) {
+      FloatTensor ones{tensor.batch, tensor.heads, tensor.rows, tensor.columns, {}};
+      ones.data.assign(static_cast<std::size_t>(ones.row_count() * ones.columns), 1.0f);
+      multiply_groups(ones, tensor);
+      for (const float scale : ones.data) {
+        if (std::isfinite(scale)) continue;
+        file_.fail(name + ".codes",
+                   fmt::format("the scale of a group of inputs is {}; quantize again", scale));
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/format/vq_format.h"
+#include "quantizer/group_scales.h"
 #include "quantizer/nearest.h"
 #include "quantizer/pack.h"
 #include "quantizer/parts.h"
@@ -30,6 +31,8 @@ class UnitEncoder {
     for (int stage = 0; stage < tensor.format.num_codebooks; ++stage) {
       if (tensor.format.decoder == Decoder::e8p) {
         searches_.emplace_back(NearestPoint(decoder_.entries(stage), decoder_.scale(stage)));
+      } else if (tensor.format.decoder == Decoder::signs) {
+        searches_.emplace_back(NearestSigned(decoder_.entries(stage), tensor.format.vector_size));
       } else if (tensor.format.is_scalar()) {
         searches_.emplace_back(NearestScalars(tensor.format, decoder_.entries(stage)));
       } else {
@@ -63,7 +66,8 @@ class UnitEncoder {
   static constexpr std::size_t kChunk = 16384;
   std::size_t size_;
   UnitDecoder decoder_;
-  std::vector<std::variant<NearestEntry, NearestPoint, NearestScalars>> searches_;  // [stage]
+  std::vector<std::variant<NearestEntry, NearestPoint, NearestSigned, NearestScalars>>
+      searches_;  // [stage]
   std::vector<float> residuals_;
   std::vector<std::uint32_t*> targets_;
   std::vector<std::uint32_t> codes_;
@@ -259,6 +263,7 @@ QuantizedTensor encode(const FloatTensor& values, const Codebooks& codebooks) {
   require_supported(codebooks.format, "encode");
   require_one_format(codebooks.format, "encode");
   if (codebooks.format.scale_words(values.columns) > 0) return encode_scaled(values, codebooks);
+  if (codebooks.format.group_inputs > 0) return encode_groups(values, codebooks);
   return encode_numbers(values, codebooks);
 }
 
@@ -270,7 +275,7 @@ UnitDecoder::UnitDecoder(const QuantizedTensor& tensor, std::int64_t unit)
   const auto stage_size = static_cast<std::size_t>(format_.entries()) * point_.size();
   for (std::size_t stage = 0; stage < scales_.size(); ++stage) {
     if (format_.stage_scales) scales_[stage] = tensor.stage_scales[first_stage + stage];
-    const float factor = format_.decoder == Decoder::table ? scales_[stage] : 1.0f;
+    const float factor = format_.has_own_entries() ? scales_[stage] : 1.0f;
     for (std::size_t i = 0; i < stage_size; ++i) {
       const std::uint16_t bits = tensor.codebooks[(first_stage + stage) * stage_size + i];
       entries_.push_back(factor * element_to_float(tensor.dtype, bits));
@@ -290,6 +295,10 @@ std::span<const float> UnitDecoder::numbers(int stage, std::uint32_t code) {
   if (format_.decoder == Decoder::table) return entry;
   if (format_.is_scalar()) {
     scalar_point(format_, entry, code, point_);
+    return point_;
+  }
+  if (format_.decoder == Decoder::signs) {
+    signed_point(entries(stage), code, point_);
     return point_;
   }
   lattice_point(entry, code, point_);
@@ -352,6 +361,7 @@ FloatTensor decode(const QuantizedTensor& tensor) {
       ++scale;
     });
   }
+  if (format.group_inputs > 0) multiply_groups(result, tensor);
   return result;
 }
 

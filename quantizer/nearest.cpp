@@ -110,6 +110,29 @@ void NearestEntry::find_alone(std::span<const float> vectors, std::span<std::uin
           distances.empty() ? nullptr : distances.data()});
 }
 
+NearestSigned::NearestSigned(std::span<const float> entries, int dimension)
+    : dimension_(static_cast<std::size_t>(dimension)),
+      count_(static_cast<std::uint32_t>(entries.size() / dimension_)),
+      magnitudes_(entries, dimension) {}
+
+void NearestSigned::find(std::span<const float> vectors, std::span<std::uint32_t> codes) const {
+  std::vector<float> magnitudes(vectors.begin(), vectors.end());
+  for (float& value : magnitudes) value = std::abs(value);
+  magnitudes_.find(magnitudes, codes);
+  for (std::size_t at = 0; at < vectors.size(); ++at) {
+    if (vectors[at] < 0) codes[at / dimension_] += count_ << at % dimension_;
+  }
+}
+
+void signed_point(std::span<const float> entries, std::uint32_t code, std::span<float> point) {
+  const auto count = static_cast<std::uint32_t>(entries.size() / point.size());
+  const std::size_t first = code % count * point.size();
+  for (std::size_t i = 0; i < point.size(); ++i) {
+    const float value = entries[first + i];
+    point[i] = (code / count >> i & 1u) != 0 ? -value : value;
+  }
+}
+
 void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<float> point) {
   std::uint32_t signs = code >> 8 & 0x7fu;
   const bool odd = std::popcount(signs) % 2 == 1;

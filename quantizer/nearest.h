@@ -35,6 +35,25 @@ class NearestEntry {
   std::vector<NearestLanes> table_;  // [block][dimension]
 };
 
+// The nearest entry with signs (templates/vq/layout/format.h): the elements' own signs, and the
+// entry nearest to their magnitudes.
+class NearestSigned {
+ public:
+  // `entries` is [count][dimension] of numbers from 0 on, `count` a power of two.
+  NearestSigned(std::span<const float> entries, int dimension);
+
+  // The code nearest to each of `vectors`, with the lowest entry on ties.
+  void find(std::span<const float> vectors, std::span<std::uint32_t> codes) const;
+
+ private:
+  std::size_t dimension_;
+  std::uint32_t count_;
+  NearestEntry magnitudes_;
+};
+
+// The elements that a code with signs stands for, from the entries [count][dimension].
+void signed_point(std::span<const float> entries, std::uint32_t code, std::span<float> point);
+
 // The elements that `code` stands for, from the entry that it names; both have 8
 // (templates/vq/layout/format.h).
 void lattice_point(std::span<const float> entry, std::uint32_t code, std::span<float> point);

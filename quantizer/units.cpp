@@ -43,6 +43,9 @@ UnitMap unit_map(const VqFormat& format, std::int64_t heads, std::int64_t rows,
                     "codebook serves; choose one that does",
                     format.vector_size, columns, map.unit_columns));
   }
+  if (const auto fault = groups_fault(format, columns)) {
+    fail(fmt::format("{}: {}", fault->field, fault->message));
+  }
   return map;
 }
 

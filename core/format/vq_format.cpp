@@ -23,6 +23,27 @@ std::optional<FormatFault> lattice_fault(const VqFormat& format) {
   return {};
 }
 
+// A code has a bit per element and a number, of one stage.
+std::optional<FormatFault> signs_fault(const VqFormat& format) {
+  if (format.decoder != Decoder::signs) return {};
+  if (format.vector_size > 8) {
+    return FormatFault{"vector_size", fmt::format("signs goes with 2, 4 or 8 elements, not {}; set "
+                                                  "one of these",
+                                                  format.vector_size)};
+  }
+  if (format.index_bits <= format.vector_size) {
+    return FormatFault{"index_bits",
+                       fmt::format("a code of {} bits has no bit for an entry beside {} signs; set "
+                                   "it to {} or more, or decoder to table",
+                                   format.index_bits, format.vector_size, format.vector_size + 1)};
+  }
+  if (format.num_codebooks != 1) {
+    return FormatFault{"num_codebooks",
+                       fmt::format("signs has one stage, not {}; remove it", format.num_codebooks)};
+  }
+  return {};
+}
+
 // A code of 16 bits is whole elements, and its entry their scales.
 std::optional<FormatFault> scalar_fault(const VqFormat& format) {
   const bool one_entry = format.is_scalar() && format.scope == Scope::tensor;
@@ -68,11 +89,17 @@ std::optional<FormatFault> scalar_fault(const VqFormat& format) {
 
 std::optional<FormatFault> format_fault(const VqFormat& format) {
   if (auto fault = lattice_fault(format)) return fault;
+  if (auto fault = signs_fault(format)) return fault;
   if (auto fault = scalar_fault(format)) return fault;
   if (format.entry_type == EntryType::int8 && !format.stage_scales) {
     return FormatFault{"entry_type",
                        "int8 makes integers of all numbers, which stage scales must bring to size; "
                        "set stage_scales to true, or entry_type to element"};
+  }
+  if (format.group_scale_bits > 0 && format.group_inputs == 0) {
+    return FormatFault{"group_scale_bits",
+                       "goes with group_inputs, whose scales have these bits; set it, or remove "
+                       "group_scale_bits"};
   }
   if (format.common_scale && format.entry_type != EntryType::int8) {
     return FormatFault{"common_scale",
@@ -80,6 +107,14 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
                        "common_scale"};
   }
   return {};
+}
+
+std::optional<FormatFault> groups_fault(const VqFormat& format, std::int64_t inputs) {
+  const vq::GroupScales groups = format.group_scales();
+  if (groups.inputs == 0 || inputs % groups.whole() == 0) return {};
+  return FormatFault{"group_inputs",
+                     fmt::format("{} inputs are no whole {} of {}; pad them with columns of zeros",
+                                 inputs, groups.bits > 0 ? "blocks" : "groups", groups.whole())};
 }
 
 void VqFormat::take_alone() {
@@ -141,12 +176,15 @@ std::string short_name(const VqFormat& format) {
     name = fmt::format("{}{}", format.has_zeros() ? "affine" : "int",
                        format.index_bits / format.vector_size);
   }
+  if (format.decoder == Decoder::signs) name += "s";
   if (format.entry_type == EntryType::int8) name += format.common_scale ? "i8c" : "i8";
   if (format.token_scales) name += "t";
   if (format.token_scales && format.group_channels > 0) {
     name += std::to_string(format.group_channels);
   }
   if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
+  if (format.group_inputs > 0) name += fmt::format("g{}", format.group_inputs);
+  if (format.group_scale_bits > 0) name += fmt::format("s{}", format.group_scale_bits);
   if (format.num_codebooks > 1) name += fmt::format("x{}", format.num_codebooks);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);
@@ -208,6 +246,7 @@ float scalar_peak(const VqFormat& format) {
 bool fits_entries(const VqFormat& format, float value) {
   if (format.decoder == Decoder::e8p) return is_e8p_element(value);
   if (format.is_scalar()) return std::isfinite(value) && value > 0;
+  if (format.decoder == Decoder::signs && !(value >= 0)) return false;
   if (format.entry_type == EntryType::element) return true;
   return std::abs(value) <= static_cast<float>(format.entry_peak()) && std::round(value) == value;
 }
@@ -215,8 +254,12 @@ bool fits_entries(const VqFormat& format, float value) {
 std::string entry_numbers(const VqFormat& format) {
   if (format.decoder == Decoder::e8p) return "half-integers from 1/2 to 7/2";
   if (format.is_scalar()) return "scales, finite and above 0";
-  if (format.entry_type == EntryType::element) return "finite numbers";
-  return fmt::format("integers from -{0} to {0}", format.entry_peak());
+  const bool signs = format.decoder == Decoder::signs;
+  if (format.entry_type == EntryType::element) {
+    return signs ? "finite numbers from 0 on" : "finite numbers";
+  }
+  return fmt::format("integers from {} to {}", signs ? 0 : -format.entry_peak(),
+                     format.entry_peak());
 }
 
 bool fits_stage_scales(const VqFormat& format, std::span<const float> scales) {

@@ -1,6 +1,7 @@
 // VqFormat: how a tensor is vector-quantized, independent of any tensor's size.
 #pragma once
 
+#include <vq/layout/group_scales.h>
 #include <vq/layout/parts.h>
 
 #include <algorithm>
@@ -46,6 +47,9 @@ inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
 // The sub-vectors and stages that any kernel takes; weights take fewer (core/problem/check.cpp).
 inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
+// Inputs that share a scale, and bits of the scale (templates/vq/layout/group_scales.h).
+inline constexpr std::array kGroupInputs{0, 16, 32, 64, 128, 256};
+inline constexpr std::array kGroupScaleBits{0, 3, 4};
 
 inline constexpr int kInt8Peak = 127;  // the largest magnitude of int8 entries
 // Parts that keys or values may be in, each some channels of a head (templates/vq/layout/parts.h).
@@ -71,6 +75,8 @@ struct VqFormat {
   bool token_scales = false;
   int group_tokens = 0;
   bool common_scale = false;
+  int group_inputs = 0;
+  int group_scale_bits = 0;
   CodeLayout layout = {};
   // Keys or values in parts have a format per part, each with its channels of a head in order. The
   // fields above are then the first part's.
@@ -113,6 +119,12 @@ struct VqFormat {
         field("common_scale", &F::common_scale, silent(),
               "int8 entries: one scale for all stages of a unit, and magnitudes of at most 127 / "
               "num_codebooks, so that sums of stages are bytes too"),
+        field(
+            "group_inputs", &F::group_inputs, silent_of(kGroupInputs),
+            "weights: input features that share a scale, behind the codes of a row; 0 means none"),
+        field("group_scale_bits", &F::group_scale_bits, silent_of(kGroupScaleBits),
+              "group_inputs: bits of s in scales d (2 s + 1), d an f16 per 256 inputs; 0 means an "
+              "f16 per group"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"),
         field("channels", &F::channels, silent_in(0, 1023),
               "of a part: its channels of a head, in the order of its sub-vectors"),
@@ -131,10 +143,13 @@ struct VqFormat {
   // Numbers that a code may be.
   int codes() const { return 1 << index_bits; }
   // Entries of a codebook as it is stored, and the one that a code reads: for a table the code
-  // itself; for the lattice its low 8 bits, the others being signs and a shift; for scalar codes
-  // the one that there is.
+  // itself; for the lattice its low 8 bits, the others being signs and a shift; with signs the bits
+  // below them; for scalar codes the one that there is.
   int entries() const {
-    return decoder == Decoder::table ? codes() : decoder == Decoder::e8p ? kE8pEntries : 1;
+    return decoder == Decoder::table   ? codes()
+           : decoder == Decoder::signs ? codes() >> vector_size
+           : decoder == Decoder::e8p   ? kE8pEntries
+                                       : 1;
   }
   std::uint32_t entry_of(std::uint32_t code) const {
     return decoder == Decoder::table ? code : code % static_cast<std::uint32_t>(entries());
@@ -143,6 +158,8 @@ struct VqFormat {
   bool is_scalar() const {
     return decoder == Decoder::scalar || decoder == Decoder::e4m3 || decoder == Decoder::affine;
   }
+  // Are entries what training finds, and not a lattice or scales?
+  bool has_own_entries() const { return decoder == Decoder::table || decoder == Decoder::signs; }
   // Do scales of tokens have a zero besides, both being elements?
   bool has_zeros() const { return decoder == Decoder::affine; }
   // Elements of an entry that kernels look up at a time: all, or a piece of a wide one.
@@ -154,15 +171,18 @@ struct VqFormat {
   int entry_peak() const { return common_scale ? kInt8Peak / num_codebooks : kInt8Peak; }
   // Are sums of stages bytes that one scale per unit brings to size?
   bool sums_are_bytes() const {
-    return entry_type == EntryType::int8 && (common_scale || num_codebooks == 1);
+    return entry_type == EntryType::int8 && (common_scale || num_codebooks == 1) &&
+           group_inputs == 0;
   }
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
-  // of a token. Without the padding of the layout.
+  // of a token or of groups of inputs. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {
     if (in_parts()) return parts_words();
-    return vq::row_words(columns, vector_size, num_codebooks, index_bits) + scale_words(columns);
+    return vq::row_words(columns, vector_size, num_codebooks, index_bits) + scale_words(columns) +
+           group_scales().words(columns);
   }
   std::int64_t parts_words() const;
+  vq::GroupScales group_scales() const { return {group_inputs, group_scale_bits}; }
   std::int64_t scale_words(std::int64_t columns) const {
     return group_tokens > 0 ? columns / group_tokens
            : token_scales   ? columns / scale_channels(columns)
@@ -198,9 +218,13 @@ struct FormatFault {
 // The first that the codes and entries of the format have, whatever tensor it is of.
 std::optional<FormatFault> format_fault(const VqFormat& format);
 
+// What keeps a row of so many inputs from having whole groups with scales.
+std::optional<FormatFault> groups_fault(const VqFormat& format, std::int64_t inputs);
+
 // A format's name in kernel names and reports: "d4b8", "d8b12x2", "e8px2", "int8", "int8t",
-// "affine4t32", "affine4g32", "e4m3"; int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a
-// layout "d4b8_l4x1"; parts "d80b16x20_and_d48b14x16".
+// "affine4t32", "affine4g32", "e4m3"; signs "d8b16s", scales of 32 inputs in 4 bits "d8b16sg32s4";
+// int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a layout "d4b8_l4x1"; parts
+// "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

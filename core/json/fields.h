@@ -48,6 +48,10 @@ constexpr Rule silent() { return Rule{.silent = true}; }
 constexpr Rule alone() { return Rule{.silent = true, .alone = true}; }
 constexpr Rule beside() { return Rule{.silent = true, .beside = true}; }
 constexpr Rule silent_in(double min, double max) { return Rule{false, min, max, true}; }
+constexpr Rule silent_of(std::span<const int> only) {
+  return Rule{false, static_cast<double>(only.front()), static_cast<double>(only.back()), true,
+              only};
+}
 
 template <class T, class Member>
 struct Field {

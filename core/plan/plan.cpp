@@ -18,6 +18,8 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.hadamard = format.hadamard;
   facts.token_scales = format.token_scales;
   facts.scale_tokens = format.group_tokens;
+  facts.group_inputs = format.group_inputs;
+  facts.group_scale_bits = format.group_scale_bits;
   return facts;
 }
 

@@ -117,6 +117,10 @@ class Validator {
                     const char* row = "head_dim") const {
     no_parts(format, path, "part");
     this->format(format, path, row, head_dim);
+    require(format.decoder != Decoder::signs, path + "/decoder",
+            "signs is for weights only; use table or e8p");
+    require(format.group_inputs == 0, path + "/group_inputs",
+            "is of weights alone; remove it, or take token_scales or group_tokens");
     require(format.scope != Scope::tile, path + "/scope",
             "a tile of weights means nothing in a KV cache; use tensor, head or channel_group");
     if (format.scope == Scope::channel_group) {
@@ -329,7 +333,10 @@ void validate(const Linear& op, const Validator& validator) {
   validator.format(format, "/weights", "in_features", op.shape.in_features);
   validator.require(
       !format.is_scalar(), "/weights/decoder",
-      fmt::format("{} is for KV caches only; use table or e8p", enum_name(format.decoder)));
+      fmt::format("{} is for KV caches only; use table, e8p or signs", enum_name(format.decoder)));
+  if (const auto fault = groups_fault(format, op.shape.in_features)) {
+    validator.require(false, std::string("/weights/") + fault->field, fault->message);
+  }
   validator.require(format.scope != Scope::head, "/weights/scope",
                     "weights have no heads; use tensor, channel_group or tile");
   validator.require(!format.smooth && !format.hadamard, "/weights",

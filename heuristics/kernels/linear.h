@@ -7,6 +7,7 @@
 
 #include "core/ceil_div.h"
 #include "core/gpu/gpu_arch.h"
+#include "heuristics/kernels/linear_instructions.h"
 #include "heuristics/kernels/slice.h"
 
 namespace vqgen {
@@ -89,11 +90,18 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
   if (!judge.ok()) return;
-  const std::int64_t row = vq::row_words(op.shape.in_features, op.weights.vector_size,
-                                         op.weights.num_codebooks, op.weights.index_bits);
+  const std::int64_t row = op.weights.row_words(op.shape.in_features);
   judge.require(row % plan.code_words == 0,
                 "code_words {} does not divide the {} words of a row of codes", plan.code_words,
                 row);
+}
+
+// Of dataflows that sum products of several groups of inputs before they know a scale.
+inline void judge_groups(Judge& judge, const VqFormat& format, std::string_view dataflow) {
+  judge.require(format.group_inputs == 0,
+                "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}); use "
+                "dataflow simt, mma, wgmma or wgmma_large_m",
+                dataflow, format.group_inputs);
 }
 
 // Rules of dataflows that multiply bytes: the format, the GPU, and whole codebooks in shared
@@ -104,7 +112,8 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
   judge.require(gpu.bf16_products,
                 "{} has no int8 mma, which dataflow {} takes; use dataflow simt or mma", gpu.name,
                 dataflow_name(plan));
-  judge.require(format.decoder == Decoder::table && format.sums_are_bytes(),
+  judge_groups(judge, format, dataflow_name(plan));
+  judge.require(format.has_own_entries() && format.sums_are_bytes(),
                 "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
                 "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
                 "them, or use another dataflow",
@@ -304,24 +313,6 @@ template <class Config>
 double block_chunks(const Config& config) {
   return static_cast<double>(
       ceil_div(vq::chunks(config), static_cast<std::int64_t>(vq::splits(config))));
-}
-
-// Instructions per warp that turn a code's entry into numbers: none for a table of elements, five
-// for four bytes; for the lattice a parity and three per word of two elements
-// (docs/internals/dataflows/README.md).
-inline double rebuild_instructions(const VqFormat& format) {
-  constexpr double kParity = 8;
-  if (format.entry_type == EntryType::int8) return 5 * format.vector_size / 4.0;
-  return format.decoder == Decoder::e8p ? kParity + 3 * format.vector_size / 2.0 : 0;
-}
-
-// Instructions per warp that make a 16-bit operand of an entry: rebuilding it, and adding up stages
-// in pairs of elements, or in fp32 if they have scales.
-inline double operand_instructions(const VqFormat& format) {
-  const double summed = format.stage_scales        ? 2.0 * format.vector_size
-                        : format.num_codebooks > 1 ? format.vector_size / 2.0
-                                                   : 0;
-  return rebuild_instructions(format) + summed;
 }
 
 // Loads of codes by all warps in `runs` runs, and of x, staged in `chunks` chunks. A wavefront is a

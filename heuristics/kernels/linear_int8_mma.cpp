@@ -203,7 +203,8 @@ void count_work(BlockWork& to, const LinearInt8Mma& plan, const Linear& op, cons
   count_bytes(to);
   // An address, additions of words, their top bits.
   const double words = format.vector_size / 4.0;
-  to.arithmetic += lookups * (1 + words) + lookups / format.num_codebooks * words;
+  to.arithmetic +=
+      lookups * (1 + words + byte_instructions(format)) + lookups / format.num_codebooks * words;
   to.products += steps * tiles * row_tiles * (pairs ? 1 : 2);
   to.turns += steps;
   to.passes += steps * row_tiles * (pairs ? 2 : 4);

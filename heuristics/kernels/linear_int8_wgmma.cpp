@@ -123,7 +123,8 @@ void count_work(BlockWork& to, const LinearInt8Wgmma& plan, const Linear& op, co
   add_lookups(to, use.operands.front(), lookups, conflicts);
   count_bytes(to);
   const double words = format.vector_size / 4.0;
-  to.arithmetic += lookups * (1 + words) + lookups / format.num_codebooks * words * 2;
+  to.arithmetic += lookups * (1 + words + byte_instructions(format)) +
+                   lookups / format.num_codebooks * words * 2;
   to.turns += steps;
   // Twice the rate of m16n8k32; an instruction of few columns takes as long as one of 64: 32 clocks
   // (docs/lab/hardware-rates.md).

@@ -29,8 +29,9 @@ std::set<int> table_outputs(const Candidates& to, const LinearLut& plan, const L
 
 void judge_plan(Judge& judge, const LinearLut& plan, const Linear& op, const GpuSpec& gpu) {
   judge.require(op.weights.decoder == Decoder::table,
-                "a table of inner products holds no 65536 points of the E8P lattice; use dataflow "
-                "mma");
+                "a table of inner products holds no {} points of decoder {}; use dataflow mma",
+                op.weights.codes(), enum_name(op.weights.decoder));
+  judge_groups(judge, op.weights, dataflow_name(plan));
   judge.require(plan.outputs_per_warp <= 32 || plan.outputs_per_warp % 4 == 0,
                 "outputs_per_warp {} is above 32 and no multiple of 4", plan.outputs_per_warp);
   const int code_bits = op.weights.num_codebooks * op.weights.index_bits;

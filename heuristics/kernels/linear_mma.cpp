@@ -152,11 +152,12 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up per MMA
   const double octets = turns * warps * vq::run_steps(c);  // of all warps
   const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
-  const bool scaled_entries = format.stage_scales && !vq::scaled_sums(c);
+  const bool scaled_entries =
+      (format.stage_scales || format.group_inputs > 0) && !vq::scaled_sums(c);
   const double passes = scaled_entries ? 1 : format.num_codebooks;
   add_lookups(to, use.operands.front(), entries, conflicts);
   // Otherwise scaled stages are summed in fp32 and rounded again.
-  const double scaled = scaled_entries ? 2.0 * format.vector_size : 0;
+  const double scaled = scaled_entries ? 2.0 * format.vector_size + group_instructions(format) : 0;
   constexpr double kOfWhole = 1.15;  // fitted for 8 rows per MMA
   to.arithmetic += entries * (rebuild_instructions(format) + scaled) * (halves ? 1 : kOfWhole);
   to.products += octets * tiles * passes * row_tiles * sides;

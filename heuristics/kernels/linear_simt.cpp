@@ -96,6 +96,7 @@ void count_work(BlockWork& to, const LinearSimt& plan, const Linear& op, const P
   add_lookups(to, use.operands.front(), vectors * format.num_codebooks, conflicts);
   to.arithmetic +=
       vectors * format.num_codebooks * (rebuild_instructions(format) + format.vector_size);
+  to.arithmetic += vectors * group_instructions(format);
   to.arithmetic += vectors * rows * format.vector_size * 1.5;  // x, and multiply-adds
   to.passes += vectors * rows * format.vector_size;
   const double staged = chunks * vq::chunk_columns(c) * rows;

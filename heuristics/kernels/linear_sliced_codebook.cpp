@@ -51,8 +51,10 @@ void judge_plan(Judge& judge, const LinearSlicedCodebook& plan, const Linear& op
   const VqFormat& format = op.weights;
   judge.require(
       format.decoder == Decoder::table,
-      "the E8P lattice has 256 entries, whose slices dataflow sliced_codebook has no use for; use "
-      "dataflow mma");
+      "decoder {} has {} entries, whose slices dataflow sliced_codebook has no use for; use "
+      "dataflow mma",
+      enum_name(format.decoder), format.entries());
+  judge_groups(judge, format, dataflow_name(plan));
   const int code_bits = format.num_codebooks * format.index_bits;
   judge.require(code_bits <= 32 && std::has_single_bit(static_cast<unsigned>(code_bits)),
                 "the codes of a sub-vector take {} bits, no half, quarter or whole of a word, as "

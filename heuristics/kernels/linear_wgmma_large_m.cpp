@@ -143,7 +143,7 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
     // Four bytes an instruction, and their sums as elements.
     const double words = format.vector_size / 4.0;
     to.arithmetic +=
-        entries * words + entries / format.num_codebooks * rebuild_instructions(format);
+        entries * (words + byte_instructions(format)) + entries / format.num_codebooks * 5 * words;
   } else {
     to.arithmetic += entries * operand_instructions(format);
   }

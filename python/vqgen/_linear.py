@@ -28,7 +28,7 @@ def format_of(config: str) -> dict:
 def is_decoded(config: str) -> bool:
     """True if PyTorch decodes the weights: codes in plain rows, of a table or a lattice, where a row has one codebook."""
     form, columns = format_of(config), parsed(config)["shape"]["in_features"]
-    return in_rows(form) and form["decoder"] in ("table", "e8p") and not form["hadamard"] and (
+    return in_rows(form) and form["decoder"] in ("table", "e8p") and not form["hadamard"] and not form.get("group_inputs") and (
         form["scope"] == "tensor" or form["scope"] == "tile" and form["tile_columns"] >= columns)
 
 

@@ -77,7 +77,8 @@ class Trained:
 
 def decodes(fields: dict) -> bool:
     """True if PyTorch decodes weights of a format."""
-    return fields["scope"] == "tensor" and fields["decoder"] in ("table", "e8p") and in_rows(fields)
+    return (fields["scope"] == "tensor" and fields["decoder"] in ("table", "e8p") and in_rows(fields)
+            and not fields.get("group_inputs"))
 
 
 def trained_of(fields: dict, tensors: dict, columns: int, device) -> Trained:

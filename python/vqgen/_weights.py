@@ -47,6 +47,9 @@ def require_format(format) -> dict:
         raise vqgen.Infeasible(f"calibrated weights have one set of codebooks for a matrix and plain rows of codes; this format "
                                f"has scope {fields['scope']} and layout {fields.get('layout', ROWS)}: take scope tensor, and "
                                "vqgen repack for a layout")
+    if fields.get("group_inputs", 0):
+        raise vqgen.Infeasible(f"calibrated weights have no scales of groups of inputs (group_inputs {fields['group_inputs']}); "
+                               "leave it out, or use vqgen quantize")
     if fields["smooth"] or fields["hadamard"] or fields.get("center") or fields.get("klt"):
         raise vqgen.Infeasible("the format transforms keys, and weights have no such transform; take one for weights "
                                "(vqgen list formats)")

@@ -28,6 +28,8 @@ class Format:
     klt: Optional[bool] = None
     token_scales: Optional[bool] = None
     group_tokens: Optional[int] = None
+    group_inputs: Optional[int] = None
+    group_scale_bits: Optional[int] = None
     common_scale: Optional[bool] = None
     layout: Optional[dict] = None
     channels: Optional[list] = None  # of a part

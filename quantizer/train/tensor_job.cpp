@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/encode.h"
+#include "quantizer/group_scales.h"
 #include "quantizer/parts.h"
 #include "quantizer/scalar.h"
 #include "quantizer/train/gain.h"
@@ -50,6 +51,11 @@ FloatTensor inner_domain(FloatTensor tensor, const VqFormat& format, const Outer
   return tensor;
 }
 
+// What entries stand for: the tensor, or that without the scales of groups of inputs.
+FloatTensor trained_domain(const FloatTensor& inner, const TensorJob& job) {
+  return job.format.group_inputs > 0 ? in_groups(inner, job.format, job.source) : inner;
+}
+
 void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codebooks& codebooks) {
   if (!job.format.is_scalar() || !job.options.warn) return;
   const std::int64_t rows = clamped_rows(inner, codebooks);
@@ -62,7 +68,7 @@ void warn_of_clamped(const TensorJob& job, const FloatTensor& inner, const Codeb
 
 // Entries of the first stage are means of the values, and those of later stages hardly larger.
 void require_entries(const TensorJob& job, const FloatTensor& inner) {
-  const bool entries = job.format.decoder == Decoder::table;
+  const bool entries = job.format.has_own_entries();
   if (job.format.decoder == Decoder::e8p || (entries && job.format.stage_scales)) return;
   float most = 0;
   for (const float value : inner.data) most = std::max(most, std::abs(value));
@@ -147,7 +153,8 @@ QuantizedTensor quantize_tensor(const TensorJob& job, std::vector<TensorReport>&
   if (job.format.in_parts()) return quantize_parts(job, report);
   const OuterTerms outer = outer_terms(job);
   const FloatTensor calibration = inner_domain(*job.calibration, job.format, outer);
-  TrainRequest request{job.source, job.format, job.dtype, &calibration, job.options};
+  const FloatTensor trained = trained_domain(calibration, job);
+  TrainRequest request{job.source, job.format, job.dtype, &trained, job.options};
   Codebooks codebooks = train_codebooks(request);
   std::vector<float> gains;
   if (job.gain && job.format.decoder == Decoder::table) {
@@ -200,7 +207,8 @@ void require_values(const TensorJob& job, const std::string& input_source) {
     }
     return;
   }
-  require_entries(job, inner_domain(*job.calibration, job.format, outer_terms(job)));
+  require_entries(
+      job, trained_domain(inner_domain(*job.calibration, job.format, outer_terms(job)), job));
 }
 
 void require_sizes(const VqFormat& format, const FloatTensor& input, const std::string& source,

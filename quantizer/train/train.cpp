@@ -236,15 +236,15 @@ class Trainer {
 
   // A lattice has one number to be fitted where a table has thousands.
   std::int64_t most_vectors() const {
-    constexpr std::int64_t kForLattice = 8192;
-    if (format_.decoder == Decoder::e8p) return kForLattice;
+    if (format_.decoder == Decoder::e8p) return 8192;
     return std::max(request_.options.max_points,
                     std::int64_t{request_.options.max_points_per_entry} * format_.entries());
   }
 
   // Appends the unit's sub-vectors in order, or an even choice of them where they are too many
-  // (Knuth's algorithm S).
+  // (Knuth's algorithm S); with signs their magnitudes, which entries are.
   void sample(std::int64_t unit, std::vector<float>& vectors) const {
+    const bool signs = format_.decoder == Decoder::signs;
     std::int64_t left = sub_vectors(map_, unit, tensor_.batch, format_.vector_size);
     std::int64_t wanted = std::min(left, most_vectors());
     std::mt19937_64 random(mixed_seed(request_.options.seed, static_cast<std::uint64_t>(unit)));
@@ -254,7 +254,7 @@ class Trainer {
                                                     static_cast<std::uint64_t>(wanted)) {
                             const auto vector =
                                 tensor_.row(row).subspan(static_cast<std::size_t>(column), size_);
-                            vectors.insert(vectors.end(), vector.begin(), vector.end());
+                            for (const float x : vector) vectors.push_back(signs ? std::abs(x) : x);
                             --wanted;
                           }
                           --left;
@@ -374,7 +374,7 @@ void require_trainable(const VqFormat& format, const FloatTensor& sizes, const s
   }
   if (format.in_parts()) return;
   const UnitMap map = unit_map(format, sizes.heads, sizes.rows, sizes.columns, name);
-  if (format.decoder != Decoder::table) return;
+  if (!format.has_own_entries()) return;
   require_count(fewest_sub_vectors(map, sizes.batch, format.vector_size), format.entries(), name);
 }
 

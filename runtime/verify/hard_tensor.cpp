@@ -85,6 +85,7 @@ std::vector<std::uint16_t> make_codebooks(const QuantizedTensor& t, double magni
           if (f.entry_type == EntryType::int8) {
             value = int8_entry(f, value / (f.common_scale ? magnitude : stage_magnitude));
           }
+          if (f.decoder == Decoder::signs) value = std::abs(value);
           result.push_back(element_from_float(t.dtype, static_cast<float>(value)));
         }
       }
@@ -238,6 +239,24 @@ std::uint32_t hard_scale(const QuantizedTensor& tensor, Random& random) {
          element_from_float(tensor.dtype, static_cast<float>(scale));
 }
 
+// Scales of groups of inputs whose largest are near 1, behind the codes of plain rows; the numbers
+// of few bits stay random.
+void fill_group_scales(QuantizedTensor& tensor, Random& random) {
+  const vq::GroupScales groups = tensor.format.group_scales();
+  const double most = groups.bits > 0 ? (2 << groups.bits) - 1 : 1;
+  const std::int64_t words = groups.words(tensor.columns);
+  const std::int64_t first = tensor.row_words - words + groups.packed_words(tensor.columns);
+  for (std::int64_t at = 0; at < std::ssize(tensor.codes); ++at) {
+    if (at % tensor.row_words < first) continue;
+    std::uint32_t word = 0;
+    for (const int shift : {0, 16}) {
+      const double scale = random.uniform(0.5, 2) / most;
+      word |= std::uint32_t{element_from_float(DType::f16, static_cast<float>(scale))} << shift;
+    }
+    tensor.codes[static_cast<std::size_t>(at)] = word;
+  }
+}
+
 // Fills codes of a plain layout, row after row, by the law.
 void fill_rows(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
                const RowFilter& patterned) {
@@ -316,7 +335,8 @@ QuantizedTensor make_hard_tensor(const VqFormat& format, DType dtype, const Tens
   t.units = shape.units;
   t.expert_units = shape.expert_units;
   const std::int64_t row_codes = t.columns / format.vector_size * format.num_codebooks;
-  t.row_words = (row_codes * format.index_bits + 31) / 32 + format.scale_words(t.columns);
+  t.row_words = (row_codes * format.index_bits + 31) / 32 + format.scale_words(t.columns) +
+                format.group_scales().words(t.columns);
   const bool lattice = format.decoder == Decoder::e8p;
   t.codebooks = lattice              ? make_lattice(t, random)
                 : format.is_scalar() ? make_scales(t, magnitude, random)
@@ -348,6 +368,7 @@ void fill_codes(QuantizedTensor& tensor, const CodeLaw& law, Random& random,
       tensor.codes[static_cast<std::size_t>(at)] = hard_scale(tensor, random);
     }
   }
+  if (tensor.format.group_inputs > 0) fill_group_scales(tensor, random);
   if (tensor.format.layout.plain()) return;
   const std::vector<std::uint32_t> rows = std::move(tensor.codes);
   tensor.codes = random_words(

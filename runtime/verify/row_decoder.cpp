@@ -15,12 +15,42 @@ namespace {
 
 std::int64_t groups_of(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
+// Words of the scales of groups of inputs of a row.
+std::int64_t group_words(const QuantizedTensor& t) {
+  const VqFormat& f = t.format;
+  if (f.group_inputs == 0) return 0;
+  const std::int64_t groups = t.columns / f.group_inputs;
+  const std::int64_t packed = (groups * f.group_scale_bits + 31) / 32;
+  const std::int64_t halves = f.group_scale_bits == 0 ? groups : t.columns / 256;
+  return (packed + (halves + 1) / 2 + 3) / 4 * 4;
+}
+
+// The scale of the group of an input, of a row's words.
+double scale_of_group(const QuantizedTensor& t, std::span<const std::uint32_t> words,
+                      std::int64_t input) {
+  const VqFormat& f = t.format;
+  const auto scales = words.subspan(words.size() - static_cast<std::size_t>(group_words(t)));
+  const auto f16 = [&](std::int64_t bit) {
+    return element_value(DType::f16, static_cast<std::uint16_t>(read_code(scales, bit, 16)));
+  };
+  const std::int64_t group = input / f.group_inputs;
+  if (f.group_scale_bits == 0) return f16(16 * group);
+  const std::int64_t packed = (t.columns / f.group_inputs * f.group_scale_bits + 31) / 32;
+  const std::uint32_t s = read_code(scales, group * f.group_scale_bits, f.group_scale_bits);
+  return f16(32 * packed + 16 * (input / 256)) * (2.0 * s + 1);
+}
+
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 && f.index_bits <= 16,
           "quantized tensor: vector_size, num_codebooks or index_bits out of range");
   require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");
+  require(
+      f.decoder != Decoder::signs ||
+          (f.vector_size <= 8 && f.index_bits > f.vector_size && f.num_codebooks == 1),
+      "quantized tensor: codes with signs have a bit per element, others for the entry, and one "
+      "stage");
   require(!f.is_scalar() ||
               (f.index_bits == 16 && f.num_codebooks == 1 && !f.stage_scales &&
                (f.vector_size == 2 || (f.vector_size == 4 && f.decoder != Decoder::e4m3))),
@@ -36,7 +66,10 @@ void check_sizes(const QuantizedTensor& t) {
           "quantized tensor: zeros are beside scales");
   require(f.group_tokens == 0 || (f.is_scalar() && t.columns % f.group_tokens == 0),
           "quantized tensor: groups of tokens have scalar codes and divide the columns");
-  require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns),
+  const std::int64_t shared = f.group_scale_bits > 0 ? 256 : f.group_inputs;
+  require(f.group_inputs == 0 || t.columns % shared == 0,
+          "quantized tensor: groups of inputs with scales do not divide the columns");
+  require(t.row_words == (row_bits + 31) / 32 + f.scale_words(t.columns) + group_words(t),
           "quantized tensor: row_words is not the words that a row needs");
   require(layout_problem(f.layout).empty(), "quantized tensor: a layout that there is not");
   require(std::ssize(t.codes) == t.batch * t.heads * groups_of(t.rows, f.layout.rows) *
@@ -272,6 +305,9 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
                 out.subspan(static_cast<std::size_t>(column), size));
     }
   }
+  for (std::int64_t column = 0; f.group_inputs > 0 && column < t.columns; ++column) {
+    out[static_cast<std::size_t>(column)] *= scale_of_group(t, words, column);
+  }
   if (f.scale_words(t.columns) == 0) return;
   for (std::int64_t column = 0; column < t.columns; ++column) {
     const ScaleOfToken by = scale_of_token(t, t.codes, sequence, head, row, column);
@@ -289,6 +325,13 @@ void RowDecoder::add_entry(std::int64_t book, std::uint32_t code, std::span<doub
     from = point;
   } else if (f.decoder == Decoder::e8p) {
     point = e8p_point(from, code);
+    from = point;
+  } else if (f.decoder == Decoder::signs) {
+    const int below = f.index_bits - f.vector_size;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const bool negative = (code >> below >> i) % 2 == 1;
+      point[i] = negative ? -from[i] : from[i];
+    }
     from = point;
   }
   const double scale = scale_of(book);

@@ -33,13 +33,13 @@ struct EnumNames<Real> {
 };
 
 // How a code becomes elements: an entry's number, a point of the E8P lattice, or a number per
-// element: a signed integer, an 8-bit float, or an integer that counts steps from a zero
-// (layout/format.h).
-enum class Decoder : int { table, e8p, scalar, e4m3, affine };
+// element: a signed integer, an 8-bit float, or an integer that counts steps from a zero; or an
+// entry's number with a sign per element (layout/format.h).
+enum class Decoder : int { table, e8p, scalar, e4m3, affine, signs };
 template <>
 struct EnumNames<Decoder> {
   static constexpr const char* kType = "vq::Decoder";
-  static constexpr const char* kNames[] = {"table", "e8p", "scalar", "e4m3", "affine"};
+  static constexpr const char* kNames[] = {"table", "e8p", "scalar", "e4m3", "affine", "signs"};
 };
 
 // A where kFirst, else B.

@@ -372,7 +372,7 @@ TEST(CheckSlices, CodesAreSharesOfWordsOfOneCodebook) {
   expect_refused(checked([](VqFormat& f) { f.num_codebooks = 3; }),
                  {"48 bits", "another dataflow"});
   expect_refused(checked([](VqFormat& f) { f.decoder = Decoder::e8p; }),
-                 {"lattice", "use dataflow mma"});
+                 {"decoder e8p has 256 entries", "use dataflow mma"});
   expect_refused(checked([](VqFormat& f) {
                    f.scope = Scope::channel_group;
                    f.group_channels = 1024;

@@ -59,7 +59,7 @@ Json format_name_schema(const char* description) {
 Json limits_of(Operand operand) {
   const Json off = {{"const", false}}, zero = {{"const", 0}}, none = {{"const", Json::array()}};
   if (operand == Operand::weights) {
-    return {{"decoder", {{"enum", {"table", "e8p"}}}},
+    return {{"decoder", {{"enum", {"table", "e8p", "signs"}}}},
             {"scope", {{"enum", {"tensor", "channel_group", "tile"}}}},
             {"smooth", off},
             {"hadamard", off},
@@ -70,8 +70,11 @@ Json limits_of(Operand operand) {
             {"channels", none},
             {"parts", none}};
   }
-  Json limits = {{"scope", {{"enum", {"tensor", "head", "channel_group"}}}},
+  Json limits = {{"decoder", {{"enum", {"table", "e8p", "scalar", "e4m3", "affine"}}}},
+                 {"scope", {{"enum", {"tensor", "head", "channel_group"}}}},
                  {"output_scales", off},
+                 {"group_inputs", zero},
+                 {"group_scale_bits", zero},
                  {"tile_rows", zero},
                  {"tile_columns", zero}};
   if (operand == Operand::keys) return limits;

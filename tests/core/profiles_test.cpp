@@ -291,6 +291,9 @@ const std::map<std::string, double> kBits = {{"aqlm-1x15", 1.875},
                                              {"klt-4bit-values", 4},
                                              {"million-d2b8", 4},
                                              {"million-d4b8", 2},
+                                             {"iq2-xxs", 2},
+                                             {"iq3-xxs", 3},
+                                             {"iq3-s", 3.25},
                                              {"quip-2", 2},
                                              {"quip-4", 4},
                                              {"vecinfer-d2b8", 4},
@@ -334,7 +337,8 @@ TEST(Profiles, TheReadmeListsEveryPreset) {
 
 // A problem that the format can describe, of an ordinary size.
 Problem problem_for(const VqFormat& format) {
-  const bool weights = format.output_scales || format.scope == Scope::tile;
+  const bool weights =
+      format.output_scales || format.scope == Scope::tile || format.group_inputs > 0;
   if (weights) return Gemv{DType::f16, {1, 4096, 4096}, format};
   const VqFormat values =
       format.in_parts() ? find_format("vqkv-llama-3.1-8b-values", "test") : for_values(format);

@@ -62,6 +62,58 @@ TEST(Format, ACodeOfTheLatticeReadsOneOf256Entries) {
   EXPECT_EQ(short_name(format), "e8px2");
 }
 
+TEST(Format, ACodeWithSignsReadsTheEntryBelowThem) {
+  VqFormat format{.vector_size = 8, .index_bits = 16};
+  format.decoder = Decoder::signs;
+  EXPECT_EQ(format.entries(), 256);
+  EXPECT_EQ(format.entry_of(0xfe03), 3u);
+  EXPECT_EQ(format.bits_per_element(), 2.0);
+  EXPECT_EQ(short_name(format), "d8b16s");
+  format.vector_size = 4;
+  format.index_bits = 13;
+  EXPECT_EQ(format.entries(), 512);
+  EXPECT_TRUE(fits_entries(format, 1.5f));
+  EXPECT_FALSE(fits_entries(format, -1.5f));
+}
+
+TEST(Format, CodesWithSignsAreRefusedByField) {
+  const auto fault = [](int vector_size, int index_bits, int num_codebooks) {
+    VqFormat format{.vector_size = vector_size, .index_bits = index_bits};
+    format.num_codebooks = num_codebooks;
+    format.decoder = Decoder::signs;
+    const std::optional<FormatFault> found = format_fault(format);
+    return found ? std::string(found->field) + ": " + found->message : "";
+  };
+  EXPECT_EQ(fault(8, 9, 1), "");
+  EXPECT_EQ(fault(8, 8, 1),
+            "index_bits: a code of 8 bits has no bit for an entry beside 8 signs; set it to 9 or "
+            "more, or decoder to table");
+  EXPECT_EQ(fault(8, 16, 2), "num_codebooks: signs has one stage, not 2; remove it");
+  EXPECT_EQ(fault(16, 16, 1),
+            "vector_size: signs goes with 2, 4 or 8 elements, not 16; set one of these");
+}
+
+TEST(Format, GroupsOfInputsHaveWordsBehindTheCodes) {
+  VqFormat format{.vector_size = 4, .index_bits = 12};
+  EXPECT_EQ(format.row_words(512), 48);
+  format.group_inputs = 32;
+  EXPECT_EQ(format.row_words(512), 48 + 8);
+  EXPECT_EQ(short_name(format), "d4b12g32");
+  format.group_scale_bits = 3;
+  EXPECT_EQ(format.row_words(512), 48 + 4);  // 48 bits and two f16, in 16 bytes
+  EXPECT_EQ(short_name(format), "d4b12g32s3");
+  EXPECT_FALSE(groups_fault(format, 512));
+  ASSERT_TRUE(groups_fault(format, 320));
+  EXPECT_EQ(groups_fault(format, 320)->message,
+            "320 inputs are no whole blocks of 256; pad them with columns of zeros");
+  format.group_scale_bits = 0;
+  EXPECT_FALSE(groups_fault(format, 320));
+  format.group_inputs = 0;
+  format.group_scale_bits = 4;
+  ASSERT_TRUE(format_fault(format));
+  EXPECT_STREQ(format_fault(format)->field, "group_scale_bits");
+}
+
 TEST(Format, ForValuesDropsTheKeyTransformsAlone) {
   VqFormat format = format_of(Scope::channel_group, 8);
   format.stage_scales = true;

@@ -192,6 +192,8 @@ def test_the_lattice_takes_a_scale_for_each_row(model, tmp_path):
 @pytest.mark.parametrize("change, words", [
     ({"format": {**FORM, "vector_size": 4, "scope": "tile", "tile_rows": 32, "tile_columns": 32}}, "has scope tile"),
     ({"format": "vecinfer-d4b8"}, "scope head"), ({"format": "int8-channel"}, "entries of a table or of the E8P lattice"),
+    ({"format": "iq2-xxs"}, "entries of a table or of the E8P lattice"),
+    ({"format": {**FORM, "group_inputs": 32}}, "no scales of groups of inputs .group_inputs 32."),
     ({"format": {"vector_size": 8, "index_bits": 16, "scope": "tensor"}}, "cannot train 65536 entries"),
     ({"tune": -1}, "tune"), ({"damping": 0}, "damping is 0; it is a number above 0"), ({"beam": 0}, "beam"),
     ({"rate": "high"}, "rate is 'high'"), ({"device": "gpux"}, "device is 'gpux': .*; give one of PyTorch's"),

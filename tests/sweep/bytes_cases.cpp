@@ -33,7 +33,8 @@ enum Axis {
   kDataflow,
   kMaking,
 };
-constexpr std::array kBitsOf{8, 2, 5, 10};
+constexpr std::array kBitsOf{8, 2, 5, 10, 7};
+constexpr int kSigns = 4;  // of these: bits below signs, in one stage
 constexpr std::array kVectors{8, 4};
 constexpr std::array kRowsOf{1, 3, 4, 5, 8, 13, 33};
 constexpr std::array kOuts{1, 16, 101, 300};
@@ -48,7 +49,7 @@ constexpr std::array kBlocks{std::pair{4, 4}, std::pair{4, 8}, std::pair{8, 8}, 
 constexpr std::array kWordsOf{1, 2, 4};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{4, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
+const std::vector<int> kSizes{5, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
                               3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 4};
 // Other cases cover wgmma_large_m.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
@@ -178,6 +179,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .in_features = pick(kIns, v, kInFeatures)};
   op.weights.vector_size = pick(kVectors, v, kVector);
   op.weights.index_bits = pick(kBitsOf, v, kBits);
+  if (v[kBits] == kSigns) {
+    op.weights.decoder = Decoder::signs;
+    op.weights.index_bits += op.weights.vector_size;
+  }
   op.weights.num_codebooks = v[kResiduals] + 1;
   op.weights.output_scales = v[kOutputScales] == 1;
   op.weights.layout = pick(kLayouts, v, kLayout);
@@ -218,6 +223,9 @@ SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     if (kBitsOf[static_cast<std::size_t>(bits)] != 10) continue;
     for (const int places : {1, 2})
       impossible.emplace(AxisValue{kBits, bits}, AxisValue{kPlaces, places});
+  }
+  for (const int stages : {1, 2, 3}) {
+    impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tests/sweep/cases.h"
+#include "tests/sweep/linear_variants.h"
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
@@ -29,34 +30,65 @@ enum Axis {
   kCombine,
   kLayout,
   kIntegers,
+  kGroups,
 };
-constexpr int kBitCount = 15;    // index_bits 2..16 of a table, and then
-constexpr int kE8p = kBitCount;  // lattice codes, which have vectors of 8 alone
-constexpr int kFragments = 1;    // dataflow mma
-constexpr int kTables = 2;       // dataflow lut
-constexpr int kWarpgroups = 3;   // dataflow wgmma
-constexpr int kSlices = 4;       // dataflow sliced_codebook
-constexpr int kRowgroups = 5;    // dataflow wgmma_large_m
+constexpr int kBitCount = 15;     // index_bits 2..16 of a table, and then
+constexpr int kE8p = kBitCount;   // lattice codes, which have vectors of 8 alone, and
+constexpr int kSigns = kE8p + 1;  // codes of 8 bits with signs, in one stage
+constexpr int kFragments = 1;     // dataflow mma
+constexpr int kTables = 2;        // dataflow lut
+constexpr int kWarpgroups = 3;    // dataflow wgmma
+constexpr int kSlices = 4;        // dataflow sliced_codebook
+constexpr int kRowgroups = 5;     // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
+
+// Inputs that share a scale, and its bits.
+constexpr std::array kGroupsOf{std::pair{0, 0},  std::pair{16, 0}, std::pair{256, 0},
+                               std::pair{16, 4}, std::pair{32, 4}, std::pair{64, 3}};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr int kGemvs = 4;
 constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then of GEMM
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
-const std::vector<int> kSizes{
-    kBitCount + 1,   3, 4, 5, 2, kRowsOf.size(), 6, 6, 2, 2, 4, 5, kPlacements, 4, 3, 6, 3, 8, 3, 3,
-    kLayouts.size(), 2};
+const std::vector<int> kSizes{kBitCount + 2,
+                              3,
+                              4,
+                              5,
+                              2,
+                              kRowsOf.size(),
+                              6,
+                              6,
+                              2,
+                              2,
+                              4,
+                              5,
+                              kPlacements,
+                              4,
+                              3,
+                              6,
+                              3,
+                              8,
+                              3,
+                              3,
+                              kLayouts.size(),
+                              2,
+                              kGroupsOf.size()};
 
 VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
-  format.index_bits = v[kBits] == kE8p ? 16 : v[kBits] + 2;
-  if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
   format.vector_size = kVectors[static_cast<std::size_t>(v[kVector])];
+  format.index_bits = v[kBits] == kE8p     ? 16
+                      : v[kBits] == kSigns ? 8 + format.vector_size
+                                           : v[kBits] + 2;
+  if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
+  if (v[kBits] == kSigns) format.decoder = Decoder::signs;
   format.num_codebooks = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kIntegers] == 1);
+  std::tie(format.group_inputs, format.group_scale_bits) =
+      kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   // Narrow units would take more memory than a test may use.
   const bool large = format.entries() > 1024;
@@ -83,124 +115,6 @@ VqFormat weight_format(const std::vector<int>& v) {
       break;
   }
   return format;
-}
-
-// Varies a plan of mma, besides its splits and placement.
-void vary(LinearMma& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.warps_along_columns = 1;
-      break;
-    case 2:
-      plan.threads = 128;
-      plan.warps_along_columns = 4;
-      break;
-    case 3:
-      plan.outputs_per_warp = 32;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 16;
-      break;
-    case 6:
-      plan.fragment_rows = 4;
-      plan.outputs_per_warp = 8;
-      break;
-    case 7:
-      plan.fragment_rows = 4;
-      plan.outputs_per_warp = 24;
-      plan.rows_per_block = 12;
-      plan.warps_along_columns = 2;
-      break;
-    default:
-      break;
-  }
-}
-
-// Varies a plan of wgmma.
-void vary(LinearWgmma& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.threads = 128;
-      plan.fetch_only_warps = 3;
-      plan.prefetch_steps = 1;
-      break;
-    case 2:
-      plan.threads = 256;
-      plan.outputs_per_warp = 32;
-      plan.fetch_only_warps = 1;
-      plan.prefetch_steps = 1;
-      break;
-    case 3:
-      plan.rows_per_block = 8;
-      plan.prefetch_steps = 1;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 64;
-      plan.code_words = 1;
-      break;
-    case 6:
-      plan.threads = 256;
-      plan.outputs_per_warp = 48;
-      plan.code_words = 1;
-      break;
-    case 7:  // many chunks
-      plan.threads = 256;
-      plan.code_words = 1;
-      plan.prefetch_steps = 1;
-      plan.chunk_columns /= 4;
-      break;
-    default:
-      break;
-  }
-}
-
-// Varies a plan of wgmma_large_m.
-void vary(LinearWgmmaLargeM& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.threads = 128;
-      break;
-    case 2:
-      plan.threads = 256;
-      plan.outputs_per_warp = 32;
-      break;
-    case 3:
-      plan.rows_per_block = 8;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 64;
-      plan.code_words = 1;
-      break;
-    case 6:  // pieces of few steps
-      plan.threads = 256;
-      plan.rows_per_block = 256;
-      break;
-    case 7:  // many chunks
-      plan.code_words = 1;
-      plan.chunk_columns /= 4;
-      break;
-    default:
-      break;
-  }
-}
-
-// Varies a plan of sliced_codebook: shorter blocks, steps, chunks, and the narrowest slices.
-void vary(LinearSlicedCodebook& plan, const Linear& op, int variant) {
-  plan.threads = variant % 2 == 0 ? 64 : 128;
-  plan.outputs_per_warp = variant % 4 == 3 ? 6 : 12;
-  if (variant >= 4) plan.code_words = std::max(1, plan.code_words / 2);
-  plan.columns_per_block = whole_columns(op, plan);
-  if (variant >= 6) plan.columns_per_block = std::max(plan.columns_per_block / 2, 1);
-  if (variant % 3 == 1) plan.entry_slices = op.weights.held_bytes() / 2;
 }
 
 // The plan of the case, without the groups of overrides that check() refuses.
@@ -276,6 +190,9 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.out_features = kOuts[static_cast<std::size_t>(v[kOutFeatures])];
   op.shape.in_features = kIns[static_cast<std::size_t>(v[kInFeatures])];
   op.weights = weight_format(v);
+  if (const int whole = op.weights.group_scales().whole(); whole > 0) {
+    op.shape.in_features = ceil_div(op.shape.in_features, std::int64_t{whole}) * whole;
+  }
 
   SweepCase result;
   result.problem = v[kRows] < kGemvs ? Problem(Gemv{op}) : Problem(Gemm{op});
@@ -302,7 +219,7 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     }
   }
   // No block has room for larger tables, and no table serves units across which a chunk extends.
-  for (int bits = kMostTableBits - 1; bits <= kE8p; ++bits) {
+  for (int bits = kMostTableBits - 1; bits <= kSigns; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kTables});
   }
   for (const int scope : {2, 3})
@@ -317,8 +234,18 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     if ((bits & (bits - 1)) != 0)
       impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
   }
-  impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kDataflow, kSlices});
+  for (const int bits : {kE8p, kSigns}) {
+    impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kSlices});
+  }
+  for (const int stages : {1, 2, 3}) {
+    impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
+  }
   impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
+  for (int groups = 1; groups < static_cast<int>(kGroupsOf.size()); ++groups) {
+    for (const int dataflow : {kTables, kSlices}) {
+      impossible.emplace(AxisValue{kGroups, groups}, AxisValue{kDataflow, dataflow});
+    }
+  }
   // Fields that plans of these dataflows lack.
   for (int level = 1; level < kPlacements; ++level) {
     impossible.emplace(AxisValue{kLevel, level}, AxisValue{kDataflow, kSlices});

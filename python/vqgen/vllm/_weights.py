@@ -123,6 +123,9 @@ class Part:
                     ("input", self.columns, self.in_features, words // math.gcd(bits, words) * size)]  # whole words
         if self.form["scope"] in ("tile", "channel_group"):
             together += [(what, own, whole, step) for (what, own, whole, _), step in zip(together, self.unit) if step != whole]
+        if self.form.get("group_inputs") and self.columns != self.in_features:
+            raise vqgen.Infeasible(f"vqgen.vllm: '{self.module}' has scales of groups of inputs behind the codes of a row, which "
+                                   "ranks do not share; set tensor_parallel_size to 1, or quantize with another format")
         for what, own, whole, step in together:
             if own != whole and own % step:
                 raise vqgen.Infeasible(f"vqgen.vllm: a rank has {own} {what} features of '{self.module}', and the format keeps "
@@ -274,6 +277,8 @@ class Layer:
         for number, part in enumerate(self.parts):
             held = {suffix: self._held(suffix, stored[suffix], number) for suffix in part.tensors}
             held["codes"].random_(-1 << 31, (1 << 31) - 1)
+            if part.form.get("group_inputs"):  # scales behind codes are finite
+                held["codes"].bitwise_and_(-0x40004001)
             peak, scaled = peak_of(part.form), "stage_scales" in held
             if part.form["decoder"] == "e8p":
                 held["codebooks"].copy_(e8p_table())
@@ -281,6 +286,8 @@ class Layer:
                 held["codebooks"].random_(-peak, peak + 1)
             else:
                 held["codebooks"].normal_(0, 1 if scaled else _DUMMY_SIZE)
+            if part.form["decoder"] == "signs":
+                held["codebooks"].abs_()
             if scaled:
                 held["stage_scales"].fill_(_DUMMY_SIZE / (peak or 1))
             if "output_scales" in held:

@@ -43,7 +43,7 @@ class Codebook {
   static constexpr EntryRange kShared = shared_range(kFormat);
   static constexpr int kRegisters = register_range(kFormat).end;
   using Words = EntryWords<kVectorSize>;
-  using Decode = Decoding<kFormat.decoder, kElement, kFormat.int8_entries>;
+  using Decode = DecodingOf<Format, kElement>;
   using Held = EntryWords<held_bytes(kFormat) / 2>;
   using ReplicatedLevel =
       SharedLevel<Held, Format::shared().replicated, kResiduals, kReplicated.begin, kReplicated.end,
@@ -183,6 +183,7 @@ class Codebook {
     return entry(first + u, stage, code);
   }
   VQ_DEVICE Words entry(int first, int u, int stage, CodeByte code) const {
+    if constexpr (kFormat.decoder != Decoder::table) return entry(first + u, stage, u32{code});
     return Decode::value(held(first, u, stage, code), 0);
   }
   VQ_DEVICE Held held(int first, int u, int stage, u32 code) const {
@@ -262,19 +263,20 @@ class Codebook {
 //
 //   kEntry   the unscaled entry of one stage: the MMA adds up stages
 //   kHeld    kEntry in the levels' form: bytes of int8 entries, four per word
-//   kSum     the scaled entries of all stages, summed in fp32 and rounded to 16 bits
+//   kSum     the scaled entries of all stages, summed in fp32, times `factor`, rounded to 16 bits
 enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2 };
 
 // The sub-vector of unit first + u (codebook.cuh says why two); `pass` is the stage, 0 for sums.
 // code(stage) gives a u32 or a CodeByte.
 template <Rebuilt kWhat, Element kElement, class Book, class Code>
-VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code) {
+VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code,
+                       float factor = 1.0f) {
   if constexpr (kWhat == Rebuilt::kSum) {
     float value[Book::kVectorSize];
     book.decode(value, first + u, code);
     VQ_UNROLL
     for (int i = 0; i < Book::kVectorSize; i += 2) {
-      words[i / 2] = pack2<kElement>(value[i], value[i + 1]);
+      words[i / 2] = pack2<kElement>(factor * value[i], factor * value[i + 1]);
     }
   } else if constexpr (kWhat == Rebuilt::kHeld) {
     const auto held = book.held(first, u, pass, code(pass));

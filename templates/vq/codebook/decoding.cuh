@@ -11,6 +11,9 @@
 // A table with both |s| + 1/4 and |s| - 1/4 would save the addition, but double the shared memory
 // and need a select per element.
 //
+// Signs of a code with signs turn words alike: of the elements, whether levels hold these or bytes;
+// or of the bytes, for products of integers (signed_bytes()).
+//
 // For scalar codes the entry is the elements' scales. add() multiplies in fp32, value() rounds the
 // products to 16 bits.
 #pragma once
@@ -20,9 +23,35 @@
 
 namespace vq {
 
-// kInt8: levels hold the integers that the entries of a table are as bytes.
-template <Decoder kDecoder, Element kElement, bool kInt8>
+// kInt8: levels hold the integers that the entries of a table are as bytes. kNumberBits: with
+// signs, the bits of a code below them.
+template <Decoder kDecoder, Element kElement, bool kInt8, int kNumberBits = 0>
 struct Decoding;
+
+// The decoding of a format.
+template <class Format, Element kElement>
+using DecodingOf =
+    Decoding<Format::config().decoder, kElement, Format::config().int8_entries,
+             Format::config().decoder == Decoder::signs ? number_bits(Format::config()) : 0>;
+
+// Signs of elements for words of two: bit i is that of element i.
+class WordSigns {
+ public:
+  VQ_DEVICE explicit WordSigns(u32 signs) : spread_(signs * 0x8001u) {}  // 2i + 1 at bit 2i + 16
+  // Word i, elements 2i and 2i + 1, with their signs turned.
+  VQ_DEVICE u32 turned(u32 word, int i) const {
+    return word ^ (spread_ << (15 - 2 * i) & 0x80008000u);
+  }
+
+ private:
+  u32 spread_;
+};
+
+// Four bytes of 0 to 127, those with a bit in `signs` negated: 128 - v has no carry.
+VQ_DEVICE u32 signed_bytes(u32 bytes, u32 signs) {
+  const u32 ones = (signs & 15u) * 0x204081u & 0x01010101u;
+  return ((bytes ^ ones * 0x7fu) + ones) ^ ones << 7;
+}
 
 template <Element kElement>
 struct Decoding<Decoder::table, kElement, false> {
@@ -84,15 +113,39 @@ struct Decoding<Decoder::e8p, kElement, false> {
     // the upper byte, with u, which the code's own bit 7 cancels.
     constexpr u32 kParities = 0x6996u << 7;
     const u32 upper = code >> 8;
-    u32 signs = upper ^ (kParities >> ((upper ^ upper >> 4) & 15u) & 0x80u);
-    signs *= 0x8001u;  // sign 2i at bit 2i, sign 2i + 1 at bit 2i + 16
+    const u32 signs = upper ^ (kParities >> ((upper ^ upper >> 4) & 15u) & 0x80u);
+    const WordSigns word_signs(signs);
     constexpr u32 kQuarter = kElement == Element::f16 ? 0x3400u : 0x3e80u;
     const u32 shift = ((code & 0x8000u) | kQuarter) * 0x10001u;
-    const auto signed_word = [signs, shift](u32 word, int i) {
-      return add2<kElement>(word ^ (signs << (15 - 2 * i) & 0x80008000u), shift);
+    const auto signed_word = [&word_signs, shift](u32 word, int i) {
+      return add2<kElement>(word_signs.turned(word, i), shift);
     };
     return {signed_word(held.x, 0), signed_word(held.y, 1), signed_word(held.z, 2),
             signed_word(held.w, 3)};
+  }
+};
+
+// Magnitudes are held as the entries of a table.
+template <Element kElement, bool kInt8, int kNumberBits>
+struct Decoding<Decoder::signs, kElement, kInt8, kNumberBits>
+    : Decoding<Decoder::table, kElement, kInt8> {
+  VQ_DEVICE static u32 entry_of(u32 code) { return code & ((1u << kNumberBits) - 1u); }
+  VQ_DEVICE static u32 signs_of(u32 code) { return code >> kNumberBits; }
+
+  template <class Held>
+  VQ_DEVICE static auto value(Held held, u32 code) {
+    return turned(Decoding<Decoder::table, kElement, kInt8>::value(held, 0),
+                  WordSigns(signs_of(code)));
+  }
+
+ private:
+  VQ_DEVICE static u32 turned(u32 word, const WordSigns& signs) { return signs.turned(word, 0); }
+  VQ_DEVICE static U32x2 turned(U32x2 words, const WordSigns& signs) {
+    return {signs.turned(words.x, 0), signs.turned(words.y, 1)};
+  }
+  VQ_DEVICE static U32x4 turned(U32x4 words, const WordSigns& signs) {
+    return {signs.turned(words.x, 0), signs.turned(words.y, 1), signs.turned(words.z, 2),
+            signs.turned(words.w, 3)};
   }
 };
 

@@ -20,6 +20,12 @@
 // which stands for s + 1/4 if u = 0, s - 1/4 if u = 1; s is the entry with its signs, where the
 // sign of element 7 makes the sum of s even.
 //
+// With signs (weights only) a codebook holds entries of magnitudes, 0 or above, and a code is
+//
+//   bit   index_bits - 1 .. n        | n - 1 .. 0            n = index_bits - vector_size
+//         signs, bit n + i: 1 =      | number of the entry
+//         element i is negative      |
+//
 // A scalar code of 16 bits holds a number for each of its vector_size elements, the first in the
 // lowest bits: 2 integers of 8 bits or 4 of 4, in two's complement (scalar) or from 0 on (affine),
 // or 2 floats of 8 bits (e4m3). A row of codes is thus the numbers of its channels in order. The
@@ -40,6 +46,7 @@
 #pragma once
 
 #include <vq/layout/codes.h>
+#include <vq/layout/group_scales.h>
 #include <vq/plan.h>
 
 namespace vq {
@@ -59,21 +66,23 @@ struct RowPart {
 
 struct FormatConfig {
   Decoder decoder;
-  int vector_size;      // elements one code stands for
-  int index_bits;       // bits of a code
-  int num_codebooks;    // stages summed up
-  CodeLayout layout;    // layout of the codes
-  bool int8_entries;    // entries are integers within -127 .. 127
-  bool stage_scales;    // a factor per unit and stage
-  bool smooth;          // keys were divided by a factor per channel
-  bool hadamard;        // keys were multiplied by the orthonormal Hadamard matrix
-  bool token_scales;    // KV cache: a row has scales after its codes
-  int scale_channels;   // that each of these serves; 0 without them
-  int scale_tokens;     // KV cache: tokens for which a channel has a scale; 0 without such scales
-  bool per_head;        // KV cache: units differ from head to head
-  int unit_elements;    // elements of a row that one unit serves (head_dim, or the channel group)
-  Placement placement;  // the plan's, put here by configure(); the others are the problem's
-  RowPart part;         // of a cache; set by configure()
+  int vector_size;       // elements one code stands for
+  int index_bits;        // bits of a code
+  int num_codebooks;     // stages summed up
+  CodeLayout layout;     // layout of the codes
+  bool int8_entries;     // entries are integers within -127 .. 127
+  bool stage_scales;     // a factor per unit and stage
+  bool smooth;           // keys were divided by a factor per channel
+  bool hadamard;         // keys were multiplied by the orthonormal Hadamard matrix
+  bool token_scales;     // KV cache: a row has scales after its codes
+  int scale_channels;    // that each of these serves; 0 without them
+  int scale_tokens;      // KV cache: tokens for which a channel has a scale; 0 without such scales
+  int group_inputs;      // weights: inputs that a scale behind the codes serves; 0 without scales
+  int group_scale_bits;  // of such a scale (layout/group_scales.h)
+  bool per_head;         // KV cache: units differ from head to head
+  int unit_elements;     // elements of a row that one unit serves (head_dim, or the channel group)
+  Placement placement;   // the plan's, put here by configure(); the others are the problem's
+  RowPart part;          // of a cache; set by configure()
 
   template <class Visit>
   VQ_HD static constexpr void visit(Visit&& visit) {
@@ -90,6 +99,8 @@ struct FormatConfig {
     visit("token_scales", &F::token_scales);
     visit("scale_channels", &F::scale_channels);
     visit("scale_tokens", &F::scale_tokens);
+    visit("group_inputs", &F::group_inputs);
+    visit("group_scale_bits", &F::group_scale_bits);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -109,10 +120,15 @@ VQ_HD constexpr int entry_pieces(const FormatConfig& f) {
   return f.vector_size / piece_elements(f);
 }
 
-// Entries of one codebook as it is stored.
-VQ_HD constexpr int entries(const FormatConfig& f) {
-  return f.decoder == Decoder::table ? 1 << f.index_bits : f.decoder == Decoder::e8p ? 256 : 1;
+// Low bits of a code that are the number of its entry.
+VQ_HD constexpr int number_bits(const FormatConfig& f) {
+  return f.decoder == Decoder::table   ? f.index_bits
+         : f.decoder == Decoder::signs ? f.index_bits - f.vector_size
+         : f.decoder == Decoder::e8p   ? 8
+                                       : 0;
 }
+// Entries of one codebook as it is stored.
+VQ_HD constexpr int entries(const FormatConfig& f) { return 1 << number_bits(f); }
 
 // Words of a row that stores `elements` numbers: codes, then scales.
 VQ_HD constexpr i64 code_words(const FormatConfig& f, i64 elements) {
@@ -123,8 +139,11 @@ VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
          : f.token_scales   ? elements / f.scale_channels
                             : 0;
 }
+VQ_HD constexpr GroupScales group_scales(const FormatConfig& f) {
+  return {f.group_inputs, f.group_scale_bits};
+}
 VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
-  return code_words(f, elements) + scale_words(f, elements);
+  return code_words(f, elements) + scale_words(f, elements) + group_scales(f).words(elements);
 }
 
 // Elements of one unit's codebooks, all stages.

@@ -102,9 +102,7 @@ VQ_HD constexpr int row_slots(const LinearConfig<Plan>& c) {
 }
 // Words of one expert, or of the matrix.
 VQ_HD constexpr i64 expert_words(const LinearProblem& p) {
-  return stored_words(p.weights.layout, p.out_features,
-                      row_words(p.in_features, p.weights.vector_size, p.weights.num_codebooks,
-                                p.weights.index_bits));
+  return stored_words(p.weights.layout, p.out_features, row_words(p.weights, p.in_features));
 }
 VQ_HD constexpr i64 expert_units(const LinearProblem& p) {
   return ceil_div(p.out_features, p.unit_rows) * ceil_div(p.in_features, p.unit_columns);

@@ -35,7 +35,7 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<Plan>& c) {
 }
 // Lookups per sub-vector: an entry per stage or, with scales, their sum.
 VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
-  return f.stage_scales ? 1 : f.num_codebooks;
+  return f.stage_scales || f.group_inputs > 0 ? 1 : f.num_codebooks;
 }
 // 32-bit registers per thread: sums, codes of this run and the next, operands of two steps, lookups
 // ahead; addresses and lookups.

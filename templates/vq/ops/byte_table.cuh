@@ -22,7 +22,11 @@ class ByteTable {
   static constexpr bool kCopies = replicated_range(kFormat).end == kEntries;
   using Stored = EntryWords<kVectorSize>;
   using Held = EntryWords<kVectorSize / 2>;
-  using Decode = Decoding<Decoder::table, kConfig.element, true>;
+  static constexpr bool kSigns = kFormat.decoder == Decoder::signs;
+  struct Format {
+    VQ_HD static constexpr FormatConfig config() { return kFormat; }
+  };
+  using Decode = DecodingOf<Format, kConfig.element>;
   using Level =
       SharedLevel<Held, kCopies ? Work::at().codebook.replicated : Work::at().codebook.shared,
                   kResiduals, 0, kEntries, kCopies ? kFormat.placement.copies : 1, kConfig.threads>;
@@ -31,6 +35,7 @@ class ByteTable {
   static constexpr int kLoads = ceil_div(kAll, kConfig.threads);
   static constexpr int kFirst = kLoads < 4 ? kLoads : 4;
   static_assert(kFormat.int8_entries && (kVectorSize == 4 || kVectorSize == 8), "");
+  static_assert(!kSigns || kResiduals == 1, "");
   static_assert(kCopies || shared_range(kFormat).end == kEntries, "");
 
   VQ_DEVICE explicit ByteTable(const LinearArgs& args) : weights_(args.weights) {}
@@ -76,16 +81,23 @@ class ByteTable {
   // Factor from sums of entries to numbers.
   VQ_DEVICE float scale() const { return scale_; }
 
-  // The entries of a sub-vector; code(stage) gives a u32 or a CodeByte.
+  // The entries of a sub-vector, and their signs; code(stage) gives a u32 or a CodeByte.
   struct Looked {
     Held held[kResiduals];
+    u32 signs = 0;
   };
   template <class Code>
   VQ_DEVICE Looked look_up(Code code) const {
     Looked looked;
-    VQ_UNROLL
-    for (int stage = 0; stage < kResiduals; ++stage) {
-      looked.held[stage] = access(stage, code(stage));
+    if constexpr (kSigns) {
+      const u32 signed_code = code(0);
+      looked.held[0] = access(0, Decode::entry_of(signed_code));
+      looked.signs = Decode::signs_of(signed_code);
+    } else {
+      VQ_UNROLL
+      for (int stage = 0; stage < kResiduals; ++stage) {
+        looked.held[stage] = access(stage, code(stage));
+      }
     }
     return looked;
   }
@@ -100,9 +112,10 @@ class ByteTable {
         words[i] = stage == 0 ? word : words[i] + word;
       }
     }
-    if constexpr (kResiduals > 1) {
-      VQ_UNROLL
-      for (int i = 0; i < kVectorSize / 4; ++i) words[i] ^= 0x80808080u;
+    VQ_UNROLL
+    for (int i = 0; i < kVectorSize / 4; ++i) {
+      if constexpr (kResiduals > 1) words[i] ^= 0x80808080u;
+      if constexpr (kSigns) words[i] = signed_bytes(words[i], looked.signs >> 4 * i);
     }
   }
 

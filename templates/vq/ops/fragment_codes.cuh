@@ -31,8 +31,7 @@ class FragmentCodes {
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
   static constexpr CodeLayout kLayout = kFormat.layout;
   static constexpr int kRowWords =
-      static_cast<int>(padded_words(kLayout, row_words(kConfig.in_features, kFormat.vector_size,
-                                                       kFormat.num_codebooks, kFormat.index_bits)));
+      static_cast<int>(padded_words(kLayout, row_words(kFormat, kConfig.in_features)));
   // Outputs per lane whose words one access loads, and words of each of them.
   static constexpr bool kWholeRuns = kRunWords % kLayout.words == 0;
   static constexpr int kGroup = rows_together(kLayout, 32 * kRunWords);

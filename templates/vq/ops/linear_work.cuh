@@ -24,9 +24,7 @@ struct LinearWork {
   static constexpr i64 kUnits = expert_units(kConfig);
   static constexpr int kBlockOutputs = outputs_per_block(kConfig);
   static constexpr CodeLayout kLayout = kConfig.weights.layout;
-  static constexpr i64 kRowWords =
-      padded_words(kLayout, row_words(kInFeatures, kConfig.weights.vector_size,
-                                      kConfig.weights.num_codebooks, kConfig.weights.index_bits));
+  static constexpr i64 kRowWords = padded_words(kLayout, row_words(kConfig.weights, kInFeatures));
 
   VQ_HD static constexpr auto at() { return shared_layout(kConfig); }
   struct Weights {

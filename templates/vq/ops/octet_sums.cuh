@@ -20,7 +20,8 @@ class OctetSums {
   using Begun = typename Book::Begun;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
-  static constexpr Rebuilt kRebuilt = kFormat.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
+  static constexpr bool kScaled = kFormat.stage_scales || kFormat.group_inputs > 0;
+  static constexpr Rebuilt kRebuilt = kScaled ? Rebuilt::kSum : Rebuilt::kEntry;
   static constexpr int kPasses = looked_up_stages(kFormat);
 
   VQ_DEVICE explicit OctetSums(const LinearArgs& args) : book_(args.weights, Work::kUnits) {}
@@ -34,13 +35,13 @@ class OctetSums {
   struct Octet {
     u32 words[kPasses][4];
   };
-  // Sub-vector e of the octet, of a unit counted from the bound one.
+  // Sub-vector e of the octet, of a unit counted from the bound one; `factor` is its group's.
   template <class Code>
-  VQ_DEVICE void look_up(Octet& to, int e, int unit, Code code) const {
+  VQ_DEVICE void look_up(Octet& to, int e, int unit, float factor, Code code) const {
     VQ_UNROLL
     for (int pass = 0; pass < kPasses; ++pass) {
       rebuild<kRebuilt, kConfig.element>(to.words[pass] + e * kFormat.vector_size / 2, book_, 0,
-                                         unit, pass, code);
+                                         unit, pass, code, factor);
     }
   }
   VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {
@@ -80,7 +81,7 @@ class OctetSums<Plan, true> {
     typename Table::Looked entries[kEntries];
   };
   template <class Code>
-  VQ_DEVICE void look_up(Octet& to, int e, int, Code code) const {
+  VQ_DEVICE void look_up(Octet& to, int e, int, float, Code code) const {
     to.entries[e] = table_.look_up(code);
   }
   VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {

@@ -14,6 +14,7 @@
 
 #include <vq/layout/warpgroup_steps.h>
 #include <vq/ops/fragment_codes.cuh>
+#include <vq/ops/group_scale.cuh>
 #include <vq/ops/octet_sums.cuh>
 #include <vq/ops/turned_results.cuh>
 
@@ -175,10 +176,12 @@ class WarpgroupProducts {
       for (int half = 0; half < 2; ++half) {
         VQ_UNROLL
         for (int e = 0; e < Codes::kEntries; ++e) {
-          const int unit =
-              Work::unit_in_chunk(output_of(tile, half), column + Codes::column(step, e), first);
+          const i64 output = output_of(tile, half);
+          const i64 own = column + Codes::column(step, e);
+          const int unit = Work::unit_in_chunk(output, own, first);
+          const float factor = GroupScale<Plan>::at(args_.weights.codes, output, own);
           const u32* const words = codes.words[tile][half];
-          entries_.look_up(to.of_outputs[tile][half], e, unit,
+          entries_.look_up(to.of_outputs[tile][half], e, unit, factor,
                            [&](int stage) { return Codes::at(words, step, e, stage); });
         }
       }

@@ -21,6 +21,7 @@
 #include <vq/codebook/codebook.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/fragment_x.cuh>
+#include <vq/ops/group_scale.cuh>
 #include <vq/ops/hand_over.cuh>
 #include <vq/ops/linear_work.cuh>
 
@@ -44,7 +45,8 @@ class LinearMmaBlock {
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr bool kScaledSums = scaled_sums(kConfig);
   static constexpr Rebuilt kRebuilt =
-      kFormat.stage_scales && !kScaledSums ? Rebuilt::kSum : Rebuilt::kEntry;
+      (kFormat.stage_scales || kFormat.group_inputs > 0) && !kScaledSums ? Rebuilt::kSum
+                                                                         : Rebuilt::kEntry;
   // MMAs per step: one per stage, with sums in the same accumulators.
   static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.num_codebooks;
   // Sums that are scaled on their own.
@@ -145,11 +147,13 @@ class LinearMmaBlock {
                          i64 column, i64 first) {
     VQ_UNROLL
     for (int e = 0; e < Codes::kEntries; ++e) {
-      const int unit = Work::unit_in_chunk(output, column + Codes::column(step, e), first);
+      const i64 own = column + Codes::column(step, e);
+      const int unit = Work::unit_in_chunk(output, own, first);
       // Lookups are by number: byte lookups have not been measured here.
       rebuild<kRebuilt, kConfig.element>(
           words + e * kFormat.vector_size / 2, book_, 0, unit, pass,
-          [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); });
+          [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); },
+          GroupScale<Plan>::at(args_.weights.codes, output, own));
     }
     exchange_.apply(words);
   }

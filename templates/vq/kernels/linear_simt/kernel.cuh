@@ -11,6 +11,7 @@
 
 #include <vq/kernels/linear_simt/plan.h>
 #include <vq/codes.cuh>
+#include <vq/ops/group_scale.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -78,6 +79,9 @@ class LinearSimtBlock {
         return read_code<kConfig.weights.index_bits>(
             row, column / kVectorSize * kConfig.weights.num_codebooks + stage, load);
       });
+      const float scale = GroupScale<Plan>::at(args_.weights.codes, output, column);
+      VQ_UNROLL
+      for (int i = 0; i < kVectorSize; ++i) value[i] *= scale;
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* x = staged_x() + r * kChunk + s * kVectorSize;

@@ -1,0 +1,40 @@
+// Instructions that make operands of the codes of weights, as the cost model counts them.
+#pragma once
+
+#include "core/format/vq_format.h"
+
+namespace vqgen {
+
+// Instructions per warp that turn a code's entry into numbers: none for a table of elements, five
+// for four bytes; for signs two more per word of two elements, for the lattice a parity and three
+// (docs/internals/dataflows/README.md).
+inline double rebuild_instructions(const VqFormat& format) {
+  constexpr double kParity = 8;
+  const double words = format.vector_size / 2.0;
+  const double signs = format.decoder == Decoder::signs ? 2 + 2 * words : 0;
+  if (format.entry_type == EntryType::int8) return 5 * words / 2 + signs;
+  return format.decoder == Decoder::e8p ? kParity + 3 * words : signs;
+}
+
+// The same for the bytes of products of integers: signs are spread to them, a word of four at a
+// time.
+inline double byte_instructions(const VqFormat& format) {
+  return format.decoder == Decoder::signs ? 1 + 7 * format.vector_size / 4.0 : 0;
+}
+
+// The same for the scale of a sub-vector's group: two words, an address each, and their numbers.
+inline double group_instructions(const VqFormat& format) {
+  return format.group_inputs == 0 ? 0 : format.group_scale_bits > 0 ? 14 : 6;
+}
+
+// Instructions per warp that make a 16-bit operand of an entry: rebuilding it, and adding up stages
+// in pairs of elements, or in fp32 if they have scales.
+inline double operand_instructions(const VqFormat& format) {
+  const double summed = format.stage_scales || format.group_inputs > 0
+                            ? 2.0 * format.vector_size + group_instructions(format)
+                        : format.num_codebooks > 1 ? format.vector_size / 2.0
+                                                   : 0;
+  return rebuild_instructions(format) + summed;
+}
+
+}  // namespace vqgen

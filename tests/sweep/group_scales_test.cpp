@@ -1,0 +1,142 @@
+// Scales of groups of inputs: those of 1 change no bit, a scale of a neighbour is found, and other
+// dataflows refuse.
+#include <gtest/gtest.h>
+
+#include "core/profiles.h"
+#include "quantizer/encode.h"
+#include "runtime/ops/linear/reference.h"
+#include "runtime/verify/row_decoder.h"
+#include "tests/sweep/harness.h"
+#include "tests/sweep/plans.h"
+
+namespace vqgen::test {
+namespace {
+
+Linear grouped_product(int rows, int inputs, int bits) {
+  Linear op;
+  op.shape = {.rows = rows, .out_features = 100, .in_features = 2048};
+  op.weights = {.vector_size = 4, .index_bits = 12};
+  op.weights.decoder = Decoder::signs;
+  with_integers(op.weights, true);
+  op.weights.group_inputs = inputs;
+  op.weights.group_scale_bits = bits;
+  return op;
+}
+
+std::vector<Plan> plans_of(const Problem& problem) {
+  std::vector<Plan> plans;
+  for (const Plan& like :
+       {Plan(LinearSimt{}), Plan(LinearMma{}), Plan(LinearWgmma{}), Plan(LinearWgmmaLargeM{})}) {
+    const Plan plan = rules_plan(like, problem, sweep_gpu());
+    if (check(plan, problem, sweep_gpu()).ok) plans.push_back(plan);
+  }
+  return plans;
+}
+
+// The parameters: inputs of a group, and bits of its scale.
+class GroupScales : public SweepTest<testing::TestWithParam<std::tuple<int, int>>> {
+ protected:
+  Linear op(int rows) const {
+    return grouped_product(rows, std::get<0>(GetParam()), std::get<1>(GetParam()));
+  }
+};
+
+TEST_P(GroupScales, OfOneChangeNoBit) {
+  for (const int rows : {2, 17}) {
+    const Linear with = op(rows);
+    Linear without = with;
+    without.weights.group_inputs = without.weights.group_scale_bits = 0;
+    LinearData data = make_linear_data(without, {.seed = 3});
+    // Stage scales of 1 as well: whether they multiply entries or sums is then the same.
+    for (float& scale : data.weights.stage_scales) scale = 1.0f;
+    LinearData of_ones = data;
+    QuantizedTensor& weights = of_ones.weights;
+    weights.format = with.weights;
+    weights.codes.clear();
+    weights.row_words = with.weights.row_words(weights.columns);
+    const vq::GroupScales groups = with.weights.group_scales();
+    for (std::int64_t row = 0; row < weights.rows; ++row) {
+      const auto from = data.weights.codes.begin() + row * data.weights.row_words;
+      weights.codes.insert(weights.codes.end(), from, from + data.weights.row_words);
+      weights.codes.resize(weights.codes.size() +
+                           static_cast<std::size_t>(groups.packed_words(weights.columns)));
+      weights.codes.resize(static_cast<std::size_t>((row + 1) * weights.row_words), 0x3c003c00u);
+    }
+    const std::vector<Plan> plans = plans_of(as_problem(with));
+    EXPECT_GE(plans.size(), 2u);
+    for (const Plan& plan : plans) {
+      Plan plain = plan;
+      if (!check(plain, as_problem(without), sweep_gpu()).ok) continue;
+      if (auto* const large = std::get_if<LinearWgmmaLargeM>(&plain)) large->byte_sums = 0;
+      EXPECT_EQ(Kernel(*sweep_backend(), as_problem(with), plan, sweep_gpu()).run(of_ones),
+                Kernel(*sweep_backend(), as_problem(without), plain, sweep_gpu()).run(data))
+          << kernel_name(plan);
+    }
+  }
+}
+
+TEST_P(GroupScales, AFaultIsFound) {
+  const bool packed = std::get<1>(GetParam()) > 0;
+  const std::vector<Fault> faults =
+      packed ? std::vector<Fault>{{"i64{input / kGroups.inputs * kGroups.bits}",
+                                   "i64{(input / kGroups.inputs ^ 1) * kGroups.bits}"},
+                                  {"input / kBlockInputs)", "(input / kBlockInputs ^ 1))"},
+                                  {"2 * s + 1", "2 * s + 2"}}
+             : std::vector<Fault>{{"half_of(word, input / kGroups.inputs)",
+                                   "half_of(word, input / kGroups.inputs ^ 1)"},
+                                  {"output < last ? output : last", "i64{0}"},
+                                  {">> number % 2 * 16", ""}};
+  for (const int rows : {2, 17}) {
+    const Linear problem = op(rows);
+    const LinearData data = make_linear_data(problem, {.seed = 4});
+    const std::vector<double> reference = reference_linear(data);
+    for (const Plan& plan : plans_of(as_problem(problem))) {
+      SCOPED_TRACE(kernel_name(plan));
+      EXPECT_TRUE(is_right(
+          reference, Kernel(*sweep_backend(), as_problem(problem), plan, sweep_gpu()).run(data),
+          problem.dtype));
+      expect_faults_found(as_problem(problem), plan, faults, [&](Kernel& faulty) {
+        return is_right(reference, faulty.run(data), problem.dtype);
+      });
+    }
+  }
+}
+
+// The quantizer's decoder and the reference implement one definition independently.
+TEST_P(GroupScales, TheQuantizerDecodesAsTheReference) {
+  const QuantizedTensor weights = make_linear_data(op(2), {.seed = 2}).weights;
+  const RowDecoder reference(weights);
+  const FloatTensor decoded = decode(weights);
+  std::vector<double> row(static_cast<std::size_t>(weights.columns));
+  for (std::int64_t o = 0; o < weights.rows; ++o) {
+    reference.decode(0, 0, o, row);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const auto value = static_cast<double>(decoded.row(o)[i]);
+      ASSERT_NEAR(value, row[i], 1e-6 * std::abs(value)) << o << ' ' << i;
+    }
+  }
+}
+
+TEST_P(GroupScales, OtherDataflowsRefuse) {
+  Linear problem = op(2);
+  problem.weights.decoder = Decoder::table;
+  problem.weights.index_bits = 8;
+  for (const Plan& like : {Plan(LinearLut{}), Plan(LinearSlicedCodebook{}), Plan(LinearInt8Mma{}),
+                           Plan(LinearInt8Wgmma{})}) {
+    const Verdict verdict = check(like, as_problem(problem), find_gpu("h200"));
+    EXPECT_FALSE(verdict.ok);
+    EXPECT_NE(verdict.reason.find("takes no scales of groups of inputs"), std::string::npos)
+        << verdict.reason;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, GroupScales,
+                         testing::Values(std::tuple{16, 0}, std::tuple{256, 0}, std::tuple{16, 4},
+                                         std::tuple{32, 4}, std::tuple{32, 3}, std::tuple{128, 3}),
+                         [](const auto& each) {
+                           return "g" + std::to_string(std::get<0>(each.param)) + "s" +
+                                  std::to_string(std::get<1>(each.param));
+                         });
+
+}  // namespace
+}  // namespace vqgen::test
