@@ -8,6 +8,7 @@
 #include "core/profiles.h"
 #include "heuristics/check.h"
 #include "runtime/ops/attention_decode/reference.h"
+#include "runtime/verify/row_decoder.h"
 #include "tests/klt_runs.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
