@@ -13,7 +13,7 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear
+from vqgen import _appends, _arrays, _basis, _gradients, _kmeans
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
@@ -24,6 +24,7 @@ from vqgen._training import SEEDS, refuse_transforms
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks", "use_runtime"]
 
+MOST_ROWS = 256  # of a gemm
 _WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
 _ops: dict[tuple[str, int], vqgen.Op] = {}
@@ -152,8 +153,9 @@ def _gemm(config, x, *weights, expert_rows=None):
     def launch(rows, out):
         _launch("linear", _op(config, x), (rows, *weights), {"expert_rows": expert_rows, "y": out})
     # A gemm of the most rows that there are takes any number here.
-    if len(x) > _linear.MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None:
-        _linear.of_many_rows(config, launch, x, y, *weights)
+    if len(x) > MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None:
+        for rows, out in zip(x.split(MOST_ROWS), y.split(MOST_ROWS)):
+            launch(rows, out)
     else:
         launch(x, y)
     return y
@@ -198,16 +200,15 @@ class VQLinear(torch.nn.Module):
     """y = x W^T + bias with quantized weights; x is [..., in_features].
 
     weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
-    the format, as of a config. More than 256 rows are taken 256 at a time, more than 2,048 by PyTorch's GEMM, for which
-    a part of the weights at a time becomes dense. model.to(dtype) leaves the weights as they are; `dtype` is that of x.
-    The gradient of x is dy W, weights have none.
+    the format, as of a config. More than 256 rows are taken 256 at a time. model.to(dtype) leaves the weights as they
+    are; `dtype` is that of x. The gradient of x is dy W, weights have none.
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
                  output_scales=None, bias=None, dtype=torch.float16):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        shape = {"m": _linear.MOST_ROWS, "out_features": out_features, "in_features": in_features}
+        shape = {"m": MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": format})
         tensors = {"codes": weights.codes, "codebooks": weights.codebooks, "stage_scales": weights.scales,

@@ -12,8 +12,8 @@ import torch
 import vqgen
 import vqgen.torch
 from vqgen import _folders
-from vqgen._linear import MOST_ROWS
 from vqgen._weight_books import e8p_table, peak_of
+from vqgen.torch import MOST_ROWS
 
 _KINDS = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SHARDS = {"q": 0, "k": 1, "v": 2}
