@@ -153,11 +153,9 @@ def _gemm(config, x, *weights, expert_rows=None):
     def launch(rows, out):
         _launch("linear", _op(config, x), (rows, *weights), {"expert_rows": expert_rows, "y": out})
     # A gemm of the most rows that there are takes any number here.
-    if len(x) > MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None:
-        for rows, out in zip(x.split(MOST_ROWS), y.split(MOST_ROWS)):
-            launch(rows, out)
-    else:
-        launch(x, y)
+    many = len(x) > MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None
+    for rows, out in zip(x.split(MOST_ROWS), y.split(MOST_ROWS)) if many else ((x, y),):
+        launch(rows, out)
     return y
 
 
