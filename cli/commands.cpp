@@ -50,7 +50,7 @@ const std::vector<OptionGroup>& groups() {
         "config", "like"}},
       {"Formats",
        {"key-format", "value-format", "format", "split-by", "no-key-gain", "dtype", "any-format",
-        "layout", "entries", "operand", "reorder"}},
+        "layout", "entries", "operand", "reorder", "dense"}},
       {"Plan",
        {"gpu", "planner", "access-counts", "placement", "compile", "plans", "sample", "top",
         "codebooks-in"}},

@@ -8,6 +8,7 @@ namespace {
 
 struct ImportArguments {
   std::string source, out, like, dtype;
+  bool dense = false;
 };
 
 void tell(const ImportReport& report, const Output& output) {
@@ -40,6 +41,7 @@ void import_checkpoint(const ImportArguments& options, Output& output) {
   request.out = options.out;
   request.like = options.like;
   if (!options.dtype.empty()) request.dtype = enum_of<DType>(options.dtype);
+  request.dense = options.dense;
   request.judged = [&](const ImportReport& report) { tell(report, output); };
   request.progress = [&](double share, const std::string& tensor) { output.show(share, tensor); };
   report_import(import_model(request), options.out, output);
@@ -52,7 +54,7 @@ void add_import(CLI::App& app, Output& output) {
       app, output, "import", "Turn a downloaded AQLM or GGUF checkpoint into a model folder",
       import_checkpoint);
   add_examples(*command, "vqgen import Llama-3-8B-AQLM-2x8 --out out/llama-aqlm",
-               "vqgen import llama-Q4_K_M.gguf --out out/llama-dense --like Llama-3-8B");
+               "vqgen import llama-IQ2_XXS.gguf --out out/llama-iq2 --like Llama-3-8B");
   command
       ->add_option("source", options->source,
                    "The folder of an AQLM model, or a GGUF file, of splits the first")
@@ -64,6 +66,8 @@ void add_import(CLI::App& app, Output& output) {
       ->add_option("--dtype", options->dtype,
                    "GGUF: element type of the weights [bf16 if some are in the file, else f16]")
       ->check(CLI::IsMember({"f16", "bf16"}));
+  command->add_flag("--dense", options->dense,
+                    "GGUF: make all weights dense, also those whose codes a kernel reads");
 }
 
 }  // namespace vqgen::cli

@@ -16,19 +16,22 @@ float half_at(std::span<const std::uint32_t> words, std::size_t number) {
   return element_to_float(DType::f16, static_cast<std::uint16_t>(bits));
 }
 
-// Adds an f16 to a row's words, two to a word.
-float put_half(std::span<std::uint32_t> words, std::size_t number, float value,
-               const std::string& name) {
+// Adds f16s to a row's words, two to a word.
+void put_halves(std::span<const std::uint16_t> halves, std::span<std::uint32_t> words) {
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    words[i / 2] |= std::uint32_t{halves[i]} << i % 2 * 16;
+  }
+}
+
+std::uint16_t half_of(float value, const std::string& name) {
   const std::uint16_t bits = element_from_float(DType::f16, value);
-  const float held = element_to_float(DType::f16, bits);
-  if (!std::isfinite(held)) {
+  if (!std::isfinite(element_to_float(DType::f16, bits))) {
     throw Error(
         ErrorKind::bad_input,
         fmt::format("{}: the scale {} of a group of inputs is beyond f16; set output_scales", name,
                     value));
   }
-  words[number / 2] |= std::uint32_t{bits} << number % 2 * 16;
-  return held;
+  return bits;
 }
 
 // The scale of each group of a row that brings `numbers` nearest to `values`.
@@ -84,25 +87,34 @@ std::vector<std::uint32_t> group_scale_words(const VqFormat& format, std::span<c
   const vq::GroupScales groups = format.group_scales();
   const std::int64_t inputs = std::ssize(wanted) * groups.inputs;
   std::vector<std::uint32_t> words(static_cast<std::size_t>(groups.words(inputs)));
+  std::vector<std::uint16_t> halves;
   if (groups.bits == 0) {
-    for (std::size_t i = 0; i < wanted.size(); ++i) put_half(words, i, wanted[i], name);
+    for (const float scale : wanted) halves.push_back(half_of(scale, name));
+    put_halves(halves, words);
     return words;
   }
-  const auto packed = static_cast<std::size_t>(groups.packed_words(inputs));
   const auto of_block = static_cast<std::size_t>(vq::kBlockInputs / groups.inputs);
   const float most = static_cast<float>((2 << groups.bits) - 1);
   std::vector<std::uint32_t> numbers(wanted.size());
   for (std::size_t block = 0; block < wanted.size() / of_block; ++block) {
     const auto own = wanted.subspan(block * of_block, of_block);
-    const float d = put_half(std::span(words).subspan(packed), block,
-                             *std::max_element(own.begin(), own.end()) / most, name);
+    halves.push_back(half_of(*std::max_element(own.begin(), own.end()) / most, name));
+    const float d = element_to_float(DType::f16, halves.back());
     for (std::size_t i = 0; i < of_block && d > 0; ++i) {
       const float s = std::clamp(std::round((own[i] / d - 1) / 2), 0.0f, (most - 1) / 2);
       numbers[block * of_block + i] = static_cast<std::uint32_t>(s);
     }
   }
-  pack_row(numbers, groups.bits, words);
+  put_group_scales(format, numbers, halves, words);
   return words;
+}
+
+void put_group_scales(const VqFormat& format, std::span<const std::uint32_t> numbers,
+                      std::span<const std::uint16_t> blocks, std::span<std::uint32_t> words) {
+  const vq::GroupScales groups = format.group_scales();
+  const std::int64_t inputs = std::ssize(numbers) * groups.inputs;
+  pack_row(numbers, groups.bits, words);
+  put_halves(blocks, words.subspan(static_cast<std::size_t>(groups.packed_words(inputs))));
 }
 
 FloatTensor in_groups(FloatTensor values, const VqFormat& format, const std::string& name,

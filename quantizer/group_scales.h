@@ -20,6 +20,11 @@ std::vector<float> group_scales(const VqFormat& format, std::int64_t inputs,
 std::vector<std::uint32_t> group_scale_words(const VqFormat& format, std::span<const float> wanted,
                                              const std::string& name);
 
+// Writes s of each group and d of each block, as bits of f16, to `words`, which are zeros. Requires
+// group_scale_bits and the words of a row.
+void put_group_scales(const VqFormat& format, std::span<const std::uint32_t> numbers,
+                      std::span<const std::uint16_t> blocks, std::span<std::uint32_t> words);
+
 // `values` with each group divided by its scale, which is its root mean square as the format holds
 // it; a group whose scale is 0 becomes zeros. The words of all scales, row after row, to `words`.
 FloatTensor in_groups(FloatTensor values, const VqFormat& format, const std::string& name,

@@ -154,6 +154,12 @@ template <int kBlock, int kBytes, void (*kDecode)(const std::byte*, float*)>
 constexpr GgufType decoded(std::uint32_t id, const char* name) {
   return {id, name, kBlock, kBytes, decode_all<kBlock, kBytes, kDecode>};
 }
+template <int kBytes, const IqFormat& kFormat>
+constexpr GgufType with_codebook(std::uint32_t id, const char* name) {
+  GgufType type = decoded<kIqBlock, kBytes, decode_iq<kFormat>>(id, name);
+  type.iq = &kFormat;
+  return type;
+}
 constexpr GgufType refused(std::uint32_t id, const char* name) { return {id, name, 0, 0, nullptr}; }
 
 constexpr GgufType kTypes[] = {decoded<1, 4, decode_f32>(0, "F32"),
@@ -170,20 +176,20 @@ constexpr GgufType kTypes[] = {decoded<1, 4, decode_f32>(0, "F32"),
                                decoded<256, 176, decode_q45_k<true>>(13, "Q5_K"),
                                decoded<256, 210, decode_q6_k>(14, "Q6_K"),
                                refused(15, "Q8_K"),
-                               decoded<256, 66, decode_iq<kIq2Xxs>>(16, "IQ2_XXS"),
-                               decoded<256, 74, decode_iq<kIq2Xs>>(17, "IQ2_XS"),
-                               decoded<256, 98, decode_iq<kIq3Xxs>>(18, "IQ3_XXS"),
-                               decoded<256, 50, decode_iq<kIq1S>>(19, "IQ1_S"),
+                               with_codebook<66, kIq2Xxs>(16, "IQ2_XXS"),
+                               with_codebook<74, kIq2Xs>(17, "IQ2_XS"),
+                               with_codebook<98, kIq3Xxs>(18, "IQ3_XXS"),
+                               with_codebook<50, kIq1S>(19, "IQ1_S"),
                                decoded<32, 18, decode_iq4_nl>(20, "IQ4_NL"),
-                               decoded<256, 110, decode_iq<kIq3S>>(21, "IQ3_S"),
-                               decoded<256, 82, decode_iq<kIq2S>>(22, "IQ2_S"),
+                               with_codebook<110, kIq3S>(21, "IQ3_S"),
+                               with_codebook<82, kIq2S>(22, "IQ2_S"),
                                decoded<256, 136, decode_iq4_xs>(23, "IQ4_XS"),
                                refused(24, "I8"),
                                refused(25, "I16"),
                                refused(26, "I32"),
                                refused(27, "I64"),
                                refused(28, "F64"),
-                               decoded<256, 56, decode_iq<kIq1M>>(29, "IQ1_M"),
+                               with_codebook<56, kIq1M>(29, "IQ1_M"),
                                decoded<1, 2, decode_bf16>(30, "BF16"),
                                refused(34, "TQ1_0"),
                                refused(35, "TQ2_0"),

@@ -7,6 +7,8 @@
 
 namespace vqgen {
 
+struct IqFormat;
+
 struct GgufType {
   std::uint32_t id;
   const char* name;  // "IQ2_XXS"
@@ -14,6 +16,7 @@ struct GgufType {
   int bytes;         // of a block
   // Decodes blocks, one behind another; null where vqgen does not, and `block` and `bytes` are 0.
   void (*decode)(const std::byte* blocks, std::size_t count, float* weights);
+  const IqFormat* iq = nullptr;  // of types with codebooks (iq_blocks.h)
 };
 
 // Null for an id that no type has.

@@ -3,24 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
 #include <set>
-#include <thread>
 
 #include "core/error.h"
 #include "core/files/digest.h"
-#include "core/parallel.h"
+#include "quantizer/import/gguf_codes.h"
 #include "quantizer/import/gguf_config.h"
-#include "quantizer/import/gguf_file.h"
+#include "quantizer/model_folder.h"
 
 namespace vqgen {
 namespace {
 
-using GgufPointer = std::shared_ptr<const GgufFile>;
-
 constexpr std::uint64_t kShardBytes = 5'000'000'000;
-constexpr std::int64_t kWeightsAtATime = 1 << 22;  // weights that are decoded at a time
-constexpr int kMostThreads = 8;
 
 // A tensor that the architecture has.
 struct Expected {
@@ -31,92 +26,43 @@ struct Expected {
   std::int64_t heads = 0;  // whose rows are permuted; 0: none are
 };
 
-// Decodes rows of a tensor to 16-bit elements; [rows][columns], with the rows of heads in the order
-// of Hugging Face: those of RoPE's first halves before those of its second.
-class DenseWriter {
- public:
-  DenseWriter(GgufPointer file, const GgufTensor& tensor, DType dtype, std::int64_t heads)
-      : file_(std::move(file)), tensor_(tensor), dtype_(dtype) {
-    columns_ = tensor.shape.back();
-    rows_ = tensor.rows();
-    if (heads == 0) return;
-    if (tensor.shape.size() == 1) std::swap(rows_, columns_);  // a bias, a number per row
-    head_rows_ = rows_ / heads;
+void round(const GgufRows& rows, std::span<const float> weights, DType dtype,
+           std::span<std::uint16_t> elements) {
+  const std::uint16_t endless = dtype == DType::f16 ? 0x7c00 : 0x7f80;
+  bool finite = true;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    elements[i] = element_from_float(dtype, weights[i]);
+    finite = finite && (elements[i] & endless) != endless;
   }
+  if (!finite) rows.fail_beyond(dtype);
+}
 
-  void write(const TakeBytes& take) const {
-    const std::int64_t together =
-        head_rows_ * std::max<std::int64_t>(kWeightsAtATime / (columns_ * head_rows_), 1);
-    std::vector<std::byte> bytes;
-    std::vector<std::uint16_t> elements;
-    const auto row_bytes = tensor_.bytes / static_cast<std::uint64_t>(rows_);
-    for (std::int64_t first = 0; first < rows_; first += together) {
-      const std::int64_t rows = std::min(together, rows_ - first);
-      bytes.resize(static_cast<std::size_t>(rows) * row_bytes);
-      elements.resize(static_cast<std::size_t>(rows * columns_));
-      file_->read_bytes(tensor_, static_cast<std::uint64_t>(first) * row_bytes, bytes);
-      decode(bytes, rows, elements);
-      take(static_cast<std::uint64_t>(first * columns_) * 2, std::as_bytes(std::span(elements)));
-    }
-  }
+// Decodes rows of a tensor to 16-bit elements; [rows][columns].
+void write_dense(const GgufRows& rows, DType dtype, const TakeBytes& take) {
+  const GgufType& type = *rows.tensor().type;
+  const auto columns = static_cast<std::size_t>(rows.columns());
+  const auto convert = [&](std::span<const std::byte> blocks, std::span<std::byte> into) {
+    std::vector<float> weights(columns);
+    std::vector<std::uint16_t> elements(columns);
+    type.decode(blocks.data(), columns / static_cast<std::size_t>(type.block), weights.data());
+    round(rows, weights, dtype, elements);
+    std::memcpy(into.data(), elements.data(), into.size());
+  };
+  rows.write(columns * 2, convert, take);
+}
 
- private:
-  void decode(std::span<const std::byte> bytes, std::int64_t rows,
-              std::span<std::uint16_t> elements) const {
-    const int threads =
-        std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
-    const auto columns = static_cast<std::size_t>(columns_);
-    const std::size_t row_bytes = bytes.size() / static_cast<std::size_t>(rows);
-    const auto parts = static_cast<std::size_t>(std::min<std::int64_t>(threads, rows));
-    in_parallel(parts, threads, [&](std::size_t part) {
-      const auto share = [&](std::size_t number) {
-        return rows * static_cast<std::int64_t>(number) / static_cast<std::int64_t>(parts);
-      };
-      std::vector<float> weights(columns);
-      for (std::int64_t row = share(part); row < share(part + 1); ++row) {
-        const std::size_t blocks = columns / static_cast<std::size_t>(tensor_.type->block);
-        tensor_.type->decode(bytes.data() + static_cast<std::size_t>(row) * row_bytes, blocks,
-                             weights.data());
-        round(weights, elements.subspan(static_cast<std::size_t>(place(row)) * columns, columns));
-      }
-    });
-  }
-
-  // Where a row goes: of a head, pairs (0, 1), (2, 3), .. become 0, 2, .., 1, 3, ..
-  std::int64_t place(std::int64_t row) const {
-    if (head_rows_ == 1) return row;
-    const std::int64_t in_head = row % head_rows_;
-    return row - in_head + in_head % 2 * (head_rows_ / 2) + in_head / 2;
-  }
-
-  void round(std::span<const float> weights, std::span<std::uint16_t> elements) const {
-    const std::uint16_t endless = dtype_ == DType::f16 ? 0x7c00 : 0x7f80;
-    bool finite = true;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      elements[i] = element_from_float(dtype_, weights[i]);
-      finite = finite && (elements[i] & endless) != endless;
-    }
-    if (finite) return;
-    file_->fail(tensor_.name,
-                dtype_ == DType::f16
-                    ? "holds a number that f16 does not hold; give --dtype bf16, or fetch the file "
-                      "again"
-                    : "holds a number that bf16 does not hold; fetch the file again");
-  }
-
-  GgufPointer file_;
-  const GgufTensor& tensor_;
-  DType dtype_;
-  std::int64_t rows_ = 0, columns_ = 0;
-  std::int64_t head_rows_ = 1;  // rows that are permuted among each other
+// A linear layer that keeps its codes.
+struct Kept {
+  WeightShape shape;
+  VqFormat format;
 };
 
 class GgufPlanner {
  public:
   GgufPlanner(const std::filesystem::path& path, const std::filesystem::path& like,
-              std::optional<DType> dtype)
-      : file_(std::make_shared<const GgufFile>(path)), like_(like) {
-    dtype_ = dtype.value_or(has_bf16() ? DType::bf16 : DType::f16);
+              const GgufOptions& options)
+      : file_(std::make_shared<const GgufFile>(path)), like_(like), all_dense_(options.dense) {
+    dtype_ = options.dtype.value_or(has_bf16() ? DType::bf16 : DType::f16);
     config_ = read_gguf_config(*file_, like, dtype_);
   }
 
@@ -144,7 +90,7 @@ class GgufPlanner {
     std::ranges::sort(
         order, {}, [](const auto& each) { return std::pair(each.first->part, each.first->begin); });
     for (const auto& [tensor, each] : order) add(*tensor, each);
-    plan_.config = config_.text;
+    plan_.config = config_text();
     add_files();
     add_arguments();
     return std::move(plan_);
@@ -216,16 +162,74 @@ class GgufPlanner {
     }
   }
 
+  // Does the tensor keep its codes? Says so if only its size keeps it from that.
+  bool keeps_codes(const GgufTensor& tensor, const std::string& module) {
+    const std::optional<VqFormat> format = gguf_codes_format(*tensor.type);
+    if (all_dense_ || !format || !module.starts_with("model.layers.")) return false;
+    const std::string reason =
+        no_kernel_reads(*format, dtype_, tensor.shape.front(), tensor.shape.back());
+    if (reason.empty()) return true;
+    plan_.notes.push_back(
+        fmt::format("{} becomes dense: no kernel reads its codes: {}", tensor.name, reason));
+    return false;
+  }
+
   void add(const GgufTensor& tensor, const Expected& expected) {
+    const GgufRows rows(file_, tensor, expected.heads);
+    const std::string_view weight = ".weight";
+    if (tensor.shape.size() == 2) {
+      const std::string module =
+          expected.becomes.substr(0, expected.becomes.size() - weight.size());
+      if (keeps_codes(tensor, module)) return add_codes(GgufCodes(rows, dtype_), tensor, module);
+      dense_modules_.push_back(module);
+    }
     const TensorType type = tensor_type(dtype_);
     TensorInfo info{expected.becomes, type, std::string(enum_name(type)), tensor.shape};
     info.end = static_cast<std::uint64_t>(info.elements()) * 2;
+    plan_.count({tensor.type->name, info.dtype, "tensors", 1, tensor.bytes, info.end});
+    add_tensor(std::move(info),
+               [rows, dtype = dtype_](const TakeBytes& take) { write_dense(rows, dtype, take); });
+  }
+
+  void add_codes(const GgufCodes& codes, const GgufTensor& tensor, const std::string& module) {
+    const QuantizedTensor& sizes = codes.sizes();
+    std::uint64_t bytes = 0;
+    for (TensorInfo& info : weight_infos(module, sizes)) {
+      bytes += info.end;
+      const std::string suffix = info.name.substr(module.size());
+      add_tensor(std::move(info),
+                 [codes, suffix](const TakeBytes& take) { codes.write(suffix, take); });
+    }
+    plan_.count(
+        {tensor.type->name, short_name(sizes.format), "linear layers", 1, tensor.bytes, bytes});
+    kept_.push_back({{module, sizes.rows, sizes.columns}, sizes.format});
+  }
+
+  void add_tensor(TensorInfo info, std::function<void(const TakeBytes&)> write) {
     info.part = written_ / kShardBytes;
     written_ += info.end;
-    plan_.count({tensor.type->name, info.dtype, "tensors", 1, tensor.bytes, info.end});
-    const DenseWriter writer(file_, tensor, dtype_, expected.heads);
-    plan_.tensors.push_back(
-        {std::move(info), [writer](const TakeBytes& take) { writer.write(take); }});
+    plan_.tensors.push_back({std::move(info), std::move(write)});
+  }
+
+  std::string config_text() const {
+    if (kept_.empty()) return config_.text;
+    const auto count = [&](const Kept& kept) {
+      return std::ranges::count(kept_, kept.format, &Kept::format);
+    };
+    QuantizationConfig quantization;
+    quantization.dtype = dtype_;
+    quantization.format = std::ranges::max_element(kept_, {}, count)->format;
+    quantization.modules_to_not_convert = dense_modules_;
+    std::vector<WeightShape> shapes;
+    for (const Kept& kept : kept_) {
+      shapes.push_back(kept.shape);
+      if (kept.format == quantization.format) continue;
+      quantization.overrides.push_back({kept.shape.modules, kept.format});
+    }
+    quantization.weight_shapes = shape_patterns(shapes);
+    ModelConfig config;
+    config.text = config_.text;
+    return with_quantization(config, quantization);
   }
 
   void add_files() {
@@ -245,13 +249,17 @@ class GgufPlanner {
     for (const auto& path : file_->paths()) files.push_back(identity_of(path));
     plan_.arguments = {{"SOURCE", std::move(files)},
                        {"config.json", sha256_hex(std::as_bytes(std::span(plan_.config)))},
-                       {"--dtype", enum_name(dtype_)}};
+                       {"--dtype", enum_name(dtype_)},
+                       {"--dense", all_dense_}};
   }
 
   GgufPointer file_;
   std::filesystem::path like_;
+  bool all_dense_;
   DType dtype_ = DType::f16;
   GgufConfig config_;
+  std::vector<Kept> kept_;
+  std::vector<std::string> dense_modules_;
   std::uint64_t written_ = 0;
   ImportPlan plan_;
 };
@@ -259,8 +267,8 @@ class GgufPlanner {
 }  // namespace
 
 ImportPlan plan_gguf(const std::filesystem::path& path, const std::filesystem::path& like,
-                     std::optional<DType> dtype) {
-  return GgufPlanner(path, like, dtype).plan();
+                     const GgufOptions& options) {
+  return GgufPlanner(path, like, options).plan();
 }
 
 }  // namespace vqgen

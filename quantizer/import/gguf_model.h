@@ -1,4 +1,6 @@
-// A model in a GGUF file (gguf_file.h) as a Hugging Face folder of dense 16-bit weights.
+// A model in a GGUF file (gguf_file.h) as a model folder, whose linear layers keep the codes that a
+// kernel reads (gguf_codes.h) and all else is dense 16-bit; without such layers, as a Hugging Face
+// folder of dense weights.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +11,13 @@
 
 namespace vqgen {
 
-// `like` may be empty. Without a dtype, weights are bf16 if some are in the file, else f16. Errors
-// as of import_model().
+struct GgufOptions {
+  std::optional<DType> dtype = {};  // without one, bf16 if some weights of the file are, else f16
+  bool dense = false;               // all of them, also those with codes
+};
+
+// `like` may be empty. Errors as of import_model().
 ImportPlan plan_gguf(const std::filesystem::path& path, const std::filesystem::path& like,
-                     std::optional<DType> dtype);
+                     const GgufOptions& options);
 
 }  // namespace vqgen

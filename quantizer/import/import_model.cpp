@@ -98,10 +98,11 @@ ImportPlan plan_folder(const fs::path& folder) {
 ImportPlan plan_of(const ImportRequest& request) {
   std::error_code code;
   if (!fs::is_directory(request.source, code)) {
-    return plan_gguf(request.source, request.like, request.dtype);
+    return plan_gguf(request.source, request.like, {request.dtype, request.dense});
   }
-  for (const auto& [option, given] : {std::pair{"--like", !request.like.empty()},
-                                      std::pair{"--dtype", request.dtype.has_value()}}) {
+  for (const auto& [option, given] :
+       {std::pair{"--like", !request.like.empty()}, std::pair{"--dtype", request.dtype.has_value()},
+        std::pair{"--dense", request.dense}}) {
     if (!given) continue;
     throw Error(ErrorKind::bad_input,
                 fmt::format("import: {} goes with a GGUF file, and {} is a folder; leave it out",

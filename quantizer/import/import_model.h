@@ -1,5 +1,5 @@
-// Turns a checkpoint of another tool into a model folder of vqgen (quantizer/model_folder.h), or,
-// of a GGUF file, into one of dense 16-bit weights.
+// Turns a checkpoint of another tool into a model folder of vqgen (quantizer/model_folder.h), or, a
+// GGUF file without codes that a kernel reads, into one of dense 16-bit weights.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,12 @@ struct ImportReport {
 struct ImportRequest {
   std::filesystem::path source;
   std::filesystem::path out;
-  // Of GGUF files: a folder with config.json and tokenizer of the unquantized model, or empty; and
-  // the type of the weights: where none is given, bf16 if some of the file are, else f16.
+  // Of GGUF files: a folder with config.json and tokenizer of the unquantized model, or empty; the
+  // type of the weights: where none is given, bf16 if some of the file are, else f16; and if layers
+  // whose codes a kernel reads become dense too.
   std::filesystem::path like = {};
   std::optional<DType> dtype = {};
+  bool dense = false;
   // Called before the first write. May be empty.
   std::function<void(const ImportReport& report)> judged = {};
   // Called with the share that is done, 0 to 1, and the tensor that is next. May be empty.

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import struct
 import subprocess
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+import numpy as np
 import vqgen
 import vqgen.hf
 import vqgen.torch as vt
@@ -70,3 +73,67 @@ def test_an_aqlm_folder_is_refused_with_its_remedy(tmp_path):
     write_aqlm(tiny("Llama", head_dim=32), tmp_path / "model", 1, 4)
     with pytest.raises(vqgen.BadInput, match="config.json: quantization_config: quant_method is 'aqlm' .* vqgen import"):
         vqgen.hf.load(tmp_path / "model")
+
+
+IQ_BYTES = {16: 66, 18: 98, 21: 110}  # of a block of 256 weights of IQ2_XXS, IQ3_XXS and IQ3_S
+
+
+def write_gguf(path, types):
+    """Write a Llama of 2 layers and 256 channels; its linear layers are random blocks of the types, by turns; 1 is F16."""
+    draw, tensors = np.random.default_rng(4), []
+
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def add(name, axes, kind, data):
+        tensors.append((name, axes, kind, data.tobytes()))
+
+    def normal(*shape):
+        return (draw.standard_normal(shape) * 0.05).astype(np.float16)
+
+    add("token_embd.weight", (256, 64), 1, normal(64, 256))
+    add("output.weight", (256, 64), 1, normal(64, 256))
+    add("output_norm.weight", (256,), 0, np.ones(256, np.float32))
+    number = 0
+    for layer in range(2):
+        for norm in ("attn_norm", "ffn_norm"):
+            add(f"blk.{layer}.{norm}.weight", (256,), 0, np.ones(256, np.float32))
+        for name, inputs, outputs in (("attn_q", 256, 256), ("attn_k", 256, 128), ("attn_v", 256, 128),
+                                      ("attn_output", 256, 256), ("ffn_gate", 256, 512), ("ffn_up", 256, 512),
+                                      ("ffn_down", 512, 256)):
+            kind, number = types[number % len(types)], number + 1
+            data = normal(outputs, inputs)
+            if kind in IQ_BYTES:
+                data = draw.integers(0, 256, (inputs * outputs // 256, IQ_BYTES[kind]), dtype=np.uint8)
+                unit = {16: 8, 18: 4, 21: 1}[kind]
+                data[:, :2] = (draw.uniform(0.5, 1, len(data)) * 0.0006 * unit / 8).astype(np.float16)[:, None].view(np.uint8)
+            add(f"blk.{layer}.{name}.weight", (inputs, outputs), kind, data)
+    keys = [("general.architecture", 8, text("llama"))]
+    keys += [(f"llama.{key}", 4, struct.pack("<I", value)) for key, value in {
+        "block_count": 2, "context_length": 128, "embedding_length": 256, "feed_forward_length": 512,
+        "attention.head_count": 4, "attention.head_count_kv": 2}.items()]
+    keys += [("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))]
+    header, data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)), b""
+    header += b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
+    for name, axes, kind, content in tensors:
+        header += text(name) + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, kind, len(data))
+        data += content + bytes(-len(content) % 32)
+    path.write_bytes(header + bytes(-len(header) % 32) + data)
+
+
+@pytest.mark.parametrize("types,kept", [((16,), 14), ((18,), 14), ((21,), 14), ((21, 16, 1, 18, 16), 11)])
+def test_a_gguf_model_with_codes_is_the_dense_model(tmp_path, types, kept):
+    write_gguf(tmp_path / "model.gguf", types)
+    done = run_import(tmp_path / "model.gguf", tmp_path / "codes")
+    assert "IQ" in done.stdout and "linear layers" in done.stdout
+    done = run_import(tmp_path / "model.gguf", tmp_path / "dense", "--dense")
+    assert "linear layers" not in done.stdout
+    read = subprocess.run([os.environ["VQGEN_TOOL"], "inspect", tmp_path / "codes"], capture_output=True, text=True)
+    assert read.returncode == 0, read.stderr
+    assert sum(int(count) for count in re.findall(r"(\d+) linear layers", read.stdout)) == kept
+    model = vqgen.hf.load(tmp_path / "codes", device=DEVICE)
+    assert sum(isinstance(module, vt.VQLinear) for module in model.modules()) == kept
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "dense", dtype=torch.float32)
+    plain.set_attn_implementation("eager")
+    ours, theirs = logits(model), logits(plain)
+    assert theirs.norm() > 0 and (ours - theirs).norm() < 0.01 * theirs.norm()

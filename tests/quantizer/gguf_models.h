@@ -1,11 +1,15 @@
-// Tiny models of one layer as GGUF files: 64 channels, 4 query and 2 KV heads of 16, 96 between.
+// Tiny models as GGUF files: of one layer with 64 channels, 4 query and 2 KV heads of 16 and 96
+// between; and of two layers whose rows are whole blocks of 256 weights.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/format/element.h"
+#include "quantizer/import/dequantize.h"
 #include "tests/quantizer/gguf_builder.h"
 
 namespace vqgen::gguf_models {
@@ -80,6 +84,59 @@ inline GgufBuilder qwen(const std::string& architecture) {
   } else {
     add_floats(made, "blk.0.attn_q_norm.weight", 16);
     add_floats(made, "blk.0.attn_k_norm.weight", 16);
+  }
+  return made;
+}
+
+// Random blocks of a type whose first 2 bytes are a scale, here of 1/4 or less, and all of whose
+// other bits may be any.
+inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std::uint32_t seed) {
+  std::string bytes;
+  const std::vector<std::uint16_t> scales = halves(count, seed);
+  for (std::size_t i = 0; i < block_bytes * count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    bytes += static_cast<char>(seed >> 24);
+  }
+  for (std::size_t block = 0; block < count; ++block) {
+    const std::uint16_t scale = f16_from_float(f16_to_float(scales[block]) / 2);
+    std::memcpy(bytes.data() + block * block_bytes, &scale, sizeof scale);
+  }
+  return bytes;
+}
+
+// 256 channels, 4 query and 2 KV heads of 64, 512 between. Linear layers are of the given types,
+// by turns: F16 or an i-quant.
+inline GgufBuilder wide_llama(const std::vector<std::uint32_t>& types) {
+  GgufBuilder made;
+  made.word("general.architecture", "llama");
+  const std::pair<const char*, std::uint32_t> sizes[] = {
+      {"block_count", 2},           {"context_length", 128},     {"embedding_length", 256},
+      {"feed_forward_length", 512}, {"attention.head_count", 4}, {"attention.head_count_kv", 2}};
+  for (const auto& [name, size] : sizes) made.number(std::string("llama.") + name, size);
+  made.real("llama.attention.layer_norm_rms_epsilon", 1e-6f);
+  add_halves(made, "token_embd.weight", {256, 64}, 7);
+  add_halves(made, "output.weight", {256, 64}, 8);
+  add_floats(made, "output_norm.weight", 256);
+  std::uint32_t number = 0;
+  for (const std::string layer : {"blk.0.", "blk.1."}) {
+    add_floats(made, layer + "attn_norm.weight", 256);
+    add_floats(made, layer + "ffn_norm.weight", 256);
+    const std::tuple<const char*, std::uint64_t, std::uint64_t> linear[] = {
+        {"attn_q", 256, 256},      {"attn_k", 256, 128},   {"attn_v", 256, 128},
+        {"attn_output", 256, 256}, {"ffn_gate", 256, 512}, {"ffn_up", 256, 512},
+        {"ffn_down", 512, 256}};
+    for (const auto& [name, inputs, outputs] : linear) {
+      const std::uint32_t id = types[number++ % types.size()];
+      const std::string full = layer + name + ".weight";
+      const GgufType& type = *find_gguf_type(id);
+      if (type.block == 1) {
+        add_halves(made, full, {inputs, outputs}, number);
+      } else {
+        made.add(
+            full, {inputs, outputs}, id,
+            random_blocks(static_cast<std::size_t>(type.bytes), inputs * outputs / 256, number));
+      }
+    }
   }
   return made;
 }

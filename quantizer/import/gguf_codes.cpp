@@ -1,0 +1,113 @@
+#include "quantizer/import/gguf_codes.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/problem/check.h"
+#include "quantizer/group_scales.h"
+#include "quantizer/model_folder.h"
+#include "quantizer/pack.h"
+
+namespace vqgen {
+namespace {
+
+constexpr int kMostCodeBits = 16;
+
+}  // namespace
+
+std::optional<VqFormat> gguf_codes_format(const GgufType& type) {
+  const IqFormat* const iq = type.iq;
+  if (iq == nullptr || iq->offset) return {};
+  const std::size_t entries = iq->grid().size() / static_cast<std::size_t>(iq->vector_size);
+  VqFormat format;
+  format.vector_size = iq->vector_size;
+  format.index_bits = static_cast<int>(std::bit_width(entries - 1)) + iq->vector_size;
+  format.decoder = Decoder::signs;
+  format.entry_type = EntryType::int8;
+  format.stage_scales = true;
+  format.group_inputs = iq->group;
+  format.group_scale_bits = 4;
+  if (format.index_bits > kMostCodeBits) return {};
+  return format;
+}
+
+std::string no_kernel_reads(const VqFormat& format, DType dtype, std::int64_t out_features,
+                            std::int64_t in_features) {
+  try {
+    weight_sizes(format, dtype, out_features, in_features, "its codes");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return check(Gemv{{dtype, {1, out_features, in_features}, format}}).reason;
+}
+
+GgufCodes::GgufCodes(GgufRows rows, DType dtype)
+    : rows_(std::move(rows)), iq_(*rows_.tensor().type->iq) {
+  const GgufTensor& tensor = rows_.tensor();
+  const std::vector<std::int8_t>& grid = iq_.grid();
+  peak_ = *std::ranges::max_element(grid);
+  sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, tensor.shape[0],
+                        tensor.shape[1], tensor.name);
+}
+
+void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
+  if (suffix == ".codes") {
+    rows_.write(
+        static_cast<std::size_t>(sizes_.row_words) * 4,
+        [this](std::span<const std::byte> blocks, std::span<std::byte> into) {
+          convert(blocks, into);
+        },
+        take);
+  } else if (suffix == ".codebooks") {
+    std::vector<std::uint16_t> entries;
+    for (const std::int8_t number : iq_.grid()) {
+      entries.push_back(element_from_float(sizes_.dtype, number));
+    }
+    take(0, std::as_bytes(std::span(entries)));
+  } else {
+    take(0, std::as_bytes(std::span(&iq_.unit, 1)));
+  }
+}
+
+// A row's codes, and its scales behind them.
+void GgufCodes::convert(std::span<const std::byte> blocks, std::span<std::byte> into) const {
+  const VqFormat& format = sizes_.format;
+  const auto size = static_cast<std::size_t>(iq_.vector_size);
+  const auto index_bits = static_cast<unsigned>(format.index_bits - format.vector_size);
+  const std::uint32_t all_signs = (1u << size) - 1;
+  const auto block_bytes = static_cast<std::size_t>(rows_.tensor().type->bytes);
+  std::vector<std::uint32_t> codes, numbers;
+  std::vector<std::uint16_t> scales;
+  IqBlock block;
+  for (std::size_t at = 0; at < blocks.size(); at += block_bytes) {
+    iq_.split(blocks.data() + at, block);
+    require_finite(block);
+    for (std::size_t i = 0; i < kIqBlock; i += size) {
+      const std::uint32_t signs = block.signs[i / 8] >> (i % 8) & all_signs;
+      codes.push_back(block.index[i / size] | signs << index_bits);
+    }
+    const auto groups = block.sub_scales.begin();
+    numbers.insert(numbers.end(), groups, groups + kIqBlock / iq_.group);
+    scales.push_back(element_from_float(DType::f16, block.scale));
+  }
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(sizes_.row_words));
+  pack_row(codes, format.index_bits, words);
+  const auto of_scales = static_cast<std::size_t>(format.group_scales().words(sizes_.columns));
+  put_group_scales(format, numbers, scales, std::span(words).last(of_scales));
+  std::memcpy(into.data(), words.data(), into.size());
+}
+
+// As dense weights, all of which the element type has to hold.
+void GgufCodes::require_finite(const IqBlock& block) const {
+  const auto groups =
+      std::span(block.sub_scales).first(kIqBlock / static_cast<std::size_t>(iq_.group));
+  const float most =
+      static_cast<float>(2 * *std::ranges::max_element(groups) + 1) * iq_.unit * peak_;
+  const std::uint16_t bits = element_from_float(sizes_.dtype, block.scale * most);
+  if (!std::isfinite(element_to_float(sizes_.dtype, bits))) rows_.fail_beyond(sizes_.dtype);
+}
+
+}  // namespace vqgen
