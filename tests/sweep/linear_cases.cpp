@@ -43,8 +43,8 @@ constexpr int kRowgroups = 5;     // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
 
 // Inputs that share a scale, and its bits.
-constexpr std::array kGroupsOf{std::pair{0, 0},  std::pair{16, 0}, std::pair{256, 0},
-                               std::pair{16, 4}, std::pair{32, 4}, std::pair{64, 3}};
+constexpr std::array kGroupsOf{std::pair{0, 0}, std::pair{256, 0}, std::pair{16, 4},
+                               std::pair{32, 4}, std::pair{64, 3}};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr int kGemvs = 4;
