@@ -24,7 +24,7 @@ struct FolderFiles {
 // The files of the model's folder but config.json and those that `tensors` is read from.
 FolderFiles files_beside(const std::filesystem::path& folder, const SafetensorsFile& tensors);
 
-// The same of a folder whose tensors are not read: all files of weights are left out.
+// The files of a folder whose tensors are not read: all files of weights are left out.
 FolderFiles files_beside(const std::filesystem::path& folder);
 
 // Which file it is: its name and size, and a digest of its first and last bytes and some between.

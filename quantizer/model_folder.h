@@ -34,7 +34,7 @@ QuantizedTensor weight_sizes(const VqFormat& format, DType dtype, std::int64_t o
                              std::int64_t in_features, const std::string& where);
 // The tensors of weights whose format, element type, sizes, row words and units are set.
 std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes);
-// The same with their names in the files of module `name`; `end` is their bytes.
+// These tensors with their names in the files of module `name`; `end` is their bytes.
 std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes);
 // The bytes of such a tensor of quantized weights, which stay theirs.
 std::span<const std::byte> weight_bytes(const QuantizedTensor& weights, const WeightTensor& tensor);

@@ -96,7 +96,7 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
                 row);
 }
 
-// Of dataflows that sum products of several groups of inputs before they know a scale.
+// Refuses group_inputs in dataflows that sum products of several groups before they know a scale.
 inline void judge_groups(Judge& judge, const VqFormat& format, std::string_view dataflow) {
   judge.require(format.group_inputs == 0,
                 "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}); use "

@@ -16,13 +16,14 @@ inline double rebuild_instructions(const VqFormat& format) {
   return format.decoder == Decoder::e8p ? kParity + 3 * words : signs;
 }
 
-// The same for the bytes of products of integers: signs are spread to them, a word of four at a
+// Instructions per warp that sign the bytes of an entry in integer products, four of a word at a
 // time.
 inline double byte_instructions(const VqFormat& format) {
   return format.decoder == Decoder::signs ? 1 + 7 * format.vector_size / 4.0 : 0;
 }
 
-// The same for the scale of a sub-vector's group: two words, an address each, and their numbers.
+// Instructions per warp that read the scale of a sub-vector's group: two words, an address each,
+// and their numbers.
 inline double group_instructions(const VqFormat& format) {
   return format.group_inputs == 0 ? 0 : format.group_scale_bits > 0 ? 14 : 6;
 }

@@ -55,11 +55,6 @@ def sequences_of(tokenizer, path, count: int, length: int, skip: int = 0) -> tor
     return torch.tensor(wanted).view(count, length)
 
 
-def loss_through_kernels(model, tokens, cache) -> float:
-    """The loss, one token of every sequence at a time over a VQCache; captured where it can be."""
-    return _losses.mean_loss(_losses.step_logits(model, tokens, cache), tokens)
-
-
 @torch.no_grad()
 def accuracy(model, tokens, codebooks, *, recent_tokens: int = 0, sinks: int = 0, flush_block: int = 1,
              rotated_first: bool = False, kernels: bool = True, reference=None, passkeys=None) -> dict:

@@ -41,7 +41,7 @@ class GgufFile {
   std::vector<std::filesystem::path> paths() const;
   // Numbers, booleans and texts by their keys; null in the place of arrays.
   JsonCursor metadata() const { return {metadata_, source()}; }
-  // By name.
+  // The tensors of all parts, by name.
   const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(const std::string& name) const;
 

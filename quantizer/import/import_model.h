@@ -32,9 +32,9 @@ struct ImportReport {
 struct ImportRequest {
   std::filesystem::path source;
   std::filesystem::path out;
-  // Of GGUF files: a folder with config.json and tokenizer of the unquantized model, or empty; the
-  // type of the weights: where none is given, bf16 if some of the file are, else f16; and if layers
-  // whose codes a kernel reads become dense too.
+  // These three go with GGUF files: a folder with config.json and tokenizer of the unquantized
+  // model, or empty; the type of the weights, by default bf16 if some of the file are, else f16;
+  // and whether layers whose codes a kernel reads become dense too.
   std::filesystem::path like = {};
   std::optional<DType> dtype = {};
   bool dense = false;

@@ -190,6 +190,10 @@ def vllm_tokens(tools):
     rows = rows_of(tools, "vllm-tokens")
     lines = []
     kind = lambda row: (row["keys"], row["values"], row["recent_tokens"], row["mode"])
+    widest = {}  # window of each format, the one that is recommended
+    for row in rows:
+        widest[row["keys"]] = max(widest.get(row["keys"], 0), int(row["recent_tokens"]))
+    rows = [row for row in rows if int(row["recent_tokens"]) == widest[row["keys"]]]
     for keys, values, recent, mode in dict.fromkeys(map(kind, rows)):
         each = {row["compared"]: row for row in rows if kind(row) == (keys, values, recent, mode)}
         line = [pair(keys, values), recent, mode]

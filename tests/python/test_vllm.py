@@ -17,18 +17,14 @@ from vqgen.simulation import held_of
 from vqgen.vllm._batch import Batches, Table, split
 from vqgen.vllm._pages import Kernels, Layer, Raw, Shape, of_heads, warm
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            require_nearest, tensor)
+                            own_cache, require_nearest, tensor)
+
+__all__ = ["own_cache"]  # the fixture
 
 TOKENS, PAGES, SEQUENCES, ROWS = 96, 20, 4, 80
 COLUMNS = TOKENS // PAGE
 RAW_PAGE, RAW_PAGES = 8, 44
 NOBODY = np.iinfo(np.int32).max
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE.type == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,18 +15,14 @@ import reference
 import vqgen
 import vqgen.torch as vt
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            tensor)
+                            own_cache, tensor)
 from vqgen.vllm import __main__ as command
 from vqgen.vllm import _engine, _identity, _pages, bind
 
+__all__ = ["own_cache"]  # the fixture
+
 LAYERS, TOKENS = 2, 64
 Fields = types.SimpleNamespace
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE.type == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
 def write_model(folder, draw, **config):

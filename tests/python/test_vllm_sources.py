@@ -26,6 +26,9 @@ BASES = {  # and where we derive from them, and where they are
     "Backend": ("_backend.py", ATTENTION, ["AttentionBackend"]),
     "Builder": ("_backend.py", ATTENTION, ["AttentionMetadataBuilder"]),
     "Impl": ("_backend.py", ATTENTION, ["AttentionImpl", "AttentionImplBase"]),
+    "RawRows": ("_raw.py", f"{LAYERS}.attention_layer_base", ["AttentionLayerBase"]),
+    "RawBackend": ("_raw.py", ATTENTION, ["AttentionBackend"]),
+    "RawBuilder": ("_raw.py", ATTENTION, ["AttentionMetadataBuilder"]),
     "Config": ("_quantization.py", f"{LAYERS}.quantization.base_config", ["QuantizationConfig"]),
     "Method": ("_method.py", f"{LAYERS}.linear", ["LinearMethodBase"])}
 

@@ -15,10 +15,12 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import reference
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE
+from vllm_reference import DEVICE, own_cache
 from vqgen import _folders
 from vqgen._weight_books import e8p_table, lattice_points, peak_of
 from vqgen.vllm import _engine, _identity
+
+__all__ = ["own_cache"]  # the fixture
 
 Fields = types.SimpleNamespace
 IN, Q, KV, DIM = 128, 4, 2, 32
@@ -34,12 +36,6 @@ FORMATS = {  # and the kernels of a layer of three parts
     "tiles": ({**TILE, "tile_rows": 32, "tile_columns": 64}, 1),
     "large tiles": ({**TILE, "tile_rows": 128, "tile_columns": 64}, 3),
     "groups": ({"vector_size": 8, "index_bits": 8, "scope": "channel_group", "group_channels": 32, "stage_scales": True}, 3)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE.type == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import torch
 
 import vqgen
 from vqgen.vllm import _dtype, _engine
-from vqgen.vllm._pages import PAGES, Raw
+from vqgen.vllm._pages import PAGES
 
 VERSION = _engine.require_version()  # before anything of another version is imported
 
@@ -133,8 +134,8 @@ class Impl(AttentionImpl):
         name = next(name for name, layer in layers.items() if getattr(layer, "impl", None) is self)
         self.cache = self.engine.layer(extract_layer_index(name), attention(self.head_size), self.scale)
         if self.engine.recent_tokens:
-            from vqgen.vllm._raw import RawRows
-            self.raw = RawRows(f"{name}.raw", self.engine, layers)
+            from vqgen.vllm._raw import RawRows, rows_of_step
+            self.raw = functools.partial(rows_of_step, RawRows(f"{name}.raw", self.engine, layers))
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
                 output_block_scale=None):
@@ -145,7 +146,7 @@ class Impl(AttentionImpl):
         heads = lambda rows, count: rows.view(-1, count, self.head_size)
         self.cache.forward(attn_metadata, heads(query, self.num_heads), heads(key, self.num_kv_heads),
                            heads(value, self.num_kv_heads), kv_cache, heads(output, self.num_heads),
-                           None if self.raw is None else Raw(self.raw.kv_cache, self.raw.table()))
+                           None if self.raw is None else self.raw())
         return output
 
 

@@ -84,7 +84,7 @@ class Kernels:
         self.arguments = {each.name: each.shape for each in self._ops["append", 1, step].arguments}
         self.key_words, self.value_words = (self.arguments[f"{name}.codes"][-1] for name in ("keys", "values"))
         counts = lambda tokens, size: torch.full((size,), tokens, dtype=torch.int32, device=self.device)
-        # Of a decode, and of the context of a later token, which is one of its window itself.
+        # A decode reads all of its window; the context of a later token has one less, since that token is in its window.
         self.recent, self.recent_before = counts(shape.recent_tokens, self.sizes[-1]), counts(max(shape.recent_tokens - 1, 0), 1)
         like = dict(dtype=dtype, device=self.device)
         self.lse = torch.empty(self.sizes[-1] * step, shape.query_heads, dtype=torch.float32, device=self.device)
@@ -175,13 +175,22 @@ class Raw:
 
     def __init__(self, pages: torch.Tensor, table: torch.Tensor):
         head_dim = pages.shape[-1] // 2
+        self._held = pages, table
         self._pages = {"raw_keys": pages[..., :head_dim], "raw_values": pages[..., head_dim:]}
-        self._table = table
+        self._decoding = {}  # tables of the first sequences, by their number
+
+    def is_of(self, pages: torch.Tensor, table: torch.Tensor) -> bool:
+        return self._held[0] is pages and self._held[1] is table
 
     def rows(self, sequences: slice, recent=None, column: int = 0) -> dict:
         """Arguments of an op for those sequences, from a column of their table on. recent: the op's recent_counts."""
-        counts = {} if recent is None else {"recent_counts": recent}
-        return {**self._pages, "raw_block_table": self._table[sequences, column:].contiguous(), **counts}
+        if sequences.start is None:
+            table = self._decoding.get(sequences.stop)
+            if table is None:
+                table = self._decoding[sequences.stop] = self._held[1][sequences]
+        else:
+            table = self._held[1][sequences, column:].contiguous()
+        return {**self._pages, "raw_block_table": table, **({} if recent is None else {"recent_counts": recent})}
 
 
 class _NoRaw:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from vqgen.vllm._backend import engine_of, kernels
-from vqgen.vllm._pages import PAGES
+from vqgen.vllm._backend import Backend, engine_of, kernels
+from vqgen.vllm._pages import Raw
 
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadataBuilder
+from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 
@@ -21,7 +21,7 @@ class RawRows(torch.nn.Module, AttentionLayerBase):
 
     def __init__(self, name: str, engine, layers: dict):
         super().__init__()
-        self.name, self.engine, self.kv_cache = name, engine, torch.tensor([])
+        self.name, self.engine, self.kv_cache, self.held = name, engine, torch.tensor([]), None
         layers[name] = self
 
     def get_attn_backend(self):
@@ -32,24 +32,21 @@ class RawRows(torch.nn.Module, AttentionLayerBase):
         return SlidingWindowSpec(block_size=engine.blocks[1], num_kv_heads=engine.heads[1], head_size=engine.head_dim,
                                  dtype=engine.dtype, sliding_window=engine.recent_tokens)
 
-    def table(self) -> torch.Tensor:
-        """The block table of the current step, as RawBuilder made it."""
-        return get_forward_context().attn_metadata[self.name]
+
+def rows_of_step(layer: RawRows) -> Raw:
+    """The rows and the block table of the current step. Both stay in place, so views of them are made once."""
+    table = get_forward_context().attn_metadata[layer.name]  # as RawBuilder made it
+    if layer.held is None or not layer.held.is_of(layer.kv_cache, table):
+        layer.held = Raw(layer.kv_cache, table)
+    return layer.held
 
 
-class RawBackend(AttentionBackend):
-    """What vLLM asks of a layer's backend that only stores."""
-
-    accept_output_buffer = True
-    supported_dtypes = [torch.float16, torch.bfloat16]
+class RawBackend(Backend):
+    """A backend that only stores."""
 
     @staticmethod
     def get_name() -> str:
         return "VQGEN_RAW"
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list[int]:
-        return list(PAGES)
 
     @staticmethod
     def get_impl_cls():
@@ -64,18 +61,9 @@ class RawBackend(AttentionBackend):
                            cache_dtype_str: str = "auto") -> tuple[int, ...]:  # of 0.26
         return kernels().raw_shape(num_blocks)
 
-    @staticmethod
-    def get_kv_cache_stride_order(include_num_layers_dimension: bool = False) -> tuple[int, ...]:  # of 0.26
-        return (0, 1, 2, 3, 4) if include_num_layers_dimension else (0, 1, 2, 3)
-
     @classmethod
-    def supported_kv_cache_layouts(cls):  # of 0.33
-        from vllm.v1.kv_cache_layout import KVCacheLayout
-        return (KVCacheLayout.LBHNC,)
-
-    @classmethod
-    def supports_kv_connector(cls) -> bool:
-        return False
+    def customize_spec(cls, spec):  # of 0.33
+        return spec
 
 
 class RawBuilder(AttentionMetadataBuilder):
