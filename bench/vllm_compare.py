@@ -3,7 +3,8 @@
 
     python3 bench/vllm_compare.py tokens MODEL --text FILE --mode full      # MODEL: a folder with a vqgen.bundle
     python3 bench/vllm_compare.py steps CONFIG --cache vecinfer-d4b8i8      # CONFIG: a model's config.json
-    python3 bench/vllm_compare.py steps CONFIG --cache klt-2bit-keys,klt-2bit-values --weights aqlm-2x8i8
+    python3 bench/vllm_compare.py steps CONFIG --cache klt-2bit-keys,klt-2bit-values --weights aqlm-2x8i8 --ranks 2
+    python3 bench/vllm_compare.py model CONFIG MODEL --cache vecinfer-d4b8i8 --weights aqlm-2x8i8
     python3 bench/vllm_compare.py requests CONFIG --cache klt-2bit-keys,klt-2bit-values --recent 128
 
 `tokens` lets vLLM continue prompts greedily, then feeds its tokens to transformers over vqgen.hf.VQCache with the same
@@ -22,6 +23,10 @@ told that their tokens are cached, and the cache is filled with random numbers. 
 engine to the next one.
 
 `requests` times the first token of single prompts, then a run of requests that all come at once, prompts included.
+
+`model` writes a folder with random weights and codebooks, for `tokens` without --text: its prompts are random.
+
+With --ranks N, vLLM's tensor parallelism has N GPUs, and transformers one.
 
 Needs a GPU, vLLM 0.26, and for `tokens` transformers.
 """
@@ -84,28 +89,47 @@ def recorded(scheduler):
 
 
 def codes_of(worker, blocks, tokens):
-    """int32 [layers, sequences, heads, tokens, words], of the pages of sequences."""
+    """int32 [layers, sequences, heads, tokens, words], of the pages of sequences, with the heads of the worker's rank."""
     import torch
     caches = [cache for cache in worker.model_runner.kv_caches if not cache.is_floating_point()]
     pages = torch.stack([cache[torch.tensor(blocks, device=cache.device)] for cache in caches])
     return pages.transpose(2, 3).flatten(3, 4)[:, :, :, :tokens].cpu()  # pages: [layers, sequences, blocks, heads, ...]
 
 
+def of_ranks(codes, heads):
+    """codes_of() all ranks as one. Where ranks are more than heads, several have the same, and have to hold the same."""
+    import torch
+    same = max(1, len(codes) // heads)
+    for rank, own in enumerate(codes):
+        if not torch.equal(own, codes[rank // same * same]):
+            raise SystemExit(f"rank {rank} has other codes of its heads than rank {rank // same * same}")
+    return torch.cat(codes[::same], 2)
+
+
+def texts_of(options, folder):
+    """Prompts as lists of tokens."""
+    if options.text is None:
+        return [each["prompt_token_ids"] for each in vllm_random.random_prompts(options.prompts, options.prompt_tokens, 0)]
+    import transformers
+    tokenizer, text = transformers.AutoTokenizer.from_pretrained(folder), pathlib.Path(options.text).read_text(errors="replace")
+    return prompts_of(tokenizer(text, add_special_tokens=False)["input_ids"], options.prompts, options.prompt_tokens,
+                      options.stride, options.mode == "prefix")
+
+
 def generated(options, folder, bundle):
     """Tokens, codes and log-probabilities of vLLM, for judge(): one dict for each time that it got the prompts."""
-    import transformers
     from vllm import SamplingParams
-    tokenizer, text = transformers.AutoTokenizer.from_pretrained(folder), pathlib.Path(options.text).read_text(errors="replace")
-    prompts = prompts_of(tokenizer(text, add_special_tokens=False)["input_ids"], options.prompts, options.prompt_tokens,
-                         options.stride, options.mode == "prefix")
+    prompts = texts_of(options, folder)
     began = time.time()
     llm = engine(folder, max_model_len=-(-(options.prompt_tokens + options.new) // 256) * 256, max_num_seqs=options.prompts,
                  attention_backend=options.backend, gpu_memory_utilization=0.1, kv_cache_memory_bytes=options.memory << 20,
-                 additional_config={"vqgen": {"bundle": str(bundle), "recent_tokens": options.recent}},
+                 tensor_parallel_size=options.ranks, skip_tokenizer_init=options.text is None, additional_config={"vqgen": {"bundle": str(bundle), "recent_tokens": options.recent}},
                  **{"max_num_batched_tokens": options.prompts * options.prompt_tokens, **MODES[options.mode]})
     print(f"engine: {time.time() - began:.1f} s", flush=True)
     found = recorded(core_of(llm).scheduler)
-    sampling = SamplingParams(temperature=0, max_tokens=options.new, ignore_eos=True, logprobs=0)
+    sampling = SamplingParams(temperature=0, max_tokens=options.new, ignore_eos=True, logprobs=0,
+                              detokenize=options.text is not None)
+    heads = llm.llm_engine.vllm_config.model_config.get_total_num_kv_heads()
     runs = []
     for again in range(2 if options.mode == "prefix" else 1):
         began = time.time()
@@ -114,8 +138,8 @@ def generated(options, folder, bundle):
         print(f"generated: {time.time() - began:.1f} s", flush=True)
         runs.append({"mode": options.mode + " again" * again, "prompts": prompts,
                      "pieces": [found[tuple(each)]["pieces"] for each in prompts],
-                     "codes": llm.collective_rpc(codes_of, args=([found[tuple(each)]["blocks"] for each in prompts],
-                                                                 options.prompt_tokens + options.new - 1))[0],
+                     "codes": of_ranks(llm.collective_rpc(codes_of, args=([found[tuple(each)]["blocks"] for each in prompts],
+                                                                          options.prompt_tokens + options.new - 1)), heads),
                      "tokens": [list(out.token_ids) for out in outs],
                      "logprobs": [[step[token].logprob for step, token in zip(out.logprobs, out.token_ids)] for out in outs]})
     return runs
@@ -141,7 +165,7 @@ def run_tokens(options):
     for run in runs:
         began = time.time()
         rows.append(judge(model, bundle, run, options.tolerance, options.most or options.prompts, exact, options.recent))
-        rows[-1]["recent_tokens"] = options.recent
+        rows[-1] |= {"recent_tokens": options.recent, "ranks": options.ranks}
         print(f"transformers: {time.time() - began:.1f} s\n##", json.dumps(rows[-1]), flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
@@ -153,7 +177,7 @@ def main():
     parts = parser.add_subparsers(dest="part", required=True)
     tokens = parts.add_parser("tokens", help="compare greedy tokens with transformers'")
     tokens.add_argument("model", help="folder of a model, with a vqgen.bundle")
-    tokens.add_argument("--text", required=True, help="file whose last tokens are the prompts")
+    tokens.add_argument("--text", help="file whose last tokens are the prompts [random prompts]")
     tokens.add_argument("--bundle", help="another bundle, bound to the model [MODEL/vqgen.bundle]")
     tokens.add_argument("--mode", choices=MODES, default="eager", help="how vLLM runs [eager]")
     tokens.add_argument("--prompts", type=int, default=8, help="prompts at once [8]")
@@ -173,18 +197,24 @@ def main():
     requests.add_argument("--requests", type=int, default=256, help="requests of the run [256]")
     requests.add_argument("--prompt-tokens", type=int, default=8192, help="tokens of a prompt [8192]")
     requests.add_argument("--new", type=int, default=512, help="new tokens of a request [512]")
-    for each in (steps, requests):
+    model = parts.add_parser("model", help="write a folder with random weights and codebooks")
+    for each in (model, steps, requests):
         each.add_argument("config", help="config.json of a Llama")
+    model.add_argument("out", help="the folder")
+    model.add_argument("--layers", type=int, help="layers instead of the config's")
+    for each in (model, steps, requests):
         each.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
         each.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
+    for each in (steps, requests):
         each.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
     for each in (tokens, steps, requests):
+        each.add_argument("--ranks", type=int, default=1, help="GPUs of vLLM's tensor parallelism [1]")
         each.add_argument("--recent", type=int, default=0, help="tokens in full precision, of vqgen's caches [0]")
         each.add_argument("--backend", default="CUSTOM", help="vqgen's name in vLLM [CUSTOM, which is that of 0.26]")
         each.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is read, so it has to be in this process
-    return {"tokens": run_tokens, "steps": vllm_random.run_steps, "requests": vllm_random.run_requests}[options.part](options)
+    return {"model": vllm_random.run_model, "tokens": run_tokens, "steps": vllm_random.run_steps, "requests": vllm_random.run_requests}[options.part](options)
 
 
 if __name__ == "__main__":

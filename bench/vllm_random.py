@@ -90,6 +90,62 @@ def quantization_of(config, form, dtype):
                               for name, (rows, columns) in sizes.items()]}
 
 
+def config_of(options, layers=None):
+    """What config.json says of a model for options.cache and options.weights."""
+    config = json.loads(pathlib.Path(options.config).read_text())
+    config = {**config, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "dtype": "float16",
+              "num_hidden_layers": layers or config["num_hidden_layers"]}
+    if options.weights != "fp16":
+        dtype = PLAIN.get(options.cache, config)["dtype"]
+        config["quantization_config"] = quantization_of(config, options.weights, dtype)
+    return config
+
+
+def bound_bundle(folder, options, config):
+    """Random codebooks for options.cache, in a bundle beside the config.json of a folder."""
+    import vqgen.vllm
+    keys, _, values = options.cache.partition(",")
+    random_bundle(folder / "books", config, keys, values or keys)
+    vqgen.vllm.bind(folder / "books", folder)
+
+
+def weights_of(config):
+    """Random weights by name, of the folder of a Llama."""
+    import torch
+    import transformers
+
+    from vqgen import _folders
+    from vqgen.vllm._weights import KINDS, fill_random
+    told = _folders.Quantization(config["quantization_config"]) if "quantization_config" in config else None
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{name: value for name, value in config.items()
+                                                                          if name != "quantization_config"}))
+    device, out = "cuda" if torch.cuda.is_available() else "cpu", {}
+    for name, shape in ((name, tensor.shape) for name, tensor in model.state_dict().items()):
+        module = name.removesuffix(".weight")
+        if told is not None and len(shape) > 1 and not told.is_dense(module):
+            held = {suffix: torch.empty(size, dtype=KINDS[kind], device=device)
+                    for suffix, (kind, size) in told.tensors_of(module, *shape).items()}
+            fill_random(told.format_of(module), held)
+            out |= {f"{module}.{suffix}": tensor for suffix, tensor in held.items()}
+        else:
+            out[name] = torch.empty(shape, dtype=torch.float16, device=device)
+            out[name].normal_(0, 0.02) if len(shape) > 1 else out[name].fill_(1)
+    return out
+
+
+def run_model(options):
+    """A folder with random weights and codebooks."""
+    from safetensors.torch import save_file
+    folder, config = pathlib.Path(options.out), config_of(options, options.layers)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: tensor.cpu() for name, tensor in weights_of(config).items()}, folder / "model.safetensors",
+              {"format": "pt"})
+    bound_bundle(folder, options, config)
+    return 0
+
+
 def fill(worker):
     """Fill a worker's cache with random numbers. Blocks of codes that full-precision tokens may have too get finite
     numbers of either."""
@@ -140,26 +196,19 @@ def timed(llm, batch, tokens):
 @contextlib.contextmanager
 def started(options, batches, most_tokens):
     """An engine with random weights for options.cache and options.weights; batches: that graphs are captured for."""
-    config = json.loads(pathlib.Path(options.config).read_text())
-    config = {**config, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "dtype": "float16"}
-    if options.weights != "fp16":
-        dtype = PLAIN.get(options.cache, config)["dtype"]
-        config["quantization_config"] = quantization_of(config, options.weights, dtype)
+    config = config_of(options)
     turn = take_turn(options.turns) if options.turns else None  # noqa: F841
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "config.json").write_text(json.dumps(config))
         if options.cache in PLAIN:
             more = {"attention_backend": "FLASH_ATTN", **PLAIN[options.cache]}
         else:
-            import vqgen.vllm
-            keys, _, values = options.cache.partition(",")
-            random_bundle(pathlib.Path(folder) / "books", config, keys, values or keys)
-            vqgen.vllm.bind(pathlib.Path(folder) / "books", folder)
+            bound_bundle(pathlib.Path(folder), options, config)
             more = {"attention_backend": options.backend, "additional_config": {"vqgen": {"recent_tokens": options.recent}}}
         began = time.time()
         llm = engine(folder, load_format="dummy", skip_tokenizer_init=True, max_num_seqs=max(batches),
                      max_model_len=most_tokens, max_num_batched_tokens=8192, gpu_memory_utilization=UTILIZATION,
-                     compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY",
+                     tensor_parallel_size=options.ranks, compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY",
                                          "cudagraph_capture_sizes": sorted(batches)}, **more)
         print(f"engine: {time.time() - began:.1f} s", flush=True)
         yield llm
@@ -170,7 +219,7 @@ def side(options):
     import torch
     import vllm
     return {"cache": options.cache, "recent_tokens": options.recent if options.cache not in PLAIN else "",
-            "weights": options.weights, "vllm": vllm.__version__, "gpu": torch.cuda.get_device_name()}
+            "weights": options.weights, "ranks": options.ranks, "vllm": vllm.__version__, "gpu": torch.cuda.get_device_name()}
 
 
 def report(options, rows, row):

@@ -1,5 +1,6 @@
 """What bench/vllm_compare.py does beside vLLM: the reference that its tokens are held against, and its stand-ins."""
 
+import json
 import os
 import pathlib
 import sys
@@ -14,6 +15,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import vqgen.hf
 from hf_models import layers, model, own_cache  # noqa: F401
 from vqgen._folders import Quantization
+from vqgen.vllm import _identity
 
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
 import vllm_compare  # noqa: E402
@@ -124,3 +126,24 @@ def test_random_weights_are_of_a_folder(tmp_path):
         if isinstance(module, torch.nn.Linear):
             size = (module.out_features, module.in_features)
             assert told.is_dense(name) if name == "lm_head" else told.shape_of(name) == size, name
+
+
+def test_a_random_model_is_a_folder(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "head_dim": 64, "num_attention_heads": 2,
+              "num_key_value_heads": 1, "num_hidden_layers": 3, "vocab_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = {"config": tmp_path / "config.json", "cache": "vecinfer-d4b8i8", "layers": 1}
+    for weights in ("fp16", "aqlm-2x8i8"):
+        assert vllm_random.run_model(Fields(**asked, out=tmp_path / weights, weights=weights)) == 0
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / weights, dtype=torch.float16)
+        assert (type(model.model.layers[0].mlp.down_proj) is torch.nn.Linear) == (weights == "fp16")
+        assert len(model.model.layers) == 1 and model.lm_head.weight.std() < 0.03
+        _identity.require_same(tmp_path / weights / "vqgen.bundle", tmp_path / weights)
+
+
+def test_ranks_hold_their_heads():
+    codes = [torch.full((1, 2, 1, 3, 4), rank) for rank in (0, 1)]
+    assert vllm_compare.of_ranks(codes, 2)[0, 0, :, 0, 0].tolist() == [0, 1]
+    assert vllm_compare.of_ranks([codes[0], codes[0].clone(), codes[1], codes[1]], 2).shape == (1, 2, 2, 3, 4)
+    with pytest.raises(SystemExit, match="rank 1 has other codes of its heads than rank 0"):
+        vllm_compare.of_ranks(codes, 1)

@@ -124,6 +124,9 @@ class Engine:
         self.items = layers_of(self.bundle)
         self.kv_heads, self.head_dim, self.dtype = model.get_total_num_kv_heads(), model.get_head_size(), model.dtype
         self._require_items(model.get_total_num_hidden_layers())
+        if self.kv_heads % ranks and ranks % self.kv_heads:
+            raise vqgen.Infeasible(f"tensor_parallel_size: the model has {self.kv_heads} heads of keys and values, which {ranks} "
+                                   f"ranks do not share; set a divisor or a multiple of {self.kv_heads}")
         first = rank * self.kv_heads // ranks  # where ranks are more than heads, several have the same
         self.heads = first, max(1, self.kv_heads // ranks)
         self.query_heads = model.get_num_attention_heads(config.parallel_config)

@@ -15,7 +15,7 @@ from vqgen import _folders
 from vqgen._weight_books import e8p_table, peak_of
 from vqgen.torch import MOST_ROWS
 
-_KINDS = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+KINDS = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SHARDS = {"q": 0, "k": 1, "v": 2}
 _DUMMY_SIZE = 0.02  # of random weights
 
@@ -26,7 +26,7 @@ class Folder:
 
     def __init__(self, fields: dict):
         self.quantization = _folders.Quantization(fields)
-        self.dtype = _KINDS[{"f16": "F16", "bf16": "BF16"}[self.quantization.dtype]]
+        self.dtype = KINDS[{"f16": "F16", "bf16": "BF16"}[self.quantization.dtype]]
         self.dummy, self.configs, self._tensors, self._path = False, {}, None, None
 
     def open(self, config) -> None:
@@ -86,7 +86,7 @@ class Part:
         self.row = self._place("output", self.out_features, rows, rank, ranks)
         self.column = self._place("input", self.in_features, columns, rank, ranks)
         self._require_uncut()
-        self.tensors = {suffix: (_KINDS[kind], shape)
+        self.tensors = {suffix: (KINDS[kind], shape)
                         for suffix, (kind, shape) in quantization.tensors_of(module, rows, columns).items()}
 
     def _place(self, what, whole, own, rank, ranks):
@@ -135,7 +135,7 @@ class Part:
         """The rank's shard of a tensor of the folder."""
         kind, shape = self.whole[suffix]
         tensor = tensor.view(torch.int32) if tensor.dtype == torch.uint32 else tensor
-        if tensor.dtype != _KINDS[kind] or list(tensor.shape) != shape:
+        if tensor.dtype != KINDS[kind] or list(tensor.shape) != shape:
             raise vqgen.BadInput(f"{self.source}: '{self.module}.{suffix}' is {tensor.dtype} {list(tensor.shape)} where the "
                                  f"config asks for {kind} {shape}; fetch the folder again, or quantize again")
         own = self.tensors[suffix][1]
@@ -273,22 +273,25 @@ class Layer:
         return out
 
     def _fill(self, stored):
-        """Random codes, and entries and scales of weights that are small, as engines load for dummies."""
         for number, part in enumerate(self.parts):
-            held = {suffix: self._held(suffix, stored[suffix], number) for suffix in part.tensors}
-            held["codes"].random_(-1 << 31, (1 << 31) - 1)
-            if part.form.get("group_inputs"):  # scales behind codes are finite
-                held["codes"].bitwise_and_(-0x40004001)
-            peak, scaled = peak_of(part.form), "stage_scales" in held
-            if part.form["decoder"] == "e8p":
-                held["codebooks"].copy_(e8p_table())
-            elif peak is not None:
-                held["codebooks"].random_(-peak, peak + 1)
-            else:
-                held["codebooks"].normal_(0, 1 if scaled else _DUMMY_SIZE)
-            if part.form["decoder"] == "signs":
-                held["codebooks"].abs_()
-            if scaled:
-                held["stage_scales"].fill_(_DUMMY_SIZE / (peak or 1))
-            if "output_scales" in held:
-                held["output_scales"].fill_(1)
+            fill_random(part.form, {suffix: self._held(suffix, stored[suffix], number) for suffix in part.tensors})
+
+
+def fill_random(form: dict, held: dict[str, torch.Tensor]) -> None:
+    """Fill the tensors of a layer, by suffix, with random codes, and with entries and scales of small weights."""
+    held["codes"].random_(-1 << 31, (1 << 31) - 1)
+    if form.get("group_inputs"):  # scales behind codes are finite
+        held["codes"].bitwise_and_(-0x40004001)
+    peak, scaled = peak_of(form), "stage_scales" in held
+    if form["decoder"] == "e8p":
+        held["codebooks"].copy_(e8p_table())
+    elif peak is not None:
+        held["codebooks"].random_(-peak, peak + 1)
+    else:
+        held["codebooks"].normal_(0, 1 if scaled else _DUMMY_SIZE)
+    if form["decoder"] == "signs":
+        held["codebooks"].abs_()
+    if scaled:
+        held["stage_scales"].fill_(_DUMMY_SIZE / (peak or 1))
+    if "output_scales" in held:
+        held["output_scales"].fill_(1)
