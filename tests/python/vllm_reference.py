@@ -24,11 +24,12 @@ def tensor(array, kind=None):
 
 
 def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale):
-    """Attention of sequences' rows in double precision, with the arguments of Layer's `attend`."""
+    """Attention of sequences' rows in double precision, with the arguments of Layer's `attend`. A group of heads has the same
+    keys and values."""
     assert most_query == max(np.diff(query_starts.tolist())) and most_key == max(np.diff(key_starts.tolist()))
     out, lse = torch.empty_like(query), torch.empty(query.shape[1], len(query), dtype=torch.float32, device=query.device)
     for (q0, q1), (k0, k1) in zip(*(zip(each.tolist(), each.tolist()[1:]) for each in (query_starts, key_starts))):
-        keys, values = (each[k0:k1].double().repeat_interleave(HEADS // each.shape[1], 1) for each in (key, value))
+        keys, values = (each[k0:k1].double().repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
         scores = torch.einsum("qhd,khd->hqk", query[q0:q1].double(), keys) * scale
         if causal:
             scores += torch.full_like(scores[0], -torch.inf).triu(1)
