@@ -105,14 +105,15 @@ def test_threads_with_a_device_each_get_the_bits_of_one_alone(alone):
 
 
 def test_captures_of_both_devices_replay_in_any_order(alone):
-    graphs, outs = [], []
+    graphs, outs, held = [], [], []
     for device, seed in zip(DEVICES, SEEDS):
         with torch.cuda.device(device):
             calls = calls_of(device, seed)
+            held.append(calls)  # their tensors are read by replays
             [call() for call in calls]
             torch.cuda.synchronize(device)
             graphs.append(torch.cuda.CUDAGraph())
-            with torch.cuda.graph(graphs[-1]):
+            with torch.cuda.graph(graphs[-1], stream=torch.cuda.Stream(device)):  # the default one is of one device
                 outs.append([call() for call in calls])
     for order in ((0, 1), (1, 0), (0, 0), (1, 1), (0, 1)):
         for out in (each for each in outs for each in each):
