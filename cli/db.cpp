@@ -128,10 +128,9 @@ void db_ls(const DbArguments& arguments, Output& output) {
 void db_query(const DbArguments& arguments, Output& output) {
   const PlanSetting setting = plan_setting({.config = arguments.config, .gpu = arguments.gpu});
   const Config& config = setting.config;
-  const std::vector<AccessCounts> profiles = access_counts_of(config);
   const std::string codes = arguments.codes.empty() ? codes_of(config) : row_codes(arguments.codes);
-  const LadderAnswer answer = look_up(*setting.tables, config, setting.gpu.spec,
-                                      {.codes = codes, .profiles = profiles, .all = true});
+  const LadderAnswer answer =
+      look_up(*setting.tables, config, setting.gpu.spec, {.codes = codes, .all = true});
   output.document = {{"codes", codes},
                      {"problem", to_json(config.problem)},
                      {"taken", nullptr},

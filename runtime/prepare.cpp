@@ -40,20 +40,17 @@ void require_built(const Config& config) {
 Planned first_plan(const Config& config, const GpuSpec& gpu, std::span<const AccessCounts> profiles,
                    const PlanOptions& options) {
   require_built(config);
-  LadderAnswer answer;
   std::string why;
   if (options.tables != nullptr && !options.tables->empty()) {
-    answer =
-        look_up(*options.tables, config, gpu, {.codes = codes_of(config), .profiles = profiles});
+    const LadderAnswer answer = look_up(*options.tables, config, gpu, {.codes = codes_of(config)});
     if (answer.taken) {
       return {.plan = answer.taken->row.plan, .from = source_of(*answer.taken)};
     }
-    why = answer.passed.empty() ? "no tuned row is near; "
+    why = answer.passed.empty() ? "no tuned row is of this problem; "
                                 : fmt::format("{} tuned rows do not serve; ", answer.passed.size());
   }
   Planned planned;
-  const bool chosen = answer.own && options.chooser == Chooser::model;
-  planned.plan = chosen ? *answer.own : propose(config, gpu, {options.chooser, profiles});
+  planned.plan = propose(config, gpu, {options.chooser, profiles});
   if (!config.plan.empty()) {
     planned.from = {Rung::override, why + "the config fixes fields, the rest is chosen"};
   } else if (options.chooser == Chooser::rules || is_of_rules(planned.plan)) {

@@ -164,12 +164,13 @@ def vllm_steps(tools):
     """Decode steps in vLLM, what its cache holds, and the tokens per second where it is full."""
     rows = rows_of(tools, "vllm-steps")
     lines, base = [], {}
-    for weights, cache, recent in dict.fromkeys((row["weights"], row["cache"], row["recent_tokens"]) for row in rows):
-        own = [row for row in rows if (row["weights"], row["cache"], row["recent_tokens"]) == (weights, cache, recent)]
-        line = [VLLM_CACHES[cache], recent or "-", "FP16" if weights == "fp16" else f"`{weights}`"]
+    kind = lambda row: (row["ranks"], row["weights"], row["cache"], row["recent_tokens"])
+    for ranks, weights, cache, recent in dict.fromkeys(map(kind, rows)):
+        own = [row for row in rows if kind(row) == (ranks, weights, cache, recent)]
+        line = [ranks, VLLM_CACHES[cache], recent or "-", "FP16" if weights == "fp16" else f"`{weights}`"]
         for batch, tokens in VLLM_SHAPES:
             ms = float(one(own, "vllm-steps", batch=batch, tokens=tokens)["step_ms"])
-            line.append(f"{ms:.2f} ({times(base.setdefault((batch, tokens), ms) / ms)})")
+            line.append(f"{ms:.2f} ({times(base.setdefault((ranks, batch, tokens), ms) / ms)})")
         line.append(f"{int(one(own, 'vllm-steps', batch=8, tokens=32768)['capacity_tokens']) / 1e6:.2f} M")
         full = max((row for row in own if row["tokens"] == str(VLLM_FULL)), key=lambda row: int(row["batch"]), default=None)
         if full and int(full["batch"]) > 8:
@@ -178,30 +179,31 @@ def vllm_steps(tools):
         else:
             line.append("-")
         lines.append(line)
-    head = ["cache", "window", "weights", *(f"{batch} x {tokens:,}, ms" for batch, tokens in VLLM_SHAPES),
+    head = ["GPUs", "cache", "window", "weights", *(f"{batch} x {tokens:,}, ms" for batch, tokens in VLLM_SHAPES),
             "tokens that fit", f"full of sequences of {VLLM_FULL:,}: tokens per second"]
     return table(head, lines) + (
         "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. "
-        "In brackets: against the first row. Tokens that fit are of sequences of 32,768.") + origin("vllm-steps", rows)
+        "In brackets: against the first row of as many GPUs. Tokens that fit are of sequences of 32,768.") + origin("vllm-steps", rows)
 
 
 def vllm_tokens(tools):
     """Greedy tokens of vLLM beside transformers'."""
     rows = rows_of(tools, "vllm-tokens")
     lines = []
-    kind = lambda row: (row["keys"], row["values"], row["recent_tokens"], row["mode"])
+    kind = lambda row: (row["ranks"], row["model"], row["weights"], row["keys"], row["values"], row["recent_tokens"], row["mode"])
     widest = {}  # window of each format, the one that is recommended
     for row in rows:
         widest[row["keys"]] = max(widest.get(row["keys"], 0), int(row["recent_tokens"]))
     rows = [row for row in rows if int(row["recent_tokens"]) == widest[row["keys"]]]
-    for keys, values, recent, mode in dict.fromkeys(map(kind, rows)):
-        each = {row["compared"]: row for row in rows if kind(row) == (keys, values, recent, mode)}
-        line = [pair(keys, values), recent, mode]
+    for of_run in dict.fromkeys(map(kind, rows)):
+        ranks, model, weights, keys, values, recent, mode = of_run
+        each = {row["compared"]: row for row in rows if kind(row) == of_run}
+        line = [ranks, model, "FP16" if weights == "fp16" else f"`{weights}`", pair(keys, values), recent, mode]
         for compared in ("vllm", "own codes", "rounding"):
             row = each.get(compared)
             line.append(f"{row['beyond']} of {int(row['steps']):,}" if row else "-")
         lines.append([*line, f"{100 * float(each['vllm']['codes_differ']):.2f} %"])
-    head = ["keys, values", "window", "mode", "vLLM's codes", "own codes", "rounding alone", "codes that differ"]
+    head = ["GPUs", "model", "weights", "keys, values", "window", "mode", "vLLM's codes", "own codes", "rounding alone", "codes that differ"]
     return table(head, lines) + origin("vllm-tokens", rows)
 
 

@@ -157,7 +157,7 @@ TEST_F(Db, QuerySaysTheRungAndWhatWasNotTaken) {
   ASSERT_EQ(answer["passed"].size(), 2u);
   EXPECT_EQ(answer["passed"][0]["rung"], "exact");
   expect_words(answer["passed"][0]["refused"].get<std::string>(), {"cannot run here"});
-  EXPECT_EQ(answer["passed"][1]["refused"], "a nearer row was taken");
+  EXPECT_EQ(answer["passed"][1]["refused"], "an earlier row was taken");
   const Json other = run({"db", "query", config, "--gpu", "h200", "--code-distribution", "zipf:3"},
                          using_table(all));
   EXPECT_EQ(other["taken"]["rung"], "exact");

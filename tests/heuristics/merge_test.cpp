@@ -105,7 +105,7 @@ TEST(MergePlans, RowsOfTunedTablesServe) {
     return answer.taken ? std::string(enum_name(answer.taken->rung)) : "none";
   };
   EXPECT_EQ(rung_for(op), "exact");
-  EXPECT_EQ(rung_for(merge(8192, 32)), "bucket");
+  EXPECT_EQ(rung_for(merge(8192, 32)), "none");
   EXPECT_EQ(rung_for(merge(4096, 32, 128, 3)), "none");
   EXPECT_EQ(rung_for(merge(4096, 32, 64)), "none");
 }

@@ -35,7 +35,6 @@ TEST(LibraryTuned, EachSizeLooksUpItsOwn) {
   EXPECT_EQ(own["plan_from"]["rung"], "exact");
   EXPECT_EQ(own["plan"], to_json(tuned));
   expect_words(own["plan_from"]["why"].get<std::string>(), {"t.jsonl:2"});
-  // 4096 tokens are within a factor of 2, and have the same kernel; 1024 are not.
   EXPECT_EQ(buckets.front()["most"], 1024);
   EXPECT_EQ(buckets.front()["plan_from"]["rung"], "model");
   const auto listed = fake.registry().enumerate(to_json(large).dump(), 8192, 8192);

@@ -69,7 +69,7 @@ TEST_F(Tuned, WithoutTablesItIsTheChoosers) {
   EXPECT_EQ(plan_with(config_of(op), gpu_, {}).from.rung, Rung::rules);
   const Planned far = planned(tuned_row(gemv_problem(1, 64, 64, "aqlm-1x8"), LinearSimt{}));
   EXPECT_EQ(far.plan, own_);
-  expect_words(far.from.why, {"no tuned row is near"});
+  expect_words(far.from.why, {"no tuned row is of this problem"});
 }
 
 TEST_F(Tuned, FieldsOfTheConfigGoOverTables) {
