@@ -2,6 +2,8 @@
 """vLLM over vqgen's cache: its tokens beside transformers', and its steps beside vLLM's own caches (docs/guides/vllm.md).
 
     python3 bench/vllm_compare.py tokens MODEL --text FILE --mode full      # MODEL: a folder with a vqgen.bundle
+    python3 bench/vllm_compare.py model gemma2 MODEL --keys vecinfer-d4b8i8 --values vecinfer-d4b8i8 --dtype bfloat16
+    python3 bench/vllm_compare.py tokens MODEL --dtype bfloat16             # of that random model
     python3 bench/vllm_compare.py steps CONFIG --cache vecinfer-d4b8i8      # CONFIG: a model's config.json
     python3 bench/vllm_compare.py steps CONFIG --cache klt-2bit-keys,klt-2bit-values --weights aqlm-2x8i8
     python3 bench/vllm_compare.py requests CONFIG --cache klt-2bit-keys,klt-2bit-values --recent 128
@@ -10,12 +12,16 @@
 bundle: each prompt in the parts in which vLLM read it, then one token at a time. Where transformers has another token
 first, the gap is how much higher that one's logit is. Each mode is judged in these ways:
 
-    vllm       vLLM and transformers in float16; transformers' cache gets the codes that vLLM wrote
-    own codes  vLLM and transformers in float16; both encode, so a rounding may make another entry the nearest one
-    rounding   transformers in float16 and in float32, both encode: what roundings alone change (--float32)
+    vllm       vLLM and transformers in --dtype; transformers' cache gets the codes that vLLM wrote
+    own codes  vLLM and transformers in --dtype; both encode, so a rounding may make another entry the nearest one
+    rounding   transformers in --dtype and in float32, both encode: what roundings alone change (--float32)
 
 After prefix hits, `own codes` also has what the prompts that filled the pages read in other parts. With --record, vLLM's
-tokens and codes are kept in a file, and judged again without vLLM.
+tokens and codes are kept in a file, and judged again without vLLM. Blocks behind sliding windows are read too, since none
+is given to another sequence.
+
+`model` writes a small random model with layers of a kind that no figures are of, and its bundle, for `tokens` without
+--text: its prompts are random tokens.
 
 `steps` times decode steps of random weights, in FP16 or quantized by --weights. Prompts are not read: the scheduler is
 told that their tokens are cached, and the cache is filled with random numbers. A step is the time from one call of the
@@ -29,9 +35,11 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import sys
 import time
 
+import vllm_models
 import vllm_random
 from vllm_judge import judge
 from vllm_random import core_of, engine
@@ -61,51 +69,72 @@ def prompts_of(ids, count, tokens, stride, shared):
 
 def recorded(scheduler):
     """prompt -> {"pieces": [(first token, tokens)] of each step, as the scheduler deals them out, with cached tokens as
-    the first part; "blocks": the numbers of its pages}."""
-    found, names, plain = {}, {}, scheduler.schedule
+    the first part; "blocks": the numbers of its blocks in each group of the cache, also of those behind a window}."""
+    found, names, plain, manager = {}, {}, scheduler.schedule, scheduler.kv_cache_manager
 
     def schedule(*arguments, **more):
         out = plain(*arguments, **more)
         for new in out.scheduled_new_reqs:
             names[new.req_id] = tuple(new.prompt_token_ids)
-            found[names[new.req_id]] = {"pieces": [(0, new.num_computed_tokens)] * (new.num_computed_tokens > 0)}
+            found[names[new.req_id]] = {"pieces": [(0, new.num_computed_tokens)] * (new.num_computed_tokens > 0), "blocks": []}
         for name, count in out.num_scheduled_tokens.items():
             own = found[names[name]]
-            own["blocks"] = list(scheduler.kv_cache_manager.get_block_ids(name)[0])  # of codes; others are of a window
+            for group, blocks in enumerate(manager.get_block_ids(name)):
+                if group == len(own["blocks"]):
+                    own["blocks"].append([])
+                own["blocks"][group] += blocks[len(own["blocks"][group]):]
             begin = sum(own["pieces"][-1]) if own["pieces"] else 0
             if begin < len(names[name]):
                 own["pieces"].append((begin, count))
         return out
 
-    # Pages of a sequence that has ended would be the first to be given to another one.
-    scheduler.kv_cache_manager.free = lambda request: None
+    # Blocks that are freed would be the first to be given to another sequence.
+    manager.block_pool.free_blocks = lambda blocks: None
     scheduler.schedule = schedule
     return found
 
 
-def codes_of(worker, blocks, tokens):
-    """int32 [layers, sequences, heads, tokens, words], of the pages of sequences."""
+def blocks_of(groups, found):
+    """layer -> (tokens of a block, blocks of each sequence), in the order of the layers, of what recorded() found."""
+    layers = {name: (group.kv_cache_spec.block_size, [own["blocks"][number] for own in found])
+              for number, group in enumerate(groups) for name in group.layer_names if not name.endswith(".raw")}
+    return dict(sorted(layers.items(), key=lambda each: int(re.search(r"layers\.(\d+)\.", each[0])[1])))
+
+
+def codes_of(worker, layers, tokens):
+    """int32 [layers, sequences, heads, tokens, words], of the pages of sequences. layers: of blocks_of()."""
     import torch
-    caches = [cache for cache in worker.model_runner.kv_caches if not cache.is_floating_point()]
-    pages = torch.stack([cache[torch.tensor(blocks, device=cache.device)] for cache in caches])
-    return pages.transpose(2, 3).flatten(3, 4)[:, :, :, :tokens].cpu()  # pages: [layers, sequences, blocks, heads, ...]
+    held, codes = worker.vllm_config.compilation_config.static_forward_context, []
+    for name, (block, numbers) in layers.items():
+        cache = held[name].kv_cache  # [pages, heads, tokens, words]; a block may have several pages
+        pages = torch.tensor(numbers, device=cache.device)[..., None] * (block // cache.shape[2])
+        pages = pages + torch.arange(block // cache.shape[2], device=cache.device)
+        codes.append(cache[pages.flatten(1)].transpose(1, 2).flatten(2, 3)[:, :, :tokens].cpu())
+    return torch.stack(codes)
 
 
 def generated(options, folder, bundle):
     """Tokens, codes and log-probabilities of vLLM, for judge(): one dict for each time that it got the prompts."""
-    import transformers
     from vllm import SamplingParams
-    tokenizer, text = transformers.AutoTokenizer.from_pretrained(folder), pathlib.Path(options.text).read_text(errors="replace")
-    prompts = prompts_of(tokenizer(text, add_special_tokens=False)["input_ids"], options.prompts, options.prompt_tokens,
-                         options.stride, options.mode == "prefix")
+    shared = options.mode == "prefix"
+    if options.text is None:
+        vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+        ids = vllm_models.random_ids(1, options.prompts * options.prompt_tokens, vocabulary, 3)[0].tolist()
+        prompts = prompts_of(ids, options.prompts, options.prompt_tokens, options.prompt_tokens, shared)
+    else:
+        import transformers
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        ids = tokenizer(pathlib.Path(options.text).read_text(errors="replace"), add_special_tokens=False)["input_ids"]
+        prompts = prompts_of(ids, options.prompts, options.prompt_tokens, options.stride, shared)
     began = time.time()
     llm = engine(folder, max_model_len=-(-(options.prompt_tokens + options.new) // 256) * 256, max_num_seqs=options.prompts,
                  attention_backend=options.backend, gpu_memory_utilization=0.1, kv_cache_memory_bytes=options.memory << 20,
                  additional_config={"vqgen": {"bundle": str(bundle), "recent_tokens": options.recent}},
+                 dtype=options.dtype, skip_tokenizer_init=options.text is None,
                  **{"max_num_batched_tokens": options.prompts * options.prompt_tokens, **MODES[options.mode]})
     print(f"engine: {time.time() - began:.1f} s", flush=True)
     found = recorded(core_of(llm).scheduler)
-    sampling = SamplingParams(temperature=0, max_tokens=options.new, ignore_eos=True, logprobs=0)
+    sampling = SamplingParams(temperature=0, max_tokens=options.new, ignore_eos=True, logprobs=0, detokenize=False)
     runs = []
     for again in range(2 if options.mode == "prefix" else 1):
         began = time.time()
@@ -114,8 +143,9 @@ def generated(options, folder, bundle):
         print(f"generated: {time.time() - began:.1f} s", flush=True)
         runs.append({"mode": options.mode + " again" * again, "prompts": prompts,
                      "pieces": [found[tuple(each)]["pieces"] for each in prompts],
-                     "codes": llm.collective_rpc(codes_of, args=([found[tuple(each)]["blocks"] for each in prompts],
-                                                                 options.prompt_tokens + options.new - 1))[0],
+                     "codes": llm.collective_rpc(codes_of, args=(
+                         blocks_of(core_of(llm).scheduler.kv_cache_config.kv_cache_groups,
+                                   [found[tuple(each)] for each in prompts]), options.prompt_tokens + options.new - 1))[0],
                      "tokens": [list(out.token_ids) for out in outs],
                      "logprobs": [[step[token].logprob for step, token in zip(out.logprobs, out.token_ids)] for out in outs]})
     return runs
@@ -136,7 +166,7 @@ def run_tokens(options):
     import vqgen.hf  # noqa: F401
     load = lambda dtype: transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="vqgen").eval().to(options.device)
-    model, exact = load(torch.float16), load(torch.float32) if options.float32 else None
+    model, exact = load(getattr(torch, options.dtype)), load(torch.float32) if options.float32 else None
     rows = []
     for run in runs:
         began = time.time()
@@ -153,7 +183,8 @@ def main():
     parts = parser.add_subparsers(dest="part", required=True)
     tokens = parts.add_parser("tokens", help="compare greedy tokens with transformers'")
     tokens.add_argument("model", help="folder of a model, with a vqgen.bundle")
-    tokens.add_argument("--text", required=True, help="file whose last tokens are the prompts")
+    tokens.add_argument("--text", help="file whose last tokens are the prompts [random tokens]")
+    tokens.add_argument("--dtype", default="float16", help="of vLLM and transformers [float16]")
     tokens.add_argument("--bundle", help="another bundle, bound to the model [MODEL/vqgen.bundle]")
     tokens.add_argument("--mode", choices=MODES, default="eager", help="how vLLM runs [eager]")
     tokens.add_argument("--prompts", type=int, default=8, help="prompts at once [8]")
@@ -178,13 +209,21 @@ def main():
         each.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
         each.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
         each.add_argument("--turns", help="file that processes on one GPU share, so that one after the other has it")
+    model = parts.add_parser("model", help="write a small random model and its bundle")
+    model.add_argument("kind", choices=vllm_models.KINDS)
+    model.add_argument("model", help="folder, which is written")
+    model.add_argument("--dtype", default="float16", help="of the model [float16]")
+    model.add_argument("--keys", default="klt-2bit-keys", help="format of the keys [klt-2bit-keys]")
+    model.add_argument("--values", default="klt-2bit-values", help="format of the values [klt-2bit-values]")
+    model.add_argument("--sequences", type=int, default=8, help="of 512 random tokens, which train [8]")
     for each in (tokens, steps, requests):
         each.add_argument("--recent", type=int, default=0, help="tokens in full precision, of vqgen's caches [0]")
         each.add_argument("--backend", default="CUSTOM", help="vqgen's name in vLLM [CUSTOM, which is that of 0.26]")
         each.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler is read, so it has to be in this process
-    return {"tokens": run_tokens, "steps": vllm_random.run_steps, "requests": vllm_random.run_requests}[options.part](options)
+    return {"model": vllm_models.run_model, "tokens": run_tokens, "steps": vllm_random.run_steps,
+            "requests": vllm_random.run_requests}[options.part](options)
 
 
 if __name__ == "__main__":
