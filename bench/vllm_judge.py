@@ -30,9 +30,9 @@ class Forced:
         return write
 
 
-def rounded(attend):
+def rounded(attend, dtype):
     """A layer's `attend` for a model in float32: keys, values and queries have the cache's dtype, as in the engine."""
-    return lambda query, key, value, *more: attend(query.half(), key.half(), value.half(), *more).float()
+    return lambda *states_and_more: attend(*(each.to(dtype) for each in states_and_more[:3]), *states_and_more[3:]).float()
 
 
 def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0):
@@ -45,7 +45,7 @@ def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0):
     cache = vqgen.hf.VQCache(model.config, bundle, batch=len(prompts), tokens=prompts.shape[1] + chosen.shape[1],
                              device=model.device, recent_tokens=recent)
     for layer in cache.layers if model.dtype == torch.float32 else ():
-        layer.attend = rounded(layer.attend)
+        layer.attend = rounded(layer.attend, layer.cache.new_tokens(0)[0].dtype)
     forced = None if codes is None else Forced(cache, codes)
     found = []
     with torch.inference_mode():

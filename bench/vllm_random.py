@@ -134,7 +134,7 @@ def weights_of(config):
     return out
 
 
-def run_model(options):
+def run_folder(options):
     """A folder with random weights and codebooks."""
     from safetensors.torch import save_file
     folder, config = pathlib.Path(options.out), config_of(options, options.layers)

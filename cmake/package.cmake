@@ -45,7 +45,7 @@ endif()
 add_dependencies(libvqgen vqgen_nvrtc)  # which is installed with it
 install(TARGETS libvqgen EXPORT vqgen-targets COMPONENT library
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/include/vqgen/vqgen.h ${PROJECT_SOURCE_DIR}/include/vqgen/launch.h
+install(FILES ${PROJECT_SOURCE_DIR}/include/vqgen/vqgen.h ${PROJECT_SOURCE_DIR}/include/vqgen/bundle.h ${PROJECT_SOURCE_DIR}/include/vqgen/launch.h
               ${PROJECT_SOURCE_DIR}/include/vqgen/vqgen.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/vqgen COMPONENT library)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/vqgen)

@@ -259,6 +259,31 @@ typedef struct vqgen_training_args {
 VQGEN_API vqgen_status vqgen_train_codebooks(vqgen_runtime* runtime,
                                              const vqgen_training_args* args);
 
+/* A bundle that `vqgen quantize` or vqgen.hf.calibrate() wrote, in host memory. It does not change,
+ * so that any threads may read it. */
+typedef struct vqgen_bundle vqgen_bundle;
+
+/* Reads a bundle whole, and judges all that is in it. vqgen_bundle_release() frees it.
+ * VQGEN_BAD_INPUT for a file that cannot be read or is of a newer vqgen. */
+VQGEN_API vqgen_status vqgen_bundle_open(const char* path, vqgen_bundle** bundle);
+VQGEN_API void vqgen_bundle_release(vqgen_bundle* bundle);
+
+/* Returns JSON with what configs take of each item, in the order of the file: [{"name": "layer0",
+ * "kind": "attention", "dtype", "kv_heads", "head_dim", "tokens", "keys": FORMAT, "values":
+ * FORMAT}], and of weights {"kind": "weights", "dtype", "out_features", "in_features", "weights":
+ * FORMAT}. The text lives as long as the bundle. */
+VQGEN_API const char* vqgen_bundle_description(const vqgen_bundle* bundle);
+
+/* Finds what an op ("attention_decode", "kv_append", "kv_dequantize", "gemv", "gemm") takes of an
+ * item as `argument`, by the names of vqgen_arguments(): "keys.codebooks", "key_rotation". Its
+ * elements are those of the op's description; they live as long as the bundle. NULL and 0 bytes if
+ * the item has none, as codes of a calibrated cache. Keys with a gain have other codebooks or
+ * scales for kv_append than for the ops that read. VQGEN_BAD_INPUT for an unknown item, op or
+ * argument. */
+VQGEN_API vqgen_status vqgen_bundle_tensor(const vqgen_bundle* bundle, const char* item,
+                                           const char* op, const char* argument, const void** data,
+                                           size_t* bytes);
+
 /* Allocates device memory for tests and small programs, 256-byte aligned; the caller frees it by
  * vqgen_free() before the runtime is destroyed. On the host backend kernels may touch no other
  * memory but what vqgen_register_host_memory() has registered. Copies return when they are done but

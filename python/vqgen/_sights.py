@@ -5,8 +5,6 @@ from __future__ import annotations
 import typing
 
 import torch
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 __all__ = ["Sight", "attended", "sights_of"]
 
@@ -19,6 +17,7 @@ class Sight(typing.NamedTuple):
     sliding_window: int = 0
     attention_chunk: int = 0
     logit_softcap: float = 0.0
+    sink_logits: bool = False
 
     @property
     def shape(self) -> dict:
@@ -36,6 +35,8 @@ class Sight(typing.NamedTuple):
 def sights_of(text) -> list[Sight | str]:
     """Return the sight of each layer of a decoder's config; or, by the name that the config or transformers has for it,
     the kind of a layer without keys and values of its own that all tokens stay in."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
     named = getattr(text, "layer_types", None) or []
     softcap = float(getattr(text, "attn_logit_softcapping", None) or 0)
     try:

@@ -64,7 +64,14 @@ c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$source/examples/embed/attentio
 "$work/attention" --backend host
 "$work/attention_cpp" --backend host
 
+printf '%s\n' '#include <vqgen/bundle.h>' \
+  'int main(int, char** a) { return vqgen::BundleFile(a[1]).tensor("layer0", "kv_append", "keys.codes").empty(); }' \
+  >"$work/bundle.cpp"
+c++ -std=c++20 -Wall -Wextra -Wpedantic -Werror "$work/bundle.cpp" "${flags[@]}" -ldl -o "$work/bundle"
+
 say "faults"
+if "$work/bundle" "$work/none" 2>"$work/err"; then exit 1; fi
+grep -q "$work/none" "$work/err" || { cat "$work/err"; exit 1; }
 if "$work/attention" --backend nonsense 2>/dev/null; then exit 1; fi
 if CUDA_VISIBLE_DEVICES=none "$work/attention" --backend cuda 2>"$work/err"; then exit 1; fi
 cat "$work/err"

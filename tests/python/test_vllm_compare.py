@@ -13,13 +13,15 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
 import vqgen.hf
-from hf_models import layers, model, own_cache  # noqa: F401
+from hf_models import DEVICE, layers, model, near, own_cache  # noqa: F401
 from vqgen._folders import Quantization
+from vqgen._models import attending
 from vqgen.vllm import _identity
 
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
 import vllm_compare  # noqa: E402
 import vllm_judge  # noqa: E402
+import vllm_kinds  # noqa: E402
 import vllm_random  # noqa: E402
 
 Fields = types.SimpleNamespace
@@ -82,16 +84,51 @@ def test_a_schedule_is_recorded():
                     num_scheduled_tokens={"a": 2, "b": 3}),
              Fields(scheduled_new_reqs=[], num_scheduled_tokens={"a": 3, "b": 1}),
              Fields(scheduled_new_reqs=[], num_scheduled_tokens={"a": 1, "b": 1})]
-    pages = {"a": [3], "b": [4]}
-    scheduler = Fields(schedule=iter(steps).__next__, kv_cache_manager=Fields(get_block_ids=lambda name: (pages[name],),
-                                                                               free=lambda request: pytest.fail("freed")))
+    pages = {"a": [[3], [5]], "b": [[4], [6]]}
+    pool = Fields(free_blocks=lambda blocks: pytest.fail("freed"))
+    scheduler = Fields(schedule=iter(steps).__next__, kv_cache_manager=Fields(get_block_ids=pages.get, block_pool=pool))
     found = vllm_compare.recorded(scheduler)
-    for step in steps:
+    for number, step in enumerate(steps):
         assert scheduler.schedule() is step
-        pages["a"].append(len(pages["a"]))
-        scheduler.kv_cache_manager.free("b")
-    assert found[(1,) * 9] == {"pieces": [(0, 4), (4, 2), (6, 3)], "blocks": [3, 1, 2]}
-    assert found[(2,) * 3] == {"pieces": [(0, 3)], "blocks": [4]}
+        pages["a"][0].append(number + 1)
+        pages["a"][1][number] = 0  # the null block, behind a window
+        pages["a"][1].append(number + 7)
+        pool.free_blocks([5])
+    assert found[(1,) * 9] == {"pieces": [(0, 4), (4, 2), (6, 3)], "blocks": [[3, 1, 2], [5, 7, 8]]}
+    assert found[(2,) * 3] == {"pieces": [(0, 3)], "blocks": [[4], [6]]}
+
+
+def test_codes_are_read_from_blocks_of_their_group():
+    group = lambda block, *names: Fields(kv_cache_spec=Fields(block_size=block), layer_names=[
+        f"model.layers.{name}" for name in names])
+    found = [{"blocks": [[2, 0], [1, 3], [9]]}, {"blocks": [[4, 1], [2, 0], [9]]}]
+    layers = vllm_compare.blocks_of([group(4, "10.attn"), group(4, "2.attn"), group(2, "2.attn.raw", "10.attn.raw")], found)
+    assert list(layers.items()) == [("model.layers.2.attn", (4, [[1, 3], [2, 0]])),
+                                    ("model.layers.10.attn", (4, [[2, 0], [4, 1]]))]
+    # Blocks of 4 tokens are 2 pages of 2, and a word says whose it is: layer, page, head, token.
+    words = torch.arange(10 * 2 * 2, dtype=torch.int32).view(10, 2, 2, 1)
+    held = {name: Fields(kv_cache=words + 100 * number) for number, name in enumerate(layers)}
+    worker = Fields(vllm_config=Fields(compilation_config=Fields(static_forward_context=held)))
+    codes = vllm_compare.codes_of(worker, layers, 7)
+    assert codes.shape == (2, 2, 2, 7, 1)
+    for layer, (_, numbers) in enumerate(layers.values()):
+        for sequence, blocks in enumerate(numbers):
+            for token in range(7):
+                page = blocks[token // 4] * 2 + token % 4 // 2
+                assert codes[layer, sequence, :, token, 0].tolist() == [100 * layer + 4 * page + 2 * head + token % 2
+                                                                       for head in range(2)]
+
+
+@pytest.mark.parametrize("kind", ["mistral", "gemma2", "gpt-oss"])
+def test_random_models_are_judged_as_their_own_attention_would(kind, layers):
+    window = {"sliding_window": 6} if "sliding_window" in vllm_kinds.KINDS[kind][1] else {}
+    model = vllm_kinds.made(kind, torch.float16, **window).to(DEVICE)
+    model.set_attn_implementation("vqgen")
+    prompts, chosen = vllm_kinds.random_ids(2, 24, 512, 5).to(DEVICE).split([20, 4], 1)
+    logits, _ = vllm_judge.logits_of(model, layers * 2, prompts.tolist(), chosen.tolist(), [(0, 9), (9, 11)])
+    with attending(model, "eager"), torch.no_grad():
+        whole = model(torch.cat([prompts, chosen], 1), use_cache=False).logits.float()[:, 19:23]
+    assert near(logits, whole) and logits.std() > 0.3
 
 
 def test_prompts_may_share_their_beginnings():
@@ -134,7 +171,7 @@ def test_a_random_model_is_a_folder(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     asked = {"config": tmp_path / "config.json", "cache": "vecinfer-d4b8i8", "layers": 1}
     for weights in ("fp16", "aqlm-2x8i8"):
-        assert vllm_random.run_model(Fields(**asked, out=tmp_path / weights, weights=weights)) == 0
+        assert vllm_random.run_folder(Fields(**asked, out=tmp_path / weights, weights=weights)) == 0
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / weights, dtype=torch.float16)
         assert (type(model.model.layers[0].mlp.down_proj) is torch.nn.Linear) == (weights == "fp16")
         assert len(model.model.layers) == 1 and model.lm_head.weight.std() < 0.03

@@ -1,78 +1,21 @@
-"""What vqgen.vllm makes of an engine's configuration, and its backend between stand-ins of vLLM's modules."""
+"""What vqgen.vllm makes of an engine's configuration: what it refuses, and whose bundle it takes."""
 
-import importlib
 import json
-import sys
-import types
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
-import reference
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            own_cache, tensor)
+from vllm_models import LAYERS, TOKENS, Fields, configuration, model, refused, write_bundle, write_model
+from vllm_reference import DIM, FORM, HEADS, KV_HEADS, PAGE
+from vqgen._sights import Sight
 from vqgen.vllm import __main__ as command
 from vqgen.vllm import _engine, _identity, _pages, bind
 
-__all__ = ["own_cache"]  # the fixture
-
-LAYERS, TOKENS = 2, 64
-Fields = types.SimpleNamespace
-
-
-def write_model(folder, draw, **config):
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": LAYERS, **config}))
-    names = [f"model.layers.{layer}.self_attn.{part}_proj.weight" for layer in range(LAYERS) for part in "qkvo"]
-    tensors = {name: torch.from_numpy(draw.standard_normal((8, 8)).astype(np.float16)) for name in names}
-    tensors["model.embed_tokens.weight"] = torch.zeros(4, 8)
-    safetensors_torch.save_file(tensors, folder / "model.safetensors")
-    return folder
-
-
-def write_bundle(path, draw, layers=LAYERS, heads=KV_HEADS, form=FORM, dtype=torch.float16, forms=None):
-    items, tensors = [], {}
-    for layer in range(layers):
-        own = (forms or {}).get(layer, form)
-        items.append({"name": f"layer{layer}", "kind": "attention", "dtype": "f16", "keys": own, "values": own,
-                      "cache_batch": 1, "kv_heads": heads, "tokens": 0, "head_dim": DIM})
-        tensors |= {f"layer{layer}.{name}": each.to(dtype) for name, each in books_of(draw, heads).items()}
-    safetensors_torch.save_file(tensors, path, {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
-    return path
-
-
-def configuration(folder, **more):
-    """The fields of vLLM's configuration that are read. Names a.b set a field of a part."""
-    config = Fields(
-        additional_config={}, speculative_config=None, device_config=Fields(device_type=DEVICE.type),
-        compilation_config=Fields(static_forward_context={}),
-        parallel_config=Fields(decode_context_parallel_size=1), cache_config=Fields(block_size=PAGE, kv_cache_dtype_skip_layers=[]),
-        scheduler_config=Fields(max_num_seqs=2, max_num_batched_tokens=40),
-        model_config=Fields(model=str(folder), dtype=torch.float16, max_model_len=TOKENS - 5, get_head_size=lambda: DIM,
-                            get_total_num_kv_heads=lambda: KV_HEADS, get_total_num_hidden_layers=lambda: LAYERS,
-                            get_num_attention_heads=lambda parallel: HEADS))
-    for name, value in more.items():
-        owner, _, field = name.rpartition("__")
-        setattr(getattr(config, owner) if owner else config, field, value)
-    return config
-
-
-@pytest.fixture
-def model(tmp_path, draw):
-    folder = write_model(tmp_path / "model", draw)
-    bind(write_bundle(tmp_path / "books", draw), folder)
-    return folder
-
-
-def refused(words, call, kind=vqgen.Error):
-    with pytest.raises(kind, match=words) as found:
-        call()
-    assert "\n" not in str(found.value)
+__all__ = ["model"]  # the fixture
 
 
 def test_a_bound_bundle_is_the_bundle(model, tmp_path):
@@ -169,6 +112,7 @@ def test_shards_are_read_by_their_index(model, tmp_path, draw):
     ("layer0 is of f16, and the model runs in torch.bfloat16; calibrate in that dtype", {"model_config__dtype": torch.bfloat16}),
     ("method eagle drafts by layers", {"speculative_config": Fields(method="eagle", num_speculative_tokens=2)}),
     ("decode_context_parallel_size", {"parallel_config__decode_context_parallel_size": 2}),
+    ("attention_chunk_size: attention within chunks", {"model_config__attention_chunk_size": 8192}),
     ("kv_cache_dtype_skip_layers", {"cache_config__kv_cache_dtype_skip_layers": ["0"]}),
 ])
 def test_an_engine_that_is_not_served_is_refused(model, words, more):
@@ -198,25 +142,44 @@ def test_what_pages_cannot_hold_is_refused_before_weights_are_loaded(model, tmp_
 def test_the_selectors_questions_are_answered_by_name():
     ask = dict(head_size=DIM, dtype=torch.float16, kv_cache_dtype="auto", block_size=None, use_mla=False, has_sink=False,
                device_capability=Fields(major=9, minor=0), attn_type="decoder")
-    assert _engine.refusals(**ask) == []
+    assert _engine.refusals(**ask) == _engine.refusals(**{**ask, "has_sink": True, "has_sliding_window": True}) == []
     for name, value, words in (("head_size", 80, "head_dim 80"), ("dtype", torch.float32, "torch.float32"),
                                ("kv_cache_dtype", "fp8", "kv_cache_dtype fp8"), ("block_size", 8, "block_size 8"),
                                ("device_capability", Fields(major=7, minor=5), "capability 7.5"),
                                ("attn_type", "encoder_decoder", "type encoder_decoder"), ("use_mla", True, "MLA"),
-                               ("has_sink", True, "sinks"), ("has_sliding_window", True, "sliding window"),
+                               ("use_mm_prefix", True, "tokens that see later ones"),
                                ("use_dcp", True, "context parallel"), ("use_magic", True, "use_magic: what is unknown")):
         line, = _engine.refusals(**{**ask, name: value})
         assert words in line and ";" in line
     assert _engine.refusals(**{**ask, "kv_cache_dtype": "vqgen"}, own_dtypes=("vqgen",)) == []
 
 
-def test_a_layers_wishes_are_refused_by_name():
-    _engine.require_layer(logits_soft_cap=0.0, attn_type="decoder", sinks=None)
-    for name, value, words in (("alibi_slopes", [1.0], "ALiBi"), ("sliding_window", 128, "sliding window"),
-                               ("logits_soft_cap", 30.0, "soft cap"), ("sinks", torch.ones(2), "sinks"),
+def test_a_layers_wishes_are_served_or_refused_by_name():
+    assert _engine.sight_of(logits_soft_cap=0.0, attn_type="decoder", sinks=None) == Sight()
+    assert _engine.sight_of(sliding_window=128, logits_soft_cap=50, sinks=torch.ones(2)) == Sight(128, 0, 50.0, True)
+    for name, value, words in (("alibi_slopes", [1.0], "ALiBi"), ("sliding_window", 0, "sliding_window of 0"),
+                               ("sliding_window", [3, 0], "sliding_window of .3, 0."),
                                ("attn_type", "encoder_only", "other than a decoder"),
                                ("kv_sharing_target_layer_name", "a", "another layer"), ("chunk_lookback", 3, "chunk_lookback")):
-        refused(words, lambda: _engine.require_layer(**{name: value}), vqgen.Infeasible)
+        refused(words, lambda: _engine.sight_of(**{name: value}), vqgen.Infeasible)
+
+
+def test_what_kernels_cannot_do_for_a_layer_is_refused_when_it_is_made(model, tmp_path, draw):
+    engine = _engine.Engine(configuration(model))
+    engine.add(Sight(16, 0, 30.0), HEADS, KV_HEADS, DIM)
+    for heads in ((HEADS, KV_HEADS, 2 * DIM), (HEADS, 1, DIM), (2 * HEADS, KV_HEADS, DIM)):
+        refused("layers of one shape are served", lambda: engine.add(Sight(), *heads), vqgen.Infeasible)
+    one_kind = {"scheduler_config__disable_hybrid_kv_cache_manager": True}
+    refused("disable_hybrid_kv_cache_manager: full-precision tokens", lambda: _engine.Engine(configuration(model, **one_kind)))
+    engine = _engine.Engine(configuration(model, **one_kind, additional_config={"vqgen": {"recent_tokens": 0}}))
+    engine.add(Sight(), HEADS, KV_HEADS, DIM)
+    refused("disable_hybrid_kv_cache_manager: sliding windows", lambda: engine.add(Sight(16), HEADS, KV_HEADS, DIM))
+    centered = vqgen.format_fields({**FORM, "center": True})
+    bind(write_bundle(tmp_path / "centered", draw, form=centered), model)
+    engine = _engine.Engine(configuration(model))
+    engine.add(Sight(16, sink_logits=True), HEADS, KV_HEADS, DIM)
+    refused("keys are centered, and the model bounds scores .soft cap 50.*--keys vecinfer-d4b8i8",
+            lambda: engine.add(Sight(0, 0, 50.0), HEADS, KV_HEADS, DIM), vqgen.Infeasible)
 
 
 def test_another_version_of_vllm_is_refused():
@@ -236,62 +199,22 @@ def test_the_command_binds_a_bundle_or_says_why_not(model, tmp_path, draw, capsy
         assert words in error and error.startswith("vqgen.vllm: ") and error.count("\n") == 1
 
 
-@pytest.fixture
-def backend(monkeypatch):
-    """vqgen.vllm._backend, imported between stand-ins of the modules of vLLM 0.26 that it takes names from."""
-    def module(name, **names):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-        vars(sys.modules[name]).update(names)
+def test_a_model_that_is_not_served_is_found_before_training(model, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    monkeypatch.setattr(command, "_calibrate", lambda _, out: (tmp_path / "books").rename(out))
 
-    class Builder:
-        def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
-            self.vllm_config = vllm_config
+    def said(config, *more):
+        (model / "config.json").write_text(json.dumps(config))
+        code = command.main([str(model), "--text", "text", *more])
+        return code, capsys.readouterr().err
 
-        def _init_reorder_batch_threshold(self, threshold, supports_spec_as_decode):
-            self.reorder_batch_threshold = threshold
-
-    def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal, return_softmax_lse,
-              fa_version):
-        assert return_softmax_lse and fa_version == 3
-        return attend(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, softmax_scale)
-
-    attention = type("Attention", (), {"get_kv_cache_spec": lambda self, config: "theirs"})
-    current = Fields(config=None, raw=None)
-    module("vllm")
-    module("vllm.config", get_current_vllm_config=lambda: current.config)
-    module("vllm.distributed", get_tensor_model_parallel_rank=lambda: 0, get_tensor_model_parallel_world_size=lambda: 1)
-    module("vllm.forward_context", get_forward_context=lambda: Fields(attn_metadata=current.raw))
-    module("vllm.model_executor.layers.attention_layer_base", AttentionLayerBase=object)
-    module("vllm.v1.attention.backend", AttentionBackend=object, AttentionImpl=object, AttentionMetadataBuilder=Builder,
-           AttentionCGSupport=Fields(UNIFORM_BATCH=2))
-    module("vllm.v1.attention.backends.fa_utils", flash_attn_varlen_func=flash, get_flash_attn_version=lambda head_size: 3)
-    module("vllm.model_executor.models.utils", extract_layer_index=lambda name: int(name.split(".")[2]))
-    module("vllm.model_executor.layers.attention.attention", Attention=attention)
-    module("vllm.v1.kv_cache_interface", TQFullAttentionSpec=lambda **fields: Fields(**fields),
-           SlidingWindowSpec=lambda **fields: Fields(**fields))
-    monkeypatch.setattr(_engine.importlib.metadata, "version", lambda name: "0.26.0")
-    for name in ("_backend", "_raw"):
-        monkeypatch.delitem(sys.modules, f"vqgen.vllm.{name}", raising=False)
-    loaded = importlib.import_module("vqgen.vllm._backend")
-    loaded.current, loaded.attention_class = current, attention
-    yield loaded
-    for name in ("_backend", "_raw"):
-        sys.modules.pop(f"vqgen.vllm.{name}", None)
-
-
-def step(builder, caches, impls, counts, lengths, table, query, key, value, capture=False):
-    """A step of all layers; the rows of sequence b are the newest of `lengths`[b] tokens."""
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    common = Fields(num_reqs=len(counts), query_start_loc=tensor(starts), query_start_loc_cpu=torch.from_numpy(starts),
-                    seq_lens=tensor(np.array(lengths, np.int32)), seq_lens_cpu_upper_bound=torch.tensor(lengths),
-                    block_table_tensor=table, max_seq_len=max(lengths))
-    batch = builder.build_for_cudagraph_capture(common) if capture else builder.build(0, common)
-    outs = []
-    for cache, impl in zip(caches, impls):
-        output = torch.full((len(query), HEADS * DIM), torch.nan, dtype=query.dtype, device=DEVICE)
-        assert impl.forward(None, query, key, value, cache, batch, output) is output
-        outs.append(output.view(-1, HEADS, DIM).cpu().numpy())
-    return outs
+    gemma = {"model_type": "gemma2", "num_hidden_layers": 2, "attn_logit_softcapping": 50.0}
+    code, error = said(gemma)
+    assert code == 2 and "--keys klt-2bit-keys: its keys are centered" in error and "--keys vecinfer-d4b8i8" in error
+    code, error = said({"model_type": "llama4_text", "num_hidden_layers": 4, "attention_chunk_size": 64})
+    assert code == 2 and "its layers see chunks of 64 tokens" in error
+    code, error = said(gemma, "--keys", "vecinfer-d4b8i8", "--values", "vecinfer-d4b8i8")
+    assert (code, error) == (0, "") and not (tmp_path / "books").exists()
 
 
 def test_a_rank_has_its_heads(model):
@@ -300,73 +223,3 @@ def test_a_rank_has_its_heads(model):
     assert heads(1) == [(0, 2)] and heads(2) == [(0, 1), (1, 1)]
     assert heads(4) == [(0, 1), (0, 1), (1, 1), (1, 1)]  # more ranks than heads: several have the same
     refused("the model has 2 heads of keys and values, which 3 ranks do not share", lambda: _engine.Engine(config, 2, 3))
-
-
-@pytest.mark.parametrize("recent", [0, 4])
-def test_the_backend_loads_a_model_and_steps(backend, model, draw, tmp_path, recent):
-    before = vt.runtime(DEVICE)
-    vt.use_runtime(vqgen.Runtime(before.device, cache_dir=tmp_path / "kernels", max_buckets=1))
-    refused("before a model has loaded", lambda: backend.Backend.get_kv_cache_shape(3, PAGE, KV_HEADS, DIM))
-    config = backend.current.config = configuration(model, additional_config={"vqgen": {"recent_tokens": recent}})
-    impls = [backend.Backend.get_impl_cls()(HEADS, DIM, SCALE, KV_HEADS) for _ in range(LAYERS)]
-    for number, impl in enumerate(impls):
-        config.compilation_config.static_forward_context[f"model.layers.{number}.self_attn.attn"] = Fields(impl=impl)
-    for impl in impls:
-        impl.process_weights_after_loading(torch.float16)
-    vt.runtime(DEVICE).freeze()  # nothing is compiled from here on
-    # With full-precision tokens, blocks have equal bytes: 48 rows of 256 bytes in a head, and 512 of 24.
-    blocks, page, block = (7, 256, 512) if recent else (9, PAGE, PAGE)
-    shape = backend.Backend.get_kv_cache_shape(blocks * block // page, page, KV_HEADS, DIM)
-    assert shape == (blocks * block // page, KV_HEADS, page, 6)
-    layer = backend.attention_class()
-    layer.attn_backend = object
-    assert layer.get_kv_cache_spec(config) == "theirs"
-    layer.attn_backend, layer.num_kv_heads, layer.head_size = backend.Backend, KV_HEADS, DIM
-    spec = layer.get_kv_cache_spec(config)
-    assert (spec.tq_slot_size, spec.block_size, spec.dtype) == (24, block, torch.int32)
-    if recent:
-        refused("vLLM has blocks of 64 tokens, and full-precision tokens need 512", lambda: backend.engine_of().prepare(DEVICE, 64))
-    builder = backend.Backend.get_builder_cls()(Fields(block_size=block), ["a"], config, DEVICE)
-    assert builder.reorder_batch_threshold == 1
-    caches = [tensor(draw.integers(0, 1 << 31, shape).astype(np.int32)) for _ in impls]
-    raw_layers = [config.compilation_config.static_forward_context[f"model.layers.{number}.self_attn.attn.raw"]
-                  for number in range(LAYERS if recent else 0)]
-    for layer, cache in zip(raw_layers, caches):
-        spec, raw_backend = layer.get_kv_cache_spec(config), layer.get_attn_backend()
-        assert (spec.block_size, spec.sliding_window, spec.dtype, spec.num_kv_heads) == (48, recent, torch.float16, KV_HEADS)
-        layer.kv_cache = cache.view(torch.float16).view(raw_backend.get_kv_cache_shape(3 * blocks, 16, KV_HEADS, DIM))
-        raw_builder = raw_backend.get_builder_cls()(Fields(block_size=48), ["a.raw"], config, DEVICE)
-    profile = torch.ones(3, HEADS * DIM)
-    assert not impls[0].forward(None, profile, None, None, None, None, profile).any()  # a run that measures memory
-
-    halves = lambda *shape: draw.standard_normal(shape).astype(np.float16)
-    fresh, queries = halves(2, 2, TOKENS, KV_HEADS, DIM), halves(2, TOKENS, HEADS, DIM)
-    table = tensor(np.array([[3, 1, 5, 0], [7, 2, 4, 6]] if not recent else [[2, 3], [10, 11]], np.int32))
-    # Blocks 1 and 5 hold codes, the others rows; none is there before the window.
-    raw_tables = [[[6, 7, 8, 9, 10], [0, 1, 2, 12, 13]]] * 2 + [[[99, 7, 8, 9, 10], [99, 1, 2, 12, 13]]] * 2
-    books = [{name: safetensors_torch.load_file(model / "vqgen.bundle")[f"layer{number}.{name}"]
-              for name in ("keys.codebooks", "values.codebooks")} for number in range(LAYERS)]
-    done, steps = [0, 0], 0
-    for counts, capture in (((20, 13), False), ((1, 17), False), ((1, 1), False), ((1, 1), True)):
-        spans = [slice(first, first + count) for first, count in zip(done, counts)]
-        rows = lambda each: tensor(np.concatenate([each[b, span] for b, span in enumerate(spans)]))
-        done = [first + count for first, count in zip(done, counts)]
-        if recent:
-            raw = Fields(num_reqs=2, block_table_tensor=tensor(np.array(raw_tables[steps], np.int32)))
-            made = raw_builder.build_for_cudagraph_capture(raw) if capture else raw_builder.build(0, raw)
-            backend.current.raw = {f"model.layers.{number}.self_attn.attn.raw": made for number in range(LAYERS)}
-        steps += 1
-        outs = step(builder, caches, impls, counts, done, table, rows(queries).flatten(1), rows(fresh[0]).flatten(1),
-                    rows(fresh[1]).flatten(1), capture)
-        for out, cache, own in zip(outs, caches, books):
-            row = 0
-            for b, span in enumerate(spans):
-                held = dense(cache, own, table[b].cpu().numpy(), span.stop)
-                first_raw = max(span.start - max(recent - 1, 0), 0)  # of a decode with a window, too
-                if counts[b] > 1 or recent:
-                    held = [np.concatenate([each[:first_raw], new[b, first_raw:span.stop]]) for each, new in zip(held, fresh)]
-                for token in range(span.start, span.stop):
-                    wanted = expected(queries[b, token], held[0][:token + 1], held[1][:token + 1])
-                    assert reference.worst(out[row], wanted) < 4e-3
-                    row += 1
-    vt.use_runtime(before)

@@ -23,7 +23,7 @@ import vllm_random  # noqa: E402
 def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(vllm_ranks.CONFIG))
-    assert vllm_random.run_model(types.SimpleNamespace(config=folder / "config.json", cache=request.param, weights="aqlm-2x8i8",
+    assert vllm_random.run_folder(types.SimpleNamespace(config=folder / "config.json", cache=request.param, weights="aqlm-2x8i8",
                                                        layers=1, out=folder / "model")) == 0
     return folder
 

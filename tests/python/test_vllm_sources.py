@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import vqgen
 import vqgen.vllm
 from vqgen.vllm import _engine
 
@@ -138,9 +139,46 @@ def test_fields_of_batches_are_there(sources):
 def test_the_selector_asks_for_nothing_unknown(sources):
     asked = set(sources.fields("vllm.v1.attention.selector", "AttentionSelectorConfig")) - {"__repr__"}
     taken, _ = parameters(next(node for node in of_file("_engine.py").body if getattr(node, "name", "") == "refusals"))
-    assert asked <= set(taken) | _engine._ASKED.keys()
+    known = set(taken) | _engine._ASKED.keys() | set(_engine._SAID_BY_LAYERS)
+    assert asked <= known
     asked = set(parameters(sources.fields("vllm.v1.attention.backend", "AttentionBackend")["validate_configuration"])[0]) - {"cls"}
-    assert asked <= set(taken) | _engine._ASKED.keys() and "device_capability" in asked
+    assert asked <= known and "device_capability" in asked
+
+
+# Keywords of vLLM's layer of attention: those that a layer is served with, and others with an argument of AttentionImpl or
+# a field of the layer by which they are refused; or why neither is needed.
+SERVED = {"num_heads", "head_size", "scale", "num_kv_heads", "logits_soft_cap", "per_layer_sliding_window"}
+REFUSED = {"alibi_slopes": [1.0], "attn_type": "encoder", "kv_sharing_target_layer_name": "a"}
+ELSEWHERE = {"use_alibi_sqrt": "supports_alibi_sqrt", "head_size_v": "layer.head_size_v != layer.head_size",
+             "attn_backend": "layer.attn_backend is not Backend", "mm_prefix_clamp_sliding_window": "use_mm_prefix"}
+HARMLESS = {"self", "cache_config", "quant_config", "prefix"}  # the cache's dtype is refused by the selector
+
+
+def test_what_layers_may_ask_for_is_served_or_refused(sources):
+    layers = f"{LAYERS}.attention.attention"
+    asked, more = parameters(sources.fields(layers, "Attention")["__init__"])
+    assert more and set(asked) == SERVED | REFUSED.keys() | ELSEWHERE.keys() | HARMLESS
+    for name, value in {**REFUSED, "anything_else": 1}.items():
+        with pytest.raises(vqgen.Infeasible, match=name):
+            _engine.sight_of(**{name: value})
+    ours, layer = ((OURS / "_backend.py").read_text(), ast.unparse(sources.definition(layers, "Attention")))
+    assert ELSEWHERE["head_size_v"] in ours and ELSEWHERE["attn_backend"] in ours and "use_mm_prefix" in _engine._ASKED
+    assert "supports_alibi_sqrt" not in ours and "use_alibi_sqrt and (not backend_supports_alibi_sqrt)" in layer
+    # Windows count a token's own; what a layer has is what AttentionImpl gets.
+    assert "self.sliding_window = sliding_window" in layer and "sinks" in layer
+    assert "(sliding_window - 1, 0)" in ast.unparse(sources.tree("vllm.v1.attention.backends.flash_attn"))
+    passed = set(parameters(sources.fields(ATTENTION, "AttentionImpl")["__init__"])[0]) - {"self"}
+    taken = set(parameters(next(node for node in of_file("_engine.py").body if getattr(node, "name", "") == "sight_of"))[0])
+    assert passed - {"num_heads", "head_size", "scale", "num_kv_heads", "kv_cache_dtype"} <= taken
+
+
+def test_other_layers_of_attention_are_no_plain_ones(sources):
+    found = {node.name for file in (sources.root / "vllm/model_executor").rglob("*.py") if "Attention)" in (
+        text := file.read_text(encoding="utf-8")) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)
+        and any(getattr(base, "id", "") == "Attention" for base in node.bases)}
+    # _require_plain() refuses classes other than Attention, for masks and caches that they alone know.
+    assert {"ChunkedLocalAttention", "CrossAttention", "EncoderOnlyAttention", "PrefillPrefixLMAttention"} <= found
+    assert "type(layer) is not Attention" in (OURS / "_backend.py").read_text()
 
 
 def test_calls_take_what_they_are_given(sources):
@@ -155,7 +193,13 @@ def test_calls_take_what_they_are_given(sources):
     assert keywords("_init_reorder_batch_threshold") <= set(parameters(threshold)[0])
     specs = "vllm.v1.kv_cache_interface"
     if sources.version == "0.26":
-        assert keywords("TQFullAttentionSpec") <= sources.fields(specs, "TQFullAttentionSpec").keys() | {"block_size"}
+        given = {key.value for node in ast.walk(of_file("_backend.py")) if isinstance(node, ast.Assign)
+                 and getattr(node.targets[0], "id", "") == "held" for key in node.value.keys}
+        assert given == {"block_size", "num_kv_heads", "dtype"}
+        for name in ("TQFullAttentionSpec", "SlidingWindowSpec"):
+            assert keywords(name) - {None} | given <= sources.fields(specs, name).keys() | {"block_size"}
+        rows = ast.unparse(sources.fields(specs, "SlidingWindowSpec")["real_page_size_bytes"])
+        assert "self.block_size * self.num_kv_heads * (self.head_size + self.head_size_v)" in rows
     else:
         assert keywords("replace") <= sources.fields(specs, "AttentionSpec").keys()
         first = sources.definition("vllm.v1.attention.backends.registry", "register_backend").args.args[0]
@@ -169,7 +213,7 @@ def test_fields_of_the_configuration_are_there(sources):
             ("model", "ModelConfig", {"model", "dtype", "max_model_len", "get_head_size", "get_total_num_kv_heads",
                                       "get_total_num_hidden_layers", "get_num_attention_heads"}),
             ("cache", "CacheConfig", {"block_size", "kv_cache_dtype_skip_layers"}),
-            ("scheduler", "SchedulerConfig", {"max_num_seqs", "max_num_batched_tokens"}),
+            ("scheduler", "SchedulerConfig", {"max_num_seqs", "max_num_batched_tokens", "disable_hybrid_kv_cache_manager"}),
             ("parallel", "ParallelConfig", {"decode_context_parallel_size"}),
             ("speculative", "SpeculativeConfig", {"method", "num_speculative_tokens", "parallel_drafting"}),
             ("compilation", "CompilationConfig", {"static_forward_context"}),
@@ -180,6 +224,7 @@ def test_fields_of_the_configuration_are_there(sources):
         assert fields <= sources.fields(f"vllm.config.{module}", name).keys(), name
     layer = ast.unparse(sources.definition("vllm.model_executor.layers.attention.attention", "Attention"))
     assert "self.impl.process_weights_after_loading(act_dtype)" in layer and "static_forward_context[prefix] = self" in layer
+    assert "self.attention_chunk_size = getattr(" in (sources.root / "vllm/config/model.py").read_text()
     assert "attn_backend" in layer and "get_kv_cache_spec(self, vllm_config" in layer
 
 

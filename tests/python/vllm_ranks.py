@@ -6,10 +6,12 @@ import types
 import torch
 import torch.distributed as dist
 
+import vllm_models
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, PAGE, SCALE, attend
+from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, SCALE, attend
 from vqgen import _folders
+from vqgen._sights import Sight
 from vqgen.vllm import _engine, _weights
 from vqgen.vllm._pages import Raw
 
@@ -21,15 +23,10 @@ CONFIG = {"model_type": "llama", "hidden_size": HEADS * DIM, "intermediate_size"
 
 
 def configuration(folder, ranks, recent):
-    """The fields of vLLM's configuration that are read."""
-    return Fields(
-        additional_config={"vqgen": {"recent_tokens": recent}}, speculative_config=None, lora_config=None,
-        device_config=Fields(device_type=DEVICE.type), load_config=Fields(load_format="auto"),
-        parallel_config=Fields(decode_context_parallel_size=1), cache_config=Fields(block_size=PAGE, kv_cache_dtype_skip_layers=[]),
-        scheduler_config=Fields(max_num_seqs=2, max_num_batched_tokens=40),
-        model_config=Fields(model=str(folder), dtype=torch.float16, max_model_len=TOKENS, get_head_size=lambda: DIM,
-                            get_total_num_kv_heads=lambda: KV_HEADS, get_total_num_hidden_layers=lambda: 1,
-                            get_num_attention_heads=lambda parallel: HEADS // ranks))
+    return vllm_models.configuration(
+        folder, additional_config={"vqgen": {"recent_tokens": recent}}, lora_config=None, load_config=Fields(load_format="auto"),
+        model_config__max_model_len=TOKENS, model_config__get_total_num_hidden_layers=lambda: 1,
+        model_config__get_num_attention_heads=lambda parallel: HEADS // ranks)
 
 
 class Decoder:
@@ -40,6 +37,7 @@ class Decoder:
         self.rank, self.ranks, self.device, self.recent = rank, ranks, device, recent
         self.engine = _engine.Engine(config, rank, ranks)
         self.heads = HEADS // ranks, self.engine.heads[1]
+        self.engine.add(Sight(), *self.heads, DIM)
         self.kernels = self.engine.prepare(device)
         self.cache = self.engine.layer(0, attend, SCALE)
         self.pages = torch.zeros(self.kernels.cache_shape(PAGES), dtype=torch.int32, device=device)

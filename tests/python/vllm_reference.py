@@ -7,6 +7,7 @@ import torch
 import reference
 import vqgen
 import vqgen.torch as vt
+from vqgen._sights import Sight
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HEADS, KV_HEADS, DIM, PAGE, SCALE = 4, 2, 64, 16, 0.17
@@ -19,20 +20,34 @@ def own_cache(tmp_path_factory):
     vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def half_by_default():
+    """vLLM loads models, and so makes layers and launches their kernels, with the model's dtype as PyTorch's default."""
+    torch.set_default_dtype(torch.float16)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def tensor(array, kind=None):
     return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE, kind)
 
 
-def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale):
-    """Attention of sequences' rows in double precision, with the arguments of Layer's `attend`. A group of heads has the same
-    keys and values."""
+def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale, left=-1, softcap=0.0):
+    """Attention of sequences' rows in double precision, with the arguments of Layer's `attend`. A group of heads has the
+    same keys and values."""
     assert most_query == max(np.diff(query_starts.tolist())) and most_key == max(np.diff(key_starts.tolist()))
+    assert left >= -1 and len(query) == query_starts[-1] and len(key) == key_starts[-1]
     out, lse = torch.empty_like(query), torch.empty(query.shape[1], len(query), dtype=torch.float32, device=query.device)
     for (q0, q1), (k0, k1) in zip(*(zip(each.tolist(), each.tolist()[1:]) for each in (query_starts, key_starts))):
         keys, values = (each[k0:k1].double().repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
         scores = torch.einsum("qhd,khd->hqk", query[q0:q1].double(), keys) * scale
-        if causal:
-            scores += torch.full_like(scores[0], -torch.inf).triu(1)
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        beside = torch.arange(q1 - q0, device=query.device)[:, None] + (k1 - k0) - (q1 - q0)
+        ahead = torch.arange(k1 - k0, device=query.device) - beside  # of a query row's own place
+        unseen = (causal & (ahead > 0)) | ((left >= 0) & (ahead < -left))
+        scores = scores.masked_fill(unseen, -torch.inf)
+        assert not unseen.all(1).any()
         out[q0:q1] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).to(out.dtype)
         lse[:, q0:q1] = scores.logsumexp(-1)
     return out, lse
@@ -60,8 +75,16 @@ def require_nearest(fresh, held, codebooks, rounding=1e-4):
         assert (((vectors - given) ** 2).sum(-1)[:, 0] <= least * (1 + 1e-3) + rounding).all()
 
 
-def expected(query, keys, values):
-    """query [heads, dim] over keys and values [tokens, kv_heads, dim]; [heads, dim]."""
-    out, _ = reference.attention(query[None] * (SCALE * DIM**0.5), keys[None].swapaxes(1, 2), values[None].swapaxes(1, 2),
-                                 [len(keys)])
-    return out[0]
+def expected(query, keys, values, sight=Sight(), sinks=None):
+    """query [heads, dim] over keys and values [tokens, kv_heads, dim], all that it may see; [heads, dim]. sinks: [heads]."""
+    first = sight.first_seen(len(keys))
+    keys, values = (each[first:].astype(np.float64).repeat(len(query) // each.shape[1], 1) for each in (keys, values))
+    scores = np.einsum("hd,thd->ht", query.astype(np.float64), keys) * SCALE
+    if sight.logit_softcap:
+        scores = sight.logit_softcap * np.tanh(scores / sight.logit_softcap)
+    most = scores.max(1, keepdims=True)
+    weights = np.exp(scores - most)
+    total = weights.sum(1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(np.asarray(sinks, np.float64)[:, None] - most)
+    return np.einsum("ht,thd->hd", weights / total, values)

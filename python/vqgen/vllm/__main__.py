@@ -39,6 +39,21 @@ def _require_modules():
         raise ImportError(f"{error}; pip install torch transformers") from error
 
 
+def _require_served(arguments):
+    """Refuse a model that vLLM would not serve over these formats."""
+    import transformers
+
+    import vqgen
+    from vqgen._models import require_served
+    from vqgen.vllm._engine import OTHER, require_bounds
+    *_, sights = require_served(transformers.AutoConfig.from_pretrained(arguments.model))
+    for sight in dict.fromkeys(sights):
+        if sight.attention_chunk:
+            raise vqgen.Infeasible(f"{arguments.model}: its layers see chunks of {sight.attention_chunk} tokens, which "
+                                   f"vqgen.vllm does not serve; {OTHER}")
+        require_bounds(sight, vqgen.format_fields(arguments.keys), f"--keys {arguments.keys}")
+
+
 def _calibrate(arguments, out):
     import torch
     import transformers
@@ -58,6 +73,8 @@ def _run(arguments):
         _require_modules()
     identity(arguments.model)
     require_place("MODEL", os.path.join(arguments.model, BUNDLE))
+    if arguments.bundle is None:
+        _require_served(arguments)
     with tempfile.TemporaryDirectory() as folder:
         bundle = arguments.bundle
         if bundle is None:

@@ -80,7 +80,9 @@ class Backend(AttentionBackend):
     def customize_spec(cls, spec):  # of 0.33
         if spec.state_content_bytes is not None:
             return spec
-        return replace(spec, block_size=engine_of().block_of(spec.block_size), dtype=torch.int32,
+        # vLLM would take the smallest blocks for sliding windows; pages of all layers have one size.
+        engine = engine_of()
+        return replace(spec, block_size=engine.block_of(engine.config.cache_config.block_size), dtype=torch.int32,
                        state_content_bytes=kernels().token_bytes)
 
     @classmethod
@@ -102,7 +104,7 @@ class Builder(AttentionMetadataBuilder):
         engine.prepare(device, kv_cache_spec.block_size)
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         self.reorder_batch_threshold = engine.query_tokens
-        self.batches = engine.batches()
+        self.batches = engine.batches(getattr(kv_cache_spec, "sliding_window", None) or 0)
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False, capture=False):
         common = common_attn_metadata
@@ -119,20 +121,24 @@ class Impl(AttentionImpl):
     def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
                  kv_cache_dtype="auto", logits_soft_cap=None, attn_type="decoder", kv_sharing_target_layer_name=None,
                  **more):
-        _engine.require_layer(alibi_slopes=alibi_slopes, sliding_window=sliding_window, logits_soft_cap=logits_soft_cap,
-                              attn_type=attn_type, kv_sharing_target_layer_name=kv_sharing_target_layer_name, **more)
+        self.sight = _engine.sight_of(
+            alibi_slopes=alibi_slopes, sliding_window=sliding_window, logits_soft_cap=logits_soft_cap, attn_type=attn_type,
+            kv_sharing_target_layer_name=kv_sharing_target_layer_name, **more)
+        self.sinks = more.get("sinks")  # not loaded yet
         self.num_heads, self.head_size, self.scale = num_heads, head_size, float(scale)
         self.num_kv_heads, self.kv_cache_dtype = num_kv_heads or num_heads, kv_cache_dtype
         self.engine, self.cache, self.raw = engine_of(get_current_vllm_config()), None, None
+        self.engine.add(self.sight, self.num_heads, self.num_kv_heads, head_size)
 
     def process_weights_after_loading(self, act_dtype):
         from vllm.model_executor.models.utils import extract_layer_index
         config = self.engine.config
+        layers = config.compilation_config.static_forward_context
+        name, layer = next(each for each in layers.items() if getattr(each[1], "impl", None) is self)
+        _require_plain(layer, name)
         self.engine.prepare(torch.device(config.device_config.device_type),
                             self.engine.block_of(config.cache_config.block_size))
-        layers = config.compilation_config.static_forward_context
-        name = next(name for name, layer in layers.items() if getattr(layer, "impl", None) is self)
-        self.cache = self.engine.layer(extract_layer_index(name), attention(self.head_size), self.scale)
+        self.cache = self.engine.layer(extract_layer_index(name), attention(self.head_size), self.scale, self.sight, self.sinks)
         if self.engine.recent_tokens:
             from vqgen.vllm._raw import RawRows, rows_of_step
             self.raw = functools.partial(rows_of_step, RawRows(f"{name}.raw", self.engine, layers))
@@ -150,6 +156,17 @@ class Impl(AttentionImpl):
         return output
 
 
+def _require_plain(layer, name: str) -> None:
+    """Refuse layers with caches, masks or values that their arguments of AttentionImpl do not tell."""
+    from vllm.model_executor.layers.attention.attention import Attention
+    if type(layer) is not Attention or layer.attn_backend is not Backend:
+        raise vqgen.Infeasible(f"vqgen.vllm: {name} is a {type(layer).__name__} over {layer.attn_backend.__name__}, and only "
+                               f"plain decoders' attention is served; {_engine.OTHER}")
+    if layer.head_size_v != layer.head_size:
+        raise vqgen.Infeasible(f"vqgen.vllm: {name} has keys of {layer.head_size} numbers and values of {layer.head_size_v} "
+                               f"(head_size_v); heads of one size are served: {_engine.OTHER}")
+
+
 def attention(head_size: int):
     """vLLM's FlashAttention, as Layer has its `attend`."""
     from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_flash_attn_version
@@ -158,10 +175,11 @@ def attention(head_size: int):
         raise vqgen.Infeasible("vqgen.vllm: vLLM has no FlashAttention for this GPU, which prompts need; "
                                "take another attention backend")
 
-    def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale):
+    def attend(query, key, value, query_starts, key_starts, most_query, most_key, causal, scale, left, softcap):
         out, lse, *_ = flash_attn_varlen_func(
             q=query, k=key, v=value, cu_seqlens_q=query_starts, cu_seqlens_k=key_starts, max_seqlen_q=most_query,
-            max_seqlen_k=most_key, softmax_scale=scale, causal=causal, return_softmax_lse=True, fa_version=version)
+            max_seqlen_k=most_key, softmax_scale=scale, causal=causal, window_size=[left, 0 if causal and left >= 0 else -1],
+            softcap=softcap, return_softmax_lse=True, fa_version=version)
         return out, lse
     return attend
 
@@ -169,14 +187,18 @@ def attention(head_size: int):
 def _patch_spec() -> None:
     """vLLM 0.26 has no hook for the bytes of a page; 0.33 asks customize_spec()."""
     from vllm.model_executor.layers.attention.attention import Attention
-    from vllm.v1.kv_cache_interface import TQFullAttentionSpec
+    from vllm.v1.kv_cache_interface import SlidingWindowSpec, TQFullAttentionSpec
     before = Attention.get_kv_cache_spec
 
     def get_kv_cache_spec(self, vllm_config):
         if self.attn_backend is not Backend:
             return before(self, vllm_config)
-        return TQFullAttentionSpec(block_size=engine_of(vllm_config).block_of(vllm_config.cache_config.block_size), num_kv_heads=self.num_kv_heads,
-                                   head_size=self.head_size, head_size_v=self.head_size, dtype=torch.int32,
+        held = {"block_size": engine_of(vllm_config).block_of(vllm_config.cache_config.block_size),
+                "num_kv_heads": self.num_kv_heads, "dtype": torch.int32}
+        if self.sliding_window is not None:  # a row is as long as keys and values of so many words
+            return SlidingWindowSpec(**held, head_size=kernels().key_words, head_size_v=kernels().value_words,
+                                     sliding_window=self.sliding_window)
+        return TQFullAttentionSpec(**held, head_size=self.head_size, head_size_v=self.head_size,
                                    tq_slot_size=kernels().token_bytes)
     Attention.get_kv_cache_spec = get_kv_cache_spec
 

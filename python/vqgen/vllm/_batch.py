@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from vqgen._appends import power_of_two
+from vqgen._sights import Sight
 
 
 @dataclass
@@ -100,12 +101,14 @@ class Batches:
     """Makes a Batch of each step, in memory of its own that stays in place.
 
     sequences: of a step, at most. columns: of the block table. query_tokens: rows of a sequence that decodes, at
-    most. piece_tokens: of a Piece, at most; whole pages.
+    most. piece_tokens: of a Piece, at most; whole pages. begin_tokens: whole pages, of which what is before the first
+    Piece is a multiple. sliding_window: the newest tokens that a token sees, its own among them; 0: all.
     """
 
     def __init__(self, *, sequences: int, columns: int, page_tokens: int, query_tokens: int, piece_tokens: int,
-                 device: torch.device):
+                 device: torch.device, begin_tokens: int = 0, sliding_window: int = 0):
         self.room, self.page_tokens = columns * page_tokens, page_tokens
+        self.begin_tokens, self.sight = begin_tokens or page_tokens, Sight(sliding_window)
         self.query_tokens, self.piece_tokens = query_tokens, piece_tokens
         held = power_of_two(sequences)
         zeros = lambda *shape: torch.zeros(shape, dtype=torch.int32, device=device)
@@ -151,7 +154,8 @@ class Batches:
         prompt = Prompt(sequence, first, rows, lengths[sequence] - rows)
         if prompt.before:
             prompt.starts = self._ends(rows)
-        for begin in range(0, prompt.before, self.piece_tokens):
+        seen = self.sight.first_seen(prompt.before + 1) // self.begin_tokens * self.begin_tokens
+        for begin in range(seen, prompt.before, self.piece_tokens):
             tokens = min(self.piece_tokens, prompt.before - begin)
             table = self.table[sequence:sequence + 1, begin // self.page_tokens:]
             held = self.positions[sequence:sequence + 1]

@@ -14,6 +14,7 @@ import vqgen
 import vqgen.torch
 from vqgen._basis import row_words
 from vqgen._bundles import layers_of
+from vqgen._sights import Sight
 from vqgen.vllm import _identity
 from vqgen.vllm._batch import Batches, Table
 from vqgen.vllm._pages import HEAD_DIMS, MOST_QUERIES, PAGES, PIECE, Kernels, Layer, Shape, of_heads, require_pages, warm
@@ -26,11 +27,9 @@ _MOST_RECENT = 4096 - MOST_QUERIES + 1
 # What a layer or an engine may ask for, by the names of vLLM's selector, and the remedy.
 _ASKED = {
     "use_mla": ("multi-head latent attention (MLA), which caches latents, not heads", OTHER),
-    "has_sink": ("learned attention sinks", OTHER),
     "use_sparse": ("attention to some tokens", OTHER),
     "use_mm_prefix": ("tokens that see later ones", OTHER),
     "use_per_head_quant_scales": ("scales of the cache from the checkpoint", OTHER),
-    "has_sliding_window": ("a sliding window", OTHER),
     "use_non_causal": ("tokens that see later ones", OTHER),
     "use_batch_invariant": ("equal bits in any batch", "unset VLLM_BATCH_INVARIANT"),
     "use_kv_connector": ("transfer of the cache", "leave kv_transfer_config out"),
@@ -39,6 +38,8 @@ _ASKED = {
     "use_adaptive_verification": ("drafts that the device trims", "leave enable_adaptive_verification out"),
     "use_rswa": ("a sliding window beside the prompt", OTHER),
 }
+# What layers say of themselves once they are made (sight_of()).
+_SAID_BY_LAYERS = ("has_sink", "has_sliding_window")
 # Drafts of these come without a model, whose layers would need codebooks.
 _DRAFTERS = ("ngram", "ngram_gpu", "suffix")
 
@@ -76,26 +77,27 @@ def refusals(*, head_size: int, dtype: torch.dtype, kv_cache_dtype: str | None, 
     if getattr(attn_type, "value", attn_type) != "decoder":
         lines.append(f"attention of type {getattr(attn_type, 'value', attn_type)} is not served; {OTHER}")
     for name, value in asked.items():
-        if value:
+        if value and name not in _SAID_BY_LAYERS:
             what, remedy = _ASKED.get(name, ("what is unknown to this vqgen", OTHER))
             lines.append(f"{name}: {what} is not served; {remedy}")
     return lines
 
 
-def require_layer(*, alibi_slopes=None, sliding_window=None, logits_soft_cap=None, attn_type="decoder",
-                  kv_sharing_target_layer_name=None, **more) -> None:
-    """Refuse, by name, what a layer asks of its attention. The arguments are those of vLLM's AttentionImpl."""
+def sight_of(*, alibi_slopes=None, sliding_window=None, logits_soft_cap=None, attn_type="decoder",
+             kv_sharing_target_layer_name=None, sinks=None, **more) -> Sight:
+    """What a layer sees. The arguments are those of vLLM's AttentionImpl; what else they ask for is refused by name."""
     asked = {"alibi_slopes": (alibi_slopes, "a bias by position (ALiBi)"),
-             "sliding_window": (sliding_window, "a sliding window"),
-             "logits_soft_cap": (logits_soft_cap or None, "a soft cap of scores"),
              "kv_sharing_target_layer_name": (kv_sharing_target_layer_name, "the keys and values of another layer"),
              "attn_type": (None if getattr(attn_type, "value", attn_type) == "decoder" else attn_type,
                            "attention other than a decoder's"),
-             "sinks": (more.pop("sinks", None), "learned attention sinks"),
              **{name: (value, "what is unknown to this vqgen") for name, value in more.items()}}
     for name, (value, what) in asked.items():
         if value is not None and value is not False:
             raise vqgen.Infeasible(f"vqgen.vllm: a layer asks by {name} for {what}, which is not served; {OTHER}")
+    if sliding_window is not None and (type(sliding_window) is not int or sliding_window < 1):
+        raise vqgen.Infeasible(f"vqgen.vllm: a layer has a sliding_window of {sliding_window!r}, and kernels take whole tokens "
+                               f"from 1 on; {OTHER}")
+    return Sight(sliding_window=sliding_window or 0, logit_softcap=float(logits_soft_cap or 0), sink_logits=sinks is not None)
 
 
 class Engine:
@@ -136,8 +138,13 @@ class Engine:
             raise vqgen.BadInput(f"additional_config: vqgen.recent_tokens is {self.recent_tokens!r}, and has to be 0 to "
                                  f"{_MOST_RECENT}; {RECENT} is the default, and 0 reads all tokens from their codes")
         self.blocks = self._blocks(config.cache_config.block_size)
+        self.one_kind = bool(config.scheduler_config.disable_hybrid_kv_cache_manager)
+        if self.recent_tokens and self.one_kind:
+            raise vqgen.Infeasible("disable_hybrid_kv_cache_manager: full-precision tokens have blocks of their own kind; "
+                                   "leave it out, or set vqgen.recent_tokens to 0")
         require_pages(self.shape(), self.keys, self.values)
-        self.kernels = self._warm = None
+        self.sights: dict[Sight, None] = {}  # of the layers, in the order of their first
+        self.kernels, self._warm = None, set()
 
     def _require_engine(self, config):
         drafts = config.speculative_config
@@ -149,6 +156,8 @@ class Engine:
             self.query_tokens += (2 if getattr(drafts, "parallel_drafting", False) else 1) * drafts.num_speculative_tokens
         if getattr(config.parallel_config, "decode_context_parallel_size", 1) > 1:
             raise vqgen.Infeasible("decode_context_parallel_size: a context parallel cache is not served; set 1")
+        if config.model_config.attention_chunk_size:
+            raise vqgen.Infeasible(f"attention_chunk_size: attention within chunks of tokens (Llama 4) is not served; {OTHER}")
         if getattr(config.cache_config, "kv_cache_dtype_skip_layers", None):
             raise vqgen.Infeasible("kv_cache_dtype_skip_layers: layers without codes are not served; leave it out")
 
@@ -166,6 +175,18 @@ class Engine:
             if any(item[name] != self.items[0][0][name] for name in ("keys", "values")):
                 raise vqgen.Infeasible(f"{self.bundle}: {item['name']} has other formats than {self.items[0][0]['name']}, and "
                                        "an engine's pages are of one size; calibrate all layers in one format")
+
+    def add(self, sight: Sight, query_heads: int, kv_heads: int, head_dim: int) -> None:
+        """A layer with that sight and as many heads will come; what no kernel can do for it is refused."""
+        if (query_heads, kv_heads, head_dim) != (self.query_heads, self.heads[1], self.head_dim):
+            raise vqgen.Infeasible(f"vqgen.vllm: a layer has {query_heads} query heads and {kv_heads} KV heads of {head_dim}, "
+                                   f"and the model {self.query_heads} and {self.heads[1]} of {self.head_dim}; layers of one "
+                                   f"shape are served: {OTHER}")
+        if sight.sliding_window and self.one_kind:
+            raise vqgen.Infeasible("disable_hybrid_kv_cache_manager: sliding windows have blocks of their own kind; leave it "
+                                   "out")
+        require_bounds(sight, self.keys, self.bundle)
+        self.sights[sight] = None
 
     def _blocks(self, block_size: int) -> tuple[int, int]:
         """The tokens of a block of codes, and of a block of full-precision tokens, 0 without. vLLM takes both from one
@@ -191,8 +212,8 @@ class Engine:
             self.blocks = block_size, 0
         shape = self.shape()
         if self.kernels is None or self.kernels.shape != shape:
-            self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device)
-            self._warm = False
+            self.kernels = Kernels(shape, self.keys, self.values, self.dtype, device, tuple(self.sights))
+            self._warm.clear()
         return self.kernels
 
     def shape(self) -> Shape:
@@ -203,28 +224,38 @@ class Engine:
         return Shape(self.query_heads, self.heads[1], self.head_dim, page, tokens, scheduler.max_num_seqs,
                      scheduler.max_num_batched_tokens, self.query_tokens, min(PIECE, tokens), self.recent_tokens, raw)
 
-    def layer(self, number: int, attend, scale: float) -> Layer:
-        """The cache of a layer; prepare() has been called."""
+    def layer(self, number: int, attend, scale: float, sight: Sight = Sight(), sinks: torch.Tensor | None = None) -> Layer:
+        """The cache of a layer, of which add() and then prepare() have been called. sinks: [query_heads] of the rank."""
         if not 0 <= number < len(self.items):
             raise vqgen.BadInput(f"{self.bundle}: layer {number} is not in it; it has {len(self.items)}: calibrate this model")
         item, tensors = self.items[number]
         held = {}
         for name in ("keys", "values"):
             held |= of_heads(item[name], tensors, name, self.kv_heads, self.head_dim, *self.heads)
-        layer = Layer(self.kernels, held, attend, scale)
-        if not self._warm:
+        layer = Layer(self.kernels, held, attend, scale, sight, sinks)
+        if sight not in self._warm:
             warm(self.kernels, layer)
-            self._warm = True
+            self._warm.add(sight)
         return layer
 
-    def batches(self) -> Batches:
+    def batches(self, sliding_window: int = 0) -> Batches:
+        """Of a group of layers with that window, or none."""
         shape = self.kernels.shape
         return Batches(sequences=shape.sequences, columns=shape.tokens // shape.page_tokens, page_tokens=shape.page_tokens,
-                       query_tokens=shape.query_tokens, piece_tokens=shape.piece_tokens, device=self.kernels.device)
+                       query_tokens=shape.query_tokens, piece_tokens=shape.piece_tokens, device=self.kernels.device,
+                       begin_tokens=max(shape.page_tokens, shape.raw_page_tokens), sliding_window=sliding_window)
 
     def raw_table(self) -> Table:
         shape = self.kernels.shape
         return Table(shape.sequences, -(-shape.tokens // shape.raw_page_tokens), self.kernels.device)
+
+
+def require_bounds(sight: Sight, keys: dict, where) -> None:
+    """Refuse bounded scores over keys whose format leaves out a part of each score."""
+    if sight.logit_softcap and keys.get("center"):
+        raise vqgen.Infeasible(f"{where}: its keys are centered, and the model bounds scores (soft cap "
+                               f"{sight.logit_softcap:g}), which no kernel does with centered keys; calibrate with "
+                               "--keys vecinfer-d4b8i8 --values vecinfer-d4b8i8")
 
 
 def page_of(block: int) -> int:

@@ -11,6 +11,7 @@ import vqgen
 import vqgen.torch
 from vqgen import _basis
 from vqgen._appends import power_of_two
+from vqgen._sights import Sight
 from vqgen.vllm._batch import Batch
 
 PAGES = (16, 32, 64, 128, 256)
@@ -48,11 +49,13 @@ def append_sizes(prompt_tokens: int) -> list[int]:
 class Kernels:
     """All kernels that a cache of `shape` will need, compiled and loaded when this is made.
 
-    keys, values: formats with all their fields, as a bundle has them. Raises Infeasible, by name, for formats that
-    an engine's pages cannot hold and for what no kernel can do on `device`.
+    keys, values: formats with all their fields, as a bundle has them. sights: those of the layers, each of which
+    has kernels of attention of its own. Raises Infeasible, by name, for formats that an engine's pages cannot hold
+    and for what no kernel can do on `device`.
     """
 
-    def __init__(self, shape: Shape, keys: dict, values: dict, dtype: torch.dtype, device: torch.device):
+    def __init__(self, shape: Shape, keys: dict, values: dict, dtype: torch.dtype, device: torch.device,
+                 sights: tuple[Sight, ...] = (Sight(),)):
         require_pages(shape, keys, values)
         self.shape, self.dtype, self.device = shape, dtype, torch.device(device)
         self.keys, self.values = keys, values
@@ -65,9 +68,9 @@ class Kernels:
         whole, step = {**cache, "tokens": shape.tokens}, shape.query_tokens
         # The first of several query tokens has a window further back.
         recent = {"recent_tokens": shape.recent_tokens + step - 1} if shape.recent_tokens else {}
-        self._configs = {("attention", size): self._config(
-            "attention_decode", {**whole, **recent, "batch": size, "query_heads": shape.query_heads, "query_tokens": step})
-            for size in self.sizes}
+        self._configs = {("attention", sight, size): self._config(
+            "attention_decode", {**whole, **recent, **sight.shape, "batch": size, "query_heads": shape.query_heads,
+                                 "query_tokens": step}) for sight in sights for size in self.sizes}
         self._configs |= {("append", size, step): self._config(
             "kv_append", {**whole, "batch": size, "new_tokens": step}) for size in self.sizes}
         self._configs |= {("append", 1, size): self._config("kv_append", {**whole, "batch": 1, "new_tokens": size})
@@ -206,12 +209,16 @@ class Layer:
 
     tensors: of the bundle's item, by name, of this rank's heads; they are copied to the kernels' device.
     attend: full-precision attention of new tokens, attend(query, key, value, query_starts, key_starts, most_query,
-    most_key, causal, scale) -> (out [rows, query_heads, head_dim], lse float32 [query_heads, rows]).
+    most_key, causal, scale, left, softcap) -> (out [rows, query_heads, head_dim], lse float32 [query_heads, rows]).
+    The last of n query rows is beside the last of k keys: row i sees keys from i + k - n - left on, or all if left
+    is -1; causal: up to i + k - n. softcap bounds scores unless it is 0.
+    sight: of the kernels' sights. sinks: [query_heads], logits that add to the denominators, if it has any.
     """
 
     @torch.inference_mode(False)
-    def __init__(self, kernels: Kernels, tensors: dict, attend, scale: float):
-        self.kernels, self.attend, self.scale = kernels, attend, scale
+    def __init__(self, kernels: Kernels, tensors: dict, attend, scale: float, sight: Sight = Sight(), sinks=None):
+        self.kernels, self.attend, self.scale, self.sight = kernels, attend, scale, sight
+        self.sinks = None if sinks is None else sinks.detach().to(kernels.device, torch.float32, copy=True)
         held = {name: tensor.to(kernels.device, copy=True) for name, tensor in tensors.items()}
         for name, shape in kernels.arguments.items():
             kind = name.split(".")[-1]
@@ -291,10 +298,12 @@ class Layer:
             more["query_start"] = own["starts"]
         else:
             query, held = _first(query, size), size
+        if self.sinks is not None:
+            more["sink_logits"] = self.sinks
         # Rows behind those that decode are written too: prompts write theirs later, and padding is nobody's.
         in_place = held <= len(output) and output.is_contiguous()
         out = output[:held] if in_place else torch.empty_like(query)
-        self.kernels("attention", size)(query, *caches, own["lengths"], out=out, lse=self.kernels.lse[:held],
+        self.kernels("attention", self.sight, size)(query, *caches, own["lengths"], out=out, lse=self.kernels.lse[:held],
                                         block_table=own["table"], tokens=batch.tokens, softmax_scale=self.scale,
                                         **self.transforms, **more)
         if not in_place:
@@ -302,26 +311,38 @@ class Layer:
 
     def _attend_prompts(self, batch, query, key, value, caches, output, raw):
         first, rows, longest = batch.prompts[0].first, batch.rows, batch.longest_prompt
+        left = self.sight.sliding_window - 1  # -1 without a window, as `attend` has it
         out, lse = self.attend(query[first:rows], key[first:rows], value[first:rows], batch.prompt_starts,
-                               batch.prompt_starts, longest, longest, True, self.scale)
-        if any(prompt.pieces for prompt in batch.prompts):
+                               batch.prompt_starts, longest, longest, True, self.scale, left, self.sight.logit_softcap)
+        if self.sinks is not None or any(prompt.pieces for prompt in batch.prompts):
             lse = lse.t().contiguous()
         for prompt in batch.prompts:
             own = slice(prompt.first - first, prompt.first - first + prompt.rows)
             for piece in prompt.pieces:
                 self._merge_piece(prompt, piece, query[prompt.first:prompt.first + prompt.rows], caches, out[own], lse[own], raw)
+        if self.sinks is not None:  # once, since parts are merged without
+            out.mul_(torch.sigmoid(lse - self.sinks)[..., None])
         output[first:rows].copy_(out)
 
     def _merge_piece(self, prompt, piece, query, caches, out, lse, raw):
         """Attend to a piece of the context, made dense, and merge the result into out and lse."""
+        rows, left, starts = prompt.rows, -1, prompt.starts
+        if self.sight.sliding_window:
+            newest = piece.begin + piece.tokens - prompt.before + self.sight.sliding_window - 1
+            rows = min(rows, newest)  # those that see the piece's last token
+            if rows <= 0:
+                return
+            left = newest - rows
+            starts = starts if rows == prompt.rows else starts.clamp(max=rows)
         shape = 1, self.kernels.shape.kv_heads, piece.tokens, self.kernels.shape.head_dim
         dense = [each[:shape[1] * shape[2] * shape[3]].view(shape) for each in self.kernels.dense]
         self.kernels("dequantize")(*caches, piece.lengths, out_keys=dense[0], out_values=dense[1],
                                    block_table=piece.table.contiguous(), tokens=piece.tokens, **self.transforms,
                                    **raw.rows(slice(prompt.sequence, prompt.sequence + 1), self.kernels.recent_before,
                                               piece.begin // max(self.kernels.shape.raw_page_tokens, 1)))
-        part, part_lse = self.attend(query, *(each[0].transpose(0, 1) for each in dense), prompt.starts, piece.starts,
-                                     prompt.rows, piece.tokens, False, self.scale)
+        part, part_lse = self.attend(query[:rows], *(each[0].transpose(0, 1) for each in dense), starts, piece.starts,
+                                     rows, piece.tokens, False, self.scale, left, self.sight.logit_softcap)
+        out, lse = out[:rows], lse[:rows]
         self.kernels("merge")([out, part], [lse, part_lse.t().contiguous()], out=out, lse=lse)
 
 
@@ -335,8 +356,8 @@ def _first(rows, count):
 
 
 def warm(kernels: Kernels, layer: Layer) -> None:
-    """Launch every kernel once for inactive sequences, so that modules and workspaces are there, and what cannot run
-    on the pages is refused now."""
+    """Launch every kernel of the layer once for inactive sequences, so that modules and workspaces are there, and what
+    cannot run on the pages is refused now."""
     shape, device = kernels.shape, kernels.device
     pages = torch.zeros(kernels.cache_shape(1), dtype=torch.int32, device=device)
     new = lambda *heads: torch.zeros(*heads, shape.head_dim, dtype=kernels.dtype, device=device)
@@ -352,12 +373,14 @@ def warm(kernels: Kernels, layer: Layer) -> None:
             whole = torch.full((size,), -1, dtype=torch.int32, device=device)
             kernels(*name)(rows, rows, whole, *caches, counts=torch.zeros_like(whole), **layer.transforms,
                            **raw.rows(slice(size)), block_table=whole.new_zeros(size, columns))
-        elif name[0] == "attention":
-            rows, whole = new(name[1], shape.query_heads), torch.zeros(name[1], dtype=torch.int32, device=device)
-            more = raw.rows(slice(name[1]), kernels.recent[:name[1]])
+        elif name[:2] == ("attention", layer.sight):
+            rows, whole = new(name[2], shape.query_heads), torch.zeros(name[2], dtype=torch.int32, device=device)
+            more = raw.rows(slice(name[2]), kernels.recent[:name[2]])
             if shape.query_tokens > 1:
-                more["query_start"] = whole.new_zeros(name[1] + 1)
-            kernels(*name)(rows, *caches, whole, block_table=whole.new_zeros(name[1], columns), **layer.transforms, **more)
+                more["query_start"] = whole.new_zeros(name[2] + 1)
+            if layer.sinks is not None:
+                more["sink_logits"] = layer.sinks
+            kernels(*name)(rows, *caches, whole, block_table=whole.new_zeros(name[2], columns), **layer.transforms, **more)
     whole = torch.zeros(1, dtype=torch.int32, device=device)
     kernels("dequantize")(*caches, whole, block_table=whole.new_zeros(1, 1), tokens=1, **layer.transforms,
                           **raw.rows(slice(1), kernels.recent_before))
