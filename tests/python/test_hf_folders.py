@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import vqgen
 import vqgen.hf
 import vqgen.torch as vt
-from hf_models import DEVICE, IDS, own_cache, tiny  # noqa: F401
+from hf_models import DEVICE, IDS, tiny  # noqa: F401
 from safetensors.torch import load_file, save_file
 from vqgen import _folders
 

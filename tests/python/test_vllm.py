@@ -12,15 +12,13 @@ pytest.importorskip("transformers", reason="transformers is not installed")  # o
 
 import reference
 import vqgen
-import vqgen.torch as vt
 from vqgen.simulation import held_of
 from vqgen.vllm._batch import Batches, Table, split
 from vqgen.vllm._pages import Kernels, Layer, Raw, Shape, of_heads, warm
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            own_cache, require_nearest, tensor)
+                            require_nearest, tensor)
 
-__all__ = ["own_cache"]  # the fixture
-
+MAX_BUCKETS = 1  # of the fixture own_cache
 TOKENS, PAGES, SEQUENCES, ROWS = 96, 20, 4, 80
 COLUMNS = TOKENS // PAGE
 RAW_PAGE, RAW_PAGES = 8, 44

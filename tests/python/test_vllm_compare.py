@@ -12,7 +12,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
 import vqgen.hf
-from hf_models import layers, model, own_cache  # noqa: F401
+from hf_models import layers, model  # noqa: F401
 from vqgen._folders import Quantization
 
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))

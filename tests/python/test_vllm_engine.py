@@ -15,12 +15,11 @@ import reference
 import vqgen
 import vqgen.torch as vt
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            own_cache, tensor)
+                            tensor)
 from vqgen.vllm import __main__ as command
 from vqgen.vllm import _engine, _identity, _pages, bind
 
-__all__ = ["own_cache"]  # the fixture
-
+MAX_BUCKETS = 1  # of the fixture own_cache
 LAYERS, TOKENS = 2, 64
 Fields = types.SimpleNamespace
 

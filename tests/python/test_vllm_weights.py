@@ -15,13 +15,12 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import reference
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE, own_cache
+from vllm_reference import DEVICE
 from vqgen import _folders
 from vqgen._weight_books import e8p_table, lattice_points, peak_of
 from vqgen.vllm import _engine, _identity
 
-__all__ = ["own_cache"]  # the fixture
-
+MAX_BUCKETS = 1  # of the fixture own_cache
 Fields = types.SimpleNamespace
 IN, Q, KV, DIM = 128, 4, 2, 32
 SIZES = {"self_attn.q_proj": (Q * DIM, IN), "self_attn.k_proj": (KV * DIM, IN), "self_attn.v_proj": (KV * DIM, IN),
