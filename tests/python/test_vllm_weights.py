@@ -312,7 +312,7 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     quantization, tensors = write(folder, draw, "aqlm-2x8i8")
     config = lambda **fields: engine.config_of({**quantization, **fields}, folder)
-    refused("version is 2, which a newer vqgen wrote", lambda: config(version=2), vqgen.Infeasible)
+    refused("version is format version 2, and this vqgen knows up to 1; upgrade vqgen", lambda: config(version=2), vqgen.Infeasible)
     refused("unknown field 'future'", lambda: config(future=1), vqgen.Infeasible)
     refused("experts, which are not served", lambda: config().get_quant_method(
         sys.modules["vllm.model_executor.layers.fused_moe"].RoutedExperts(), "model.layers.0.mlp.experts"), vqgen.Infeasible)
