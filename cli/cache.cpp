@@ -4,6 +4,7 @@
 
 #include "cli/command.h"
 #include "core/files/files.h"
+#include "core/json/format_version.h"
 #include "runtime/cache/artifact_file.h"
 #include "runtime/cache/folder_layer.h"
 #include "runtime/cache/pack.h"
@@ -34,6 +35,12 @@ std::filesystem::path user_folder() {
 
 // "0123456789ab", which is enough to tell one entry from another.
 std::string short_digest(const std::string& digest) { return digest.substr(0, 12); }
+
+// What an entry is that is no artifact of this vqgen's format.
+const char* state_of(const EntryBytes& entry) {
+  if (entry.unreadable) return "unreadable";
+  return newer_artifact_schema(entry.bytes) == 0 ? "damaged" : "newer";
+}
 
 // Notes the damage, if there is any, and sets the exit code for it.
 void report_damage(std::int64_t damaged, Output& output) {
@@ -122,7 +129,7 @@ void cache_ls(const CacheArguments&, Output& output) {
       const auto front = layer->read(entry.digest, kPeekBytes);
       const auto key = front ? peek_key(front->bytes) : std::nullopt;
       const std::string kernel = key && !key->entries.empty() ? key->entries.front() : "";
-      const char* const state = front && front->unreadable ? "unreadable" : "damaged";
+      const char* const state = front ? state_of(*front) : "damaged";
       if (front && front->unreadable) faults.push_back(unreadable(*layer, entry));
       const std::int64_t age = std::max<std::int64_t>(0, now - entry.used_s);
       ++count;
@@ -151,7 +158,8 @@ void cache_verify(const CacheArguments&, Output& output) {
   note_warning(cache, output);
   std::int64_t checked = 0;
   std::int64_t damaged = cache.warning().empty() ? 0 : 1;  // a layer that cannot be opened
-  output.document = {{"damaged", Json::array()}, {"unreadable", Json::array()}};
+  output.document = {
+      {"damaged", Json::array()}, {"unreadable", Json::array()}, {"newer", Json::array()}};
   std::vector<CacheFault> faults;
   for (const auto& layer : cache.layers()) {
     output.step("verifying {}", layer->path().string());
@@ -162,9 +170,11 @@ void cache_verify(const CacheArguments&, Output& output) {
       if (!found) continue;  // removed since
       ++checked;
       if (is_artifact_of(found->bytes, entry.digest)) continue;
-      ++damaged;
-      const char* const state = found->unreadable ? "unreadable" : "damaged";
-      output.line("{}: {} in {}", state, entry.digest, one_line(layer->path().string()));
+      const char* const state = state_of(*found);
+      const std::uint32_t newer = newer_artifact_schema(found->bytes);
+      if (newer == 0) ++damaged;
+      output.line("{}: {} in {}{}", state, entry.digest, one_line(layer->path().string()),
+                  newer == 0 ? "" : " " + newer_format(newer, kArtifactSchema));
       output.document[state].push_back(
           {{"digest", entry.digest}, {"layer", layer->path().string()}});
     }
@@ -186,11 +196,14 @@ void cache_pack(const CacheArguments& arguments, Output& output) {
   const Listing listing = folder.list();
   std::map<std::string, std::vector<std::byte>> entries;
   std::int64_t damaged = 0;
+  std::uint32_t newer = 0;
   for (const StoredEntry& entry : listing.entries) {
     auto found = folder.read(entry.digest);
     if (!found) continue;  // removed since
     if (is_artifact_of(found->bytes, entry.digest)) {
       entries.emplace(entry.digest, std::move(found->bytes));
+    } else if (const std::uint32_t schema = newer_artifact_schema(found->bytes); schema != 0) {
+      newer = std::max(newer, schema);
     } else {
       ++damaged;
     }
@@ -199,6 +212,10 @@ void cache_pack(const CacheArguments& arguments, Output& output) {
     const CacheFault& fault = listing.faults.front();
     throw Error(ErrorKind::bad_input,
                 fmt::format("cache pack: {} {}", fault.path.string(), fault.why));
+  }
+  if (entries.empty() && newer != 0) {
+    throw Error(ErrorKind::bad_input, fmt::format("cache pack: {} {}", folder.path().string(),
+                                                  newer_format(newer, kArtifactSchema)));
   }
   if (entries.empty()) {
     throw Error(ErrorKind::bad_input,
@@ -210,6 +227,10 @@ void cache_pack(const CacheArguments& arguments, Output& output) {
   publish_file(out, bytes);
   output.line("wrote {}: {} entries, {} bytes", out, entries.size(), bytes.size());
   output.document = {{"out", out}, {"entries", entries.size()}, {"bytes", bytes.size()}};
+  if (newer != 0) {
+    output.note("vqgen: some kernels were left out: the newest {}",
+                newer_format(newer, kArtifactSchema));
+  }
   report_faults(listing.faults, output);
   report_damage(damaged, output);
   if (!listing.faults.empty()) {

@@ -5,6 +5,8 @@
 #include "cli/command.h"
 #include "core/format/stored.h"
 #include "core/profiles.h"
+#include "heuristics/cost.h"
+#include "heuristics/tuned/tables.h"
 #include "runtime/tuning/sweep/sweep.h"
 
 namespace vqgen::cli {
@@ -53,13 +55,40 @@ void list_formats(Output& output) {
   }
 }
 
+// What ships that was timed on a GPU, by the name of its profile.
+struct Timed {
+  std::size_t tuned_rows = 0;
+  bool cost_model = false;  // its coefficients were fitted to times of this GPU
+
+  bool any() const { return tuned_rows > 0 || cost_model; }
+  std::string text() const {
+    if (!any()) return "only modelled";
+    if (tuned_rows == 0) return "timed: cost model";
+    return fmt::format("timed: {}{} tuned rows", cost_model ? "cost model, " : "", tuned_rows);
+  }
+};
+
+Timed timed_on(const std::string& gpu) {
+  Timed timed{.cost_model = cost_profile().gpu == gpu};
+  for (const ShippedTable& table : shipped_tables()) {
+    if (table.name != "tuned/" + gpu + ".jsonl") continue;
+    timed.tuned_rows = TableReader(table.text, table.name).size();
+  }
+  return timed;
+}
+
 void list_gpus(Output& output) {
   const std::vector<std::string> names = gpu_names();
   for (const std::string& name : names) {
     const GpuSpec spec = find_gpu(name);
-    output.line("{:<{}}  {:<7}  {:>3} SMs  {:>3.0f} GB  {}", name, width_of(names), spec.arch,
-                spec.sms, static_cast<double>(spec.memory_bytes) * 1e-9, spec.name);
-    output.document["gpus"].push_back({{"name", name}, {"spec", to_json(spec)}});
+    const Timed timed = timed_on(name);
+    output.line("{:<{}}  {:<7}  {:>3} SMs  {:>3.0f} GB  {}  ({})", name, width_of(names), spec.arch,
+                spec.sms, static_cast<double>(spec.memory_bytes) * 1e-9, spec.name, timed.text());
+    output.document["gpus"].push_back({{"name", name},
+                                       {"spec", to_json(spec)},
+                                       {"timed", timed.any()},
+                                       {"tuned_rows", timed.tuned_rows},
+                                       {"cost_model", timed.cost_model}});
   }
 }
 

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/files/files.h"
 #include "core/format/vq_format.h"
+#include "core/json/format_version.h"
 #include "core/json/json.h"
 #include "core/problem/problem.h"
 #include "quantizer/basis.h"
@@ -331,13 +332,9 @@ Bundle read_bundle(const SafetensorsFile& file) {
   const std::string source = fmt::format("{}: {}", file.source(), kBundleKey);
   const Json json = parse_json(text->second, source);
   const JsonCursor root(json, source);
+  format_version(root, "schema", kBundleSchema);
   root.expect_object({"schema", "items"});
-  if (!root.has("schema") || !root.has("items")) root.fail("needs 'schema' and 'items'");
-  if (const auto schema = root.at("schema").integer(0, 1e9); schema != kBundleSchema) {
-    root.at("schema").fail(
-        fmt::format("version {} is not {}; quantize again with this vqgen", schema, kBundleSchema));
-  }
-  const JsonCursor items = root.at("items");
+  const JsonCursor items = root.member("items", "; quantize again");
   if (!items.value().is_array()) items.fail("must be an array of items");
 
   Bundle bundle;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/files/files.h"
+#include "core/json/format_version.h"
 #include "quantizer/name_pattern.h"
 
 namespace vqgen {
@@ -124,13 +125,7 @@ QuantizationConfig read_quantization(const ModelConfig& config) {
                           method == "aqlm" ? "import the model with vqgen import"
                                            : "quantize the original model with vqgen quantize"));
   }
-  const auto version = root.member("version").integer(1, kMostSize);
-  if (version > kModelVersion) {
-    root.at("version").fail(
-        fmt::format("is {}, which a newer vqgen wrote; this one reads up to {}: update vqgen, or "
-                    "quantize again",
-                    version, kModelVersion));
-  }
+  format_version(root, "version", kModelVersion);
   QuantizationConfig quantization;
   read_fields(root, quantization);
   return quantization;

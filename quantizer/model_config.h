@@ -62,7 +62,7 @@ struct QuantizationConfig {
     using F = QuantizationConfig;
     return std::make_tuple(
         field("quant_method", &F::quant_method, required(), "vqgen"),
-        field("version", &F::version, required(1, 1e9), "of this object"),
+        field("version", &F::version, optional_in(1, 1e9), "of this object's format"),
         field("dtype", &F::dtype, required(), "of codebook entries and of x"),
         field("format", &F::format, required(), "of all quantized modules but the overrides'"),
         field("overrides", &F::overrides, Rule{},

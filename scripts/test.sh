@@ -67,7 +67,7 @@ if [ "${presets[*]}" = dev ]; then
   # Labels of tests with PyTorch are long_torch.
   skipped=(-LE long)
   if [ -n "${VQGEN_TORCH_PYTHON:-}" ]; then skipped=(-LE '^long$'); fi
-  export VQGEN_SWEEP_THIRD="${third:-$(third_of_sources)}" VQGEN_FUZZ_SECONDS="${VQGEN_FUZZ_SECONDS:-10}"
+  export VQGEN_SWEEP_THIRD="${third:-$(third_of_sources)}" VQGEN_FUZZ_SECONDS="${VQGEN_FUZZ_SECONDS:-3}"
   echo "third $VQGEN_SWEEP_THIRD of 3 of each sweep; --third $VQGEN_SWEEP_THIRD repeats it, --all runs all"
 elif [ -n "$third" ]; then
   echo "test: --third $third goes with the short run alone; leave out --all or --third" >&2
@@ -87,11 +87,12 @@ for preset in "${presets[@]}"; do
   command_configure "$preset" "${options[@]}" --log-level=WARNING
   cmake --build --preset "$preset" --parallel "$(nproc)"
   part "test $preset"
+  # One more than there are cores: some tests wait for others' processes.
   # A test that arguments choose may be of one preset alone.
   count="$(ctest --test-dir "build/$preset" -N "${skipped[@]}" "$@" | sed -n 's/^Total Tests: //p')"
   selected=$((selected + count))
   [ "$count" -gt 0 ] || continue
-  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" "${skipped[@]}" "$@" |
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(($(nproc) + 1))" "${skipped[@]}" "$@" |
     tee "build/$preset/test.log" || status=$?
   printf '\nthe slowest:\n'
   sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .* \([0-9.]*\) sec.*/\2 s  \1/p' "build/$preset/test.log" |

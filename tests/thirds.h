@@ -37,6 +37,12 @@ inline std::uint64_t sweep_third() {
   return third;
 }
 
+// The third that is `number` thirds after this run's. What is in several lists runs in each run if
+// each list has a number of its own.
+inline std::uint64_t third_after(std::uint64_t number) {
+  return sweep_third() == 0 ? 0 : (sweep_third() - 1 + number) % 3 + 1;
+}
+
 // This run's third of the cases, at least one of them; all for 0.
 template <class T>
 std::vector<T> a_third(std::span<const T> cases, std::uint64_t third) {
@@ -48,12 +54,12 @@ std::vector<T> a_third(std::span<const T> cases, std::uint64_t third) {
   return taken;
 }
 template <class T>
-std::vector<T> a_third(std::initializer_list<T> cases) {
-  return a_third(std::span<const T>(cases.begin(), cases.size()), sweep_third());
+std::vector<T> a_third(std::initializer_list<T> cases, std::uint64_t third = sweep_third()) {
+  return a_third(std::span<const T>(cases.begin(), cases.size()), third);
 }
 template <class Cases>
-auto a_third(const Cases& cases) {
-  return a_third(std::span<const typename Cases::value_type>(cases), sweep_third());
+auto a_third(const Cases& cases, std::uint64_t third = sweep_third()) {
+  return a_third(std::span<const typename Cases::value_type>(cases), third);
 }
 
 }  // namespace vqgen::test

@@ -10,6 +10,7 @@
 #include "core/access/takes_access_counts.h"
 #include "core/error.h"
 #include "core/files/files.h"
+#include "core/json/format_version.h"
 
 namespace vqgen {
 namespace {
@@ -23,8 +24,9 @@ struct AccessCountsFile {
 
   static constexpr auto fields() {
     using F = AccessCountsFile;
-    return std::make_tuple(field("schema", &F::schema, required(kSchema, kSchema), "file version"),
-                           field("profiles", &F::profiles, required(), "one a tensor"));
+    return std::make_tuple(
+        field("schema", &F::schema, optional_in(1, kSchema), "version of the file's format"),
+        field("profiles", &F::profiles, required(), "one a tensor"));
   }
 };
 
@@ -226,6 +228,7 @@ std::vector<AccessCounts> read_access_counts(const std::filesystem::path& path) 
 
 std::vector<AccessCounts> read_access_counts(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
+  format_version(root, "schema", kSchema);
   AccessCountsFile file;
   read_fields(root, file);
   std::set<std::string> names;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/access/takes_access_counts.h"
+#include "core/json/format_version.h"
 #include "core/problem/head_dims.h"
 #include "core/profiles.h"
 #include "core/suggest.h"
@@ -45,7 +46,7 @@ std::string hint_of(std::string_view field) { return fmt::format(": {}", config_
 template <class Op>
 Problem read_op(const JsonCursor& root) {
   Op op;
-  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "access_counts", "plan"};
+  std::vector<std::string> known{"op", "dtype", "shape", "gpu", "access_counts", "plan", "version"};
   for_each_operand(
       op, [&](Operand operand, const VqFormat&) { known.emplace_back(enum_name(operand)); });
   root.expect_object(known);
@@ -83,6 +84,7 @@ Config read_config(const std::filesystem::path& path) {
 Config read_config(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
   if (!json.is_object()) root.fail("must be an object with the fields op, shape and formats");
+  format_version(root, "version", kConfigVersion);
   Config config;
   config.source = source;
   const std::size_t op =

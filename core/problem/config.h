@@ -30,7 +30,9 @@ inline constexpr std::array kConfigFields{
     ConfigField{"access_counts",
                 "a file of `vqgen count-accesses`, from the config's folder, by which entries are "
                 "placed"},
-    ConfigField{"plan", "fields of the plan that you fix; vqgen chooses the others"}};
+    ConfigField{"plan", "fields of the plan that you fix; vqgen chooses the others"},
+    ConfigField{"version", "the version of this format; 1 if it is left out"}};
+inline constexpr int kConfigVersion = 1;
 const char* config_field_doc(std::string_view name);
 
 struct Config {

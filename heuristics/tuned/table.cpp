@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/files/files.h"
+#include "core/json/format_version.h"
 #include "core/plan/plan_name.h"
 #include "core/profiles.h"
 #include "heuristics/check.h"
@@ -32,13 +33,9 @@ void require_header(std::string_view line, const std::string& where) {
   if (line.empty()) fail_at(where, "is empty; " + remedy);
   const Json json = parse_json(line, where);
   const JsonCursor root(json, where);
-  root.expect_object({kVersionField});
   if (!root.has(kVersionField)) root.fail("is no header; " + remedy);
-  const std::int64_t version = root.at(kVersionField).integer(0, 1e9);
-  if (version == kVersion) return;
-  root.at(kVersionField)
-      .fail(fmt::format("version {} is unknown, {} is what this vqgen reads; tune again", version,
-                        kVersion));
+  format_version(root, kVersionField, kVersion);
+  root.expect_object({kVersionField});
 }
 
 std::map<std::string, TunedRow> by_key(const TunedTable& table) {

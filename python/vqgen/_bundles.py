@@ -8,8 +8,9 @@ import re
 import torch
 
 import vqgen
+from vqgen._versions import format_version
 
-
+SCHEMA = 1  # of bundles
 ROWS = {"rows": 1, "words": 1}
 
 
@@ -28,7 +29,17 @@ def read_bundle(path) -> list[dict]:
         raise vqgen.BadInput(f"{path} cannot be read as a bundle: {error}") from None
     if text is None:
         raise vqgen.BadInput(f"{path} is no bundle; write one by vqgen quantize")
-    return json.loads(text)["items"]
+    where = f"{path}: vqgen.bundle"
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise vqgen.BadInput(f"{where}: is no JSON ({error}); quantize again") from None
+    if not isinstance(fields, dict):
+        raise vqgen.BadInput(f"{where}: is no JSON object; quantize again")
+    format_version(fields, "schema", SCHEMA, where)
+    if not isinstance(fields.get("items"), list):
+        raise vqgen.BadInput(f"{where}: has no list 'items'; quantize again")
+    return fields["items"]
 
 
 def bundle_tensors(path, item: str, names) -> dict[str, torch.Tensor]:
@@ -65,7 +76,7 @@ def write_items(out, items: list[dict], tensors: dict) -> None:
     from safetensors.torch import save_file
 
     from vqgen._paths import publish
-    metadata = {"vqgen.bundle": json.dumps({"schema": 1, "items": items})}
+    metadata = {"vqgen.bundle": json.dumps({"schema": SCHEMA, "items": items})}
     publish(out, lambda held: save_file(tensors, held, metadata))
 
 

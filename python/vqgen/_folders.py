@@ -9,6 +9,7 @@ import re
 
 import vqgen
 from vqgen import _core
+from vqgen._versions import format_version
 
 METHOD = "vqgen"
 VERSION = 1
@@ -43,13 +44,8 @@ class Quantization:
             self._fail(f"quant_method is {fields.get('quant_method')!r} where vqgen writes '{METHOD}'; "
                        + ("import the model with vqgen import" if fields.get("quant_method") == "aqlm" else
                           "quantize the original model with vqgen quantize"))
-        version = fields.get("version")
-        if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
-            self._fail(f"version is {version}, which a newer vqgen wrote; this one reads up to {VERSION}: update vqgen, or "
-                       "quantize again")
-        if version != VERSION or isinstance(version, bool):
-            self._fail(f"version is {version!r}; it is {VERSION}: quantize again")
-        self._require("", fields, _FIELDS, {"overrides"})
+        format_version(fields, "version", VERSION, self.source)
+        self._require("", fields, _FIELDS, {"overrides", "version"})
         if fields["dtype"] not in _ELEMENTS:
             self._fail(f"dtype is {fields['dtype']!r}; it is f16 or bf16: quantize again")
         self.dtype = fields["dtype"]

@@ -46,6 +46,7 @@ class _Config:
     dtype: Optional[str] = None
     plan: Optional[dict] = None
     gpu: Optional[str] = None
+    version: Optional[int] = None
 
 
 @dataclass

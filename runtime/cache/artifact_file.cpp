@@ -143,6 +143,16 @@ bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest) {
   return stored && stored->key.hex() == digest;
 }
 
+std::uint32_t newer_artifact_schema(std::span<const std::byte> front) {
+  ByteReader reader{front};
+  std::span<const std::byte> magic;
+  std::uint32_t schema = 0;
+  const bool newer = reader.take(kArtifactMagic.size(), magic) &&
+                     as_text(magic) == kArtifactMagic && reader.take_integer(schema) &&
+                     schema > kArtifactSchema;
+  return newer ? schema : 0;
+}
+
 std::optional<ArtifactKey> peek_key(std::span<const std::byte> front) {
   ByteReader reader{front};
   const auto manifest_text = take_manifest(reader);

@@ -64,6 +64,9 @@ std::optional<Artifact> dequantize_artifact(std::span<const std::byte> bytes,
 // True if the bytes are whole and undamaged, and name a key with that digest.
 bool is_artifact_of(std::span<const std::byte> bytes, std::string_view digest);
 
+// The format version in the first bytes of a file that a newer vqgen wrote; 0 for any other.
+std::uint32_t newer_artifact_schema(std::span<const std::byte> front);
+
 // The key in the first bytes of a file, not verified: for lists. A manifest is far shorter than
 // kPeekBytes.
 inline constexpr std::uint64_t kPeekBytes = 1 << 14;

@@ -9,6 +9,7 @@
 
 #include "core/files/bytes.h"
 #include "core/files/digest.h"
+#include "core/json/format_version.h"
 
 namespace vqgen {
 namespace {
@@ -54,7 +55,11 @@ PackLayer::PackLayer(std::filesystem::path path)
   head.take(kPackMagic.size(), piece);
   if (as_text(piece) != kPackMagic) fail(path_, "is no pack of kernels");
   head.take_integer(schema);
-  if (schema != kPackSchema) fail(path_, fmt::format("has layout {}, not {}", schema, kPackSchema));
+  if (schema > kPackSchema) {
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: {}", path_.string(), newer_format(schema, kPackSchema)));
+  }
+  if (schema == 0) fail(path_, "has format version 0, which no vqgen writes");
   head.take_integer(count);
   if (count > std::min((file_.size() - kHeadBytes - kDigestBytes) / kRecordBytes, kMaxEntries)) {
     fail(path_, fmt::format("its index is damaged: {} entries are more than there can be", count));

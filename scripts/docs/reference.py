@@ -177,25 +177,21 @@ GPU_COLUMNS = [("arch", "compute capability", code), ("sms", "SMs", str),
                ("sm_clock_mhz", "SM clock, MHz", cell)]
 
 
-def measured_on(name: str, tools) -> str:
-    """What of vqgen was measured on a GPU, by the data that ship."""
-    found = []
-    if (tools.root / f"profiles/cost/{name}.json").exists():
-        found.append("cost model")
-    tuned = tools.root / f"profiles/tuned/{name}.jsonl"
-    if tuned.exists():
-        rows = sum('"problem"' in line for line in tuned.read_text(encoding="utf-8").splitlines())
-        found.append(f"{rows} tuned rows")
+def timed_on(gpu: dict) -> str:
+    """What ships that was timed on a GPU of `vqgen list gpus`."""
+    found = ["cost model"] if gpu["cost_model"] else []
+    if gpu["tuned_rows"]:
+        found.append(f"{gpu['tuned_rows']} tuned rows")
     return ", ".join(found) or "no"
 
 
 def gpus(args, tools) -> str:
-    """The shipped GPU profiles, and what was measured on these GPUs."""
+    """The shipped GPU profiles, and what ships that was timed on them."""
     none(args)
     rows = [[code(each["name"]), each["spec"]["name"],
              *(write(each["spec"][field]) if field in each["spec"] else "" for field, _, write in GPU_COLUMNS),
-             measured_on(each["name"], tools)] for each in tools.vqgen_json("list", "gpus")["gpus"]]
-    return table(["name", "GPU", *(head for _, head, _ in GPU_COLUMNS), "measured"], rows)
+             timed_on(each)] for each in tools.vqgen_json("list", "gpus")["gpus"]]
+    return table(["name", "GPU", *(head for _, head, _ in GPU_COLUMNS), "timed"], rows)
 
 
 # ---- the manual page ----

@@ -171,7 +171,11 @@ TEST_F(Pack, WhatIsNoPackIsNamed) {
   auto newer = whole_;
   newer[8] = std::byte{9};
   publish_file(folder_ / "newer", newer);
-  EXPECT_THAT(message_of([&] { PackLayer(folder_ / "newer"); }), HasSubstr("layout 9"));
+  EXPECT_THAT(message_of([&] { PackLayer(folder_ / "newer"); }),
+              HasSubstr("newer: is format version 9, and this vqgen knows up to 1; upgrade vqgen"));
+  newer[8] = std::byte{0};
+  publish_file(folder_ / "older", newer);
+  EXPECT_THAT(message_of([&] { PackLayer(folder_ / "older"); }), HasSubstr("format version 0"));
 }
 
 }  // namespace

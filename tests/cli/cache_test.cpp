@@ -101,6 +101,32 @@ TEST_F(CacheCommand, VerifyExitsWith4WhereSomethingIsDamaged) {
   EXPECT_NE(no_pack.err.find("no.vqpack"), std::string::npos) << no_pack.err;
 }
 
+// Several versions of vqgen may share a folder.
+TEST_F(CacheCommand, KernelsOfANewerFormatAreNoDamage) {
+  const std::string whole = read_text(kernels("cache")[0]);
+  std::string text = whole;
+  text[8] = 2;  // the format version follows the magic
+  publish_text(kernels("cache")[0], text);
+  const Outcome outcome = command({"verify"});
+  expect_success(outcome);
+  EXPECT_NE(outcome.out.find("is format version 2, and this vqgen knows up to 1; upgrade vqgen"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_NE(command({"ls"}).out.find("  newer  "), std::string::npos);
+  const std::string pack = folder_.path("p.vqpack");
+  expect_failure({"cache", "pack", pack, "--from", folder_.path("cache")}, 2,
+                 {"is format version 2", "upgrade vqgen"});
+  publish_text(kernels("cache")[0], whole);
+  const std::filesystem::path other = folder_.path("cache/00");
+  std::filesystem::create_directories(other);
+  publish_text(other / (std::string(64, '0') + ".vqk"), text);
+  const Outcome packed = command({"pack", pack});
+  expect_success(packed);
+  EXPECT_NE(packed.out.find(": 1 entries"), std::string::npos) << packed.out;
+  EXPECT_NE(packed.err.find("left out: the newest is format version 2"), std::string::npos)
+      << packed.err;
+}
+
 TEST_F(CacheCommand, PackAndUnpackGiveTheSameBytes) {
   const std::string pack = folder_.path("p.vqpack");
   EXPECT_EQ(document({"pack", pack})["entries"], 1);

@@ -32,6 +32,21 @@ TEST(List, NamesAllThatShips) {
   }
 }
 
+// A GPU was timed if rows of a tuned table or coefficients of the cost model are its own.
+TEST(List, GpusSayWhetherTheyWereTimed) {
+  std::map<std::string, Json> gpus;
+  const Json listed = document_of(vqgen({"list", "gpus", "--json"}))["gpus"];
+  for (const Json& each : listed) gpus[each["name"]] = each;
+  EXPECT_TRUE(gpus["h200"]["timed"]);
+  EXPECT_GT(gpus["h200"]["tuned_rows"], 0);
+  EXPECT_TRUE(gpus["h100"]["timed"]);
+  EXPECT_TRUE(gpus["h100"]["cost_model"]);
+  EXPECT_FALSE(gpus["t4"]["timed"]);
+  const std::string text = vqgen({"list", "gpus"}).out;
+  EXPECT_NE(text.find("NVIDIA H200  (timed: "), std::string::npos) << text;
+  EXPECT_NE(text.find("Tesla T4  (only modelled)"), std::string::npos) << text;
+}
+
 // Each line has the bits per number with scales, as a bundle reports them, and the format's use.
 // Recommended formats come first, then those of caches, then those of weights.
 TEST(List, FormatsSayTheirUseAndTheirBits) {

@@ -97,7 +97,10 @@ TEST_P(AccessCountsLie, IsRefusedWithFileAndPlace) {
 INSTANTIATE_TEST_SUITE_P(
     Fields, AccessCountsLie,
     testing::Values(
-        Lie{"schema", {{"/schema", "2"}}, {"/schema", "from 1 to 1"}},
+        Lie{"newer",
+            {{"/schema", "2"}, {"/future", "1"}},
+            {"/schema: is format version 2", "knows up to 1; upgrade vqgen"}},
+        Lie{"schema", {{"/schema", "[1]"}}, {"/schema: must be a whole number"}},
         Lie{"unknown", {{"/profiles/0/hot", "1"}}, {"/profiles/0", "unknown field 'hot'"}},
         Lie{"missing", {{"/profiles/0/counts", ""}}, {"/profiles/0", "'counts' is missing"}},
         Lie{"no_parts", {{"/profiles/0/parts", ""}}, {"/profiles/0", "'parts' is missing"}},

@@ -139,6 +139,7 @@ Json op_schema() {
       {"gpu", {{"type", "string"}}},
       {"access_counts", {{"type", "string"}}},
       {"plan", plan_schema<Op>()},
+      {"version", {{"enum", {kConfigVersion}}, {"default", kConfigVersion}}},
   };
   if (!why_no_access_counts(Op{}).empty()) properties.erase("access_counts");
   Json required = {"op", "shape"};

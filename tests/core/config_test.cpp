@@ -239,6 +239,13 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"/dtpye", R"("f16")"}},
                 {"unknown field 'dtpye'", "did you mean 'dtype'?"}},
         Refusal{"dtype", true, {{"/dtype", R"("fp32")"}}, {"/dtype: 'fp32' is none of f16, bf16"}},
+        // Whatever else a newer vqgen writes, the version comes first.
+        Refusal{"newer",
+                true,
+                {{"/version", "2"}, {"/future", "1"}, {"/op", R"("conv")"}},
+                {"/version: is format version 2, and this vqgen knows up to 1; upgrade vqgen"}},
+        Refusal{"version_0", true, {{"/version", "0"}}, {"/version: must be a whole number"}},
+        Refusal{"version_text", true, {{"/version", R"("1")"}}, {"/version: must be a whole"}},
         Refusal{"gpu", true, {{"/gpu", "90"}}, {"/gpu: must be a string"}},
         Refusal{"no_batch", true, {{"/shape/batch", ""}}, {"/shape: ", "'batch' is missing"}},
         Refusal{"rows_nine", false, {{"/shape/m", "9"}}, {"/shape/m: ", "1 to 8"}},
@@ -280,6 +287,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"values_smooth", true, {{"/values/smooth", "true"}}, {"/values: ", kSmooth}},
         Refusal{"values_hadamard", true, {{"/values/hadamard", "true"}}, {"/values: ", kSmooth}}),
     [](const auto& test) { return test.param.name; });
+
+TEST(Config, AVersionMayBeGiven) {
+  const Problem plain = read_config(gemv_json(), "c.json").problem;
+  EXPECT_EQ(read_config(edited(gemv_json(), {{"/version", "1"}}), "c.json").problem, plain);
+}
 
 TEST(Config, OtherThanAnObjectIsRefused) {
   expect_words(message_of([] { read_config(Json::array(), "c.json"); }),

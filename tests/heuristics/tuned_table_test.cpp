@@ -139,8 +139,10 @@ TEST(TunedTable, WhatIsNoTableIsRefusedWithItsLine) {
   expect_words(refusal("\n"), {"t.jsonl:1", "is empty"});
   expect_words(refusal("x\n"), {"t.jsonl:1", "malformed JSON"});
   expect_words(refusal("{}\n"), {"t.jsonl:1", "no header"});
-  expect_words(refusal(line_of(row)), {"t.jsonl:1", "unknown field"});
-  expect_words(refusal("{\"vqgen_tuned\":2}\n"), {"t.jsonl:1", "version 2 is unknown"});
+  expect_words(refusal(line_of(row)), {"t.jsonl:1", "no header"});
+  expect_words(refusal("{\"future\":3,\"vqgen_tuned\":2}\n"),
+               {"t.jsonl:1: /vqgen_tuned: is format version 2", "knows up to 1; upgrade vqgen"});
+  expect_words(refusal("{\"vqgen_tuned\":1,\"future\":3}\n"), {"t.jsonl:1", "unknown field"});
   expect_words(refusal("{\"vqgen_tuned\":1.5}\n"), {"t.jsonl:1"});
   expect_words(refusal("{\"vqgen_tuned\":1,\"vqgen_tuned\":1}\n"), {"t.jsonl:1", "twice"});
   expect_words(refusal("{\"vqgen_tuned\":1}"), {"t.jsonl:1", "cut off"});

@@ -1,7 +1,5 @@
 """Tiny models with random weights, and caches for them whose formats need no training."""
 
-import os
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -16,13 +14,6 @@ BASE = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": None, "bos_token_id
 SIZES = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 64, "num_attention_heads": 4,
          "num_key_value_heads": 2}
 IDS = torch.randint(1, 64, (2, 16), generator=torch.Generator().manual_seed(1)).to(DEVICE)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    kept = os.environ.get("VQGEN_TEST_CACHE")  # of kernels between runs
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=kept or tmp_path_factory.mktemp("kernels")))
 
 
 def tiny(kind="Qwen2", config_kind=None, **fields):

@@ -22,12 +22,6 @@ SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
-
-
 @pytest.mark.parametrize("form, units", [
     ({"vector_size": 4, "index_bits": 8}, 1),
     ({"vector_size": 2, "index_bits": 6, "scope": "head", "smooth": True, "hadamard": True}, 2),

@@ -27,6 +27,7 @@ if not (TRACE / "templates" / "attention.py").is_file():
                 allow_module_level=True)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MAX_BUCKETS = 1  # of the fixture own_cache
 PAGE = 16
 KV_HEADS = 4 if DEVICE == "cuda" else 2
 MIXED = ("vecinfer-d4b10", "vecinfer-d8b12")
@@ -60,13 +61,6 @@ def templates():
 @pytest.fixture(scope="module")
 def flashinfer(templates):
     return templates("attention")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"),
-                                 max_buckets=1))
 
 
 def codebooks(form, draw):

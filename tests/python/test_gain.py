@@ -20,12 +20,6 @@ FORMS = [HEAD, {**HEAD, "scope": "tensor", "num_codebooks": 3}, {**HEAD, "smooth
 QUICK = {"steps": 20, "batch": 256}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
-
-
 @pytest.fixture(scope="module")
 def states():
     """Of two layers, keys whose heads have sizes of their own, and values."""

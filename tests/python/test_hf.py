@@ -22,12 +22,6 @@ FORM = {"vector_size": 4, "index_bits": 8}
 PAD = 0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
-
-
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(11)

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 import vqgen
 import vqgen.torch as vt
-from hf_models import DEVICE, IDS, layers, model, near, new_cache, own_cache, steps, untouched
+from hf_models import DEVICE, IDS, layers, model, near, new_cache, steps, untouched
 from vqgen._models import attending
 
 

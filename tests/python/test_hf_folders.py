@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 import vqgen
 import vqgen.hf
 import vqgen.torch as vt
-from hf_models import DEVICE, IDS, own_cache, tiny  # noqa: F401
+from hf_models import DEVICE, IDS, tiny  # noqa: F401
 from safetensors.torch import load_file, save_file
 from vqgen import _folders
 
@@ -193,7 +193,7 @@ CODES = "model.layers.1.mlp.up_proj.codes"
 
 
 @pytest.mark.parametrize("fields, words", [
-    ({"version": 2, "future": 1}, ("version is 2", "newer vqgen", "update vqgen")),
+    ({"version": 2, "future": 1}, ("version is format version 2", "knows up to 1; upgrade vqgen")),
     ({"version": "1"}, ("version is '1'", "quantize again")),
     ({"future": 1}, ("unknown field 'future'",)),
     ({"overrides": [{"modules": "*", "form": {}}]}, ("overrides[0]", "format")),

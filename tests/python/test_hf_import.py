@@ -15,7 +15,7 @@ import numpy as np
 import vqgen
 import vqgen.hf
 import vqgen.torch as vt
-from hf_models import DEVICE, IDS, own_cache, tiny  # noqa: F401
+from hf_models import DEVICE, IDS, tiny  # noqa: F401
 from safetensors.torch import save_file
 
 

@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import vqgen
 import vqgen.hf
-from hf_models import BASE, DEVICE, IDS, SIZES, layers, model, near, new_cache, own_cache, steps, tiny, untouched
+from hf_models import BASE, DEVICE, IDS, SIZES, layers, model, near, new_cache, steps, tiny, untouched
 from vqgen._attention import REFUSED, require_sight
 from vqgen._masks import MASKS, causal_mask
 from vqgen._models import attending, heads_of, require_served

@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 import vqgen
 import vqgen.hf
-from hf_models import DEVICE, IDS, layers, near, new_cache, own_cache, steps, tiny  # noqa: F401
+from hf_models import DEVICE, IDS, layers, near, new_cache, steps, tiny  # noqa: F401
 from vqgen._models import attending
 from vqgen._sights import Sight, attended, sights_of
 

@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 
 import vqgen
 import vqgen.hf
-import vqgen.torch as vt
 from vqgen._klt import form_of
 from vqgen._partitions import runs_of
 from vqgen.simulation import simulated
@@ -20,12 +19,6 @@ FORMS = {"keys": form_of([(16, 2), (16, 4), (32, 8)]), "values": form_of(runs_of
 SINGLE = {operand: vqgen.hf.klt_format(operand, 1.5, 64) for operand in ("keys", "values")}
 CENTERED = {"vector_size": 4, "index_bits": 8, "scope": "head", "hadamard": True, "center": True}
 VALUES = {"vector_size": 4, "index_bits": 8, "scope": "head", "center": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
 
 
 @pytest.fixture(scope="module")

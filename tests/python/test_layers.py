@@ -12,11 +12,9 @@ import reference
 import vqgen
 import vqgen.torch as vt
 from test_torch import (DEVICE, FORM, append_call, attention_call, dequantize_call, linear_call, merge_call, new_cache,
-                        own_cache, tensor)
+                        tensor)
 from vqgen import _bundles
 from vqgen._weight_books import e8p_table
-
-__all__ = ["own_cache"]  # the fixture
 
 
 def layer_of(draw, dtype=torch.float16, out=40, columns=64, **fields):

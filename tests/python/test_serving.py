@@ -17,6 +17,7 @@ import vqgen
 import vqgen.torch as vt
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+MAX_BUCKETS = 1  # of the fixture own_cache
 REQUESTS, BATCH, KV_HEADS, QUERY_HEADS, DIM = 200, 6, 1, 2, 64
 QUERIES = 4  # tokens of a sequence in a step, at most
 PAGE, TOKENS, PAGES = 16, 64, 15
@@ -24,13 +25,6 @@ COLUMNS = TOKENS // PAGE
 NOBODY = np.iinfo(np.int32).max
 FORM = {"vector_size": 4, "index_bits": 6}
 WORDS = 3  # of a row
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"),
-                                 max_buckets=1))
 
 
 def tensor(array, kind=None):

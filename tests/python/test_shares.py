@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 
 import vqgen
 import vqgen.hf
-import vqgen.torch as vt
-from hf_models import DEVICE, IDS, own_cache, tiny  # noqa: F401
+from hf_models import DEVICE, IDS, tiny  # noqa: F401
 from vqgen import _calibration, _losses, _partitions, _passkey, _shares
 from vqgen._klt import form_of
 from vqgen._models import attending, in_float32

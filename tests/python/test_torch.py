@@ -17,12 +17,6 @@ FORM = {"vector_size": 4, "index_bits": 8}
 SHAPE = {"batch": 2, "kv_heads": 2, "head_dim": 64, "tokens": 40}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
-
-
 def tensor(array, kind=None):
     return torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE, kind)
 

@@ -8,15 +8,14 @@ pytest.importorskip("transformers", reason="transformers is not installed")  # o
 
 import reference
 import vqgen
-import vqgen.torch as vt
 from vqgen.simulation import held_of
 from vqgen.vllm._batch import Batches, split
 from vqgen.vllm._pages import Kernels, Layer, Shape, of_heads
 from vllm_reference import (DEVICE, DIM, FORM, HEADS, KV_HEADS, PAGE, SCALE, attend, books_of, dense, expected,
-                            half_by_default, own_cache, require_nearest, tensor)
+                            half_by_default, require_nearest, tensor)
 
-__all__ = ["half_by_default", "own_cache"]  # the fixtures
-
+__all__ = ["half_by_default"]  # the fixture
+MAX_BUCKETS = 1  # of the fixture own_cache
 TOKENS, PAGES = 96, 20
 COLUMNS = TOKENS // PAGE
 

@@ -14,11 +14,12 @@ import reference
 import vqgen
 import vqgen.torch as vt
 from vllm_models import LAYERS, TOKENS, Fields, configuration, model, refused
-from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, PAGE, SCALE, attend, dense, expected, own_cache, tensor
+from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, PAGE, SCALE, attend, dense, expected, tensor
 from vqgen._sights import Sight
 from vqgen.vllm import _engine
 
-__all__ = ["model", "own_cache"]  # the fixtures
+__all__ = ["model"]  # the fixture
+MAX_BUCKETS = 1  # of the fixture own_cache
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
 import vqgen.hf
-from hf_models import DEVICE, layers, model, near, own_cache  # noqa: F401
+from hf_models import DEVICE, layers, model, near  # noqa: F401
 from vqgen._folders import Quantization
 from vqgen._models import attending
 from vqgen.vllm import _identity

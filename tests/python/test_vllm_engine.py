@@ -16,6 +16,7 @@ from vqgen.vllm import __main__ as command
 from vqgen.vllm import _engine, _identity, _pages, bind
 
 __all__ = ["model"]  # the fixture
+MAX_BUCKETS = 1  # of the fixture own_cache
 
 
 def test_a_bound_bundle_is_the_bundle(model, tmp_path):

@@ -10,10 +10,11 @@ import vqgen
 from vqgen._sights import Sight
 from vqgen.vllm._batch import Batches
 from vqgen.vllm._pages import Kernels, Layer, Shape
-from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, PAGE, SCALE, attend, half_by_default, own_cache, tensor
+from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, PAGE, SCALE, attend, half_by_default, tensor
 from vllm_traces import run
 
-__all__ = ["half_by_default", "own_cache"]  # the fixtures
+__all__ = ["half_by_default"]  # the fixture
+MAX_BUCKETS = 1  # of the fixture own_cache
 
 HAPPENS = ("prompt", "chunk", "mixed", "preempted", "hit", "hit in its step")
 

@@ -15,13 +15,12 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import reference
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE, own_cache
+from vllm_reference import DEVICE
 from vqgen import _folders
 from vqgen._weight_books import e8p_table, lattice_points, peak_of
 from vqgen.vllm import _engine, _identity
 
-__all__ = ["own_cache"]  # the fixture
-
+MAX_BUCKETS = 1  # of the fixture own_cache
 Fields = types.SimpleNamespace
 IN, Q, KV, DIM = 128, 4, 2, 32
 SIZES = {"self_attn.q_proj": (Q * DIM, IN), "self_attn.k_proj": (KV * DIM, IN), "self_attn.v_proj": (KV * DIM, IN),
@@ -313,7 +312,7 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
     folder = tmp_path / "model"
     quantization, tensors = write(folder, draw, "aqlm-2x8i8")
     config = lambda **fields: engine.config_of({**quantization, **fields}, folder)
-    refused("version is 2, which a newer vqgen wrote", lambda: config(version=2), vqgen.Infeasible)
+    refused("version is format version 2, and this vqgen knows up to 1; upgrade vqgen", lambda: config(version=2), vqgen.Infeasible)
     refused("unknown field 'future'", lambda: config(future=1), vqgen.Infeasible)
     refused("experts, which are not served", lambda: config().get_quant_method(
         sys.modules["vllm.model_executor.layers.fused_moe"].RoutedExperts(), "model.layers.0.mlp.experts"), vqgen.Infeasible)

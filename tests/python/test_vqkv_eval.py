@@ -35,12 +35,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels")))
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """Return a model with random weights whose tokens are bytes, and a text."""

@@ -11,7 +11,6 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import vqgen
 import vqgen.hf
-from hf_models import own_cache  # noqa: F401
 from vqgen import _weights
 from weight_models import FAST, IDS, content, folder, model, small  # noqa: F401
 

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 import transformers
 import vqgen
 import vqgen.hf
-from hf_models import DEVICE, own_cache  # noqa: F401
+from hf_models import DEVICE  # noqa: F401
 from vqgen import _folders, _weight_blocks, _weight_tuning, _weights
 from vqgen._bundles import packed, unpacked
 from vqgen._models import attending

@@ -6,18 +6,11 @@ import torch
 
 import reference
 import vqgen
-import vqgen.torch as vt
 from vqgen._sights import Sight
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HEADS, KV_HEADS, DIM, PAGE, SCALE = 4, 2, 64, 16, 0.17
 FORM = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head"})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_cache(tmp_path_factory):
-    device = "host" if DEVICE.type == "cpu" else torch.cuda.current_device()
-    vt.use_runtime(vqgen.Runtime(device, cache_dir=tmp_path_factory.mktemp("kernels"), max_buckets=1))
 
 
 @pytest.fixture(scope="module", autouse=True)

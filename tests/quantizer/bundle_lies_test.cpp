@@ -49,7 +49,10 @@ TEST(BundleLies, NoBundleAtAll) {
 }
 
 TEST(BundleLies, SchemaAndItems) {
-  expect_refused_metadata(R"("schema":1)", R"("schema":2)", "version 2 is not 1");
+  expect_refused_metadata(R"("schema":1)", R"("schema":2,"future":3)",
+                          "lie.safetensors: vqgen.bundle: /schema: is format version 2, and this "
+                          "vqgen knows up to 1; upgrade vqgen");
+  expect_refused_metadata(R"("schema":1)", R"("schema":"1")", "/schema: must be a whole number");
   expect_refused_metadata(R"("schema":1)", R"("scheme":1)", "unknown field 'scheme'");
   expect_refused_metadata(R"("kind":"weights")", R"("kind":"conv")", "'conv' is none of");
   expect_refused_metadata(R"("name":"layer0")", R"("name":"layer1")", "'layer1.keys.codes'");

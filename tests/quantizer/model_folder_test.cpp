@@ -81,7 +81,15 @@ TEST_F(FolderOfModel, ConfigsThatAreNotKnownAreRefused) {
   const Json good = config_;
   quantization()["version"] = 2;
   quantization()["future"] = 1;
-  expect_refused({"config.json: /quantization_config/version", "newer vqgen", "update vqgen"});
+  expect_refused({"config.json: /quantization_config/version: is format version 2",
+                  "knows up to 1; upgrade vqgen"});
+  config_ = good;
+  quantization()["version"] = "1";
+  expect_refused({"config.json: /quantization_config/version: must be a whole number"});
+  config_ = good;
+  quantization().erase("version");
+  publish_text(out() / "config.json", config_.dump());
+  EXPECT_EQ(read_quantization(read_model_config(out())).version, 1);
   config_ = good;
   quantization()["future"] = 1;
   expect_refused({"config.json: /quantization_config", "future"});

@@ -74,14 +74,15 @@ class AppendByProducts : public SweepTest<> {
 };
 
 TEST_F(AppendByProducts, HardInputHasTheBitsOfLanes) {
+  std::uint64_t number = 0;
   for (const ProductsCase& from : a_third(products_cases())) {
     SCOPED_TRACE(from.name);
     const KvAppend op = products_problem(from);
-    expect_bits_of_lanes(
-        op,
-        {AppendGemm{.threads = 64, .tokens_per_block = 37, .tile_bytes = 1024},
-         AppendGemm{.threads = 96, .splits = 2, .tokens_per_block = 5},
-         AppendGemm{.threads = 128, .tokens_per_block = 21, .tile_bytes = 65536, .warpgroups = 1}});
+    const Plan narrow = AppendGemm{.threads = 64, .tokens_per_block = 37, .tile_bytes = 1024};
+    const Plan split = AppendGemm{.threads = 96, .splits = 2, .tokens_per_block = 5};
+    const Plan grouped =
+        AppendGemm{.threads = 128, .tokens_per_block = 21, .tile_bytes = 65536, .warpgroups = 1};
+    expect_bits_of_lanes(op, a_third({narrow, split, grouped}, third_after(number++)));
   }
 }
 

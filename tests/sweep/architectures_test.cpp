@@ -18,6 +18,7 @@
 #include "tests/kernel_cache.h"
 #include "tests/source_folder.h"
 #include "tests/sweep/plans.h"
+#include "tests/thirds.h"
 
 namespace vqgen {
 namespace {
@@ -53,30 +54,35 @@ class Architectures : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Architectures, EveryExampleCompiles) {
-  int compiled = 0;
+  std::vector<std::pair<std::filesystem::path, DType>> cases;
   for (const auto& file :
        std::filesystem::directory_iterator(test::source_folder() / "examples/configs")) {
     if (file.path().extension() != ".json") continue;
-    Config config = read_config(file.path());
-    for (const DType dtype : {DType::f16, DType::bf16}) {
-      if (dtype == DType::bf16 && gpu.arch != "sm_75" && !on_lattice(config.problem)) continue;
-      std::visit(
-          [&](auto& op) {
-            using Type = decltype(op.dtype);
-            op.dtype = dtype == DType::f16 ? Type::f16 : Type::bf16;
-          },
-          config.problem);
-      const Prepared prepared = prepare(config, gpu, *backend, nullptr);
-      ASSERT_EQ(prepared.artifact.kernels.size(), prepared.source.entries.size());
-      EXPECT_EQ(prepared.source.arch, gpu.arch);
-      for (const KernelResources& kernel : prepared.artifact.kernels) {
-        EXPECT_GT(kernel.registers, 0) << file.path() << ' ' << kernel.name;
-        EXPECT_LE(kernel.registers, 255) << file.path() << ' ' << kernel.name;
-      }
-      ++compiled;
+    cases.emplace_back(file.path(), DType::f16);
+    if (gpu.arch == "sm_75" || on_lattice(read_config(file.path()).problem)) {
+      cases.emplace_back(file.path(), DType::bf16);
     }
   }
-  EXPECT_GE(compiled, gpu.arch == "sm_75" ? 16 : 9);
+  EXPECT_GE(cases.size(), gpu.arch == "sm_75" ? 16u : 9u);
+  std::sort(cases.begin(), cases.end());
+  if (gpu.arch == "sm_75") cases = test::a_third(cases);
+  for (const auto& [file, dtype] : cases) {
+    SCOPED_TRACE(file);
+    Config config = read_config(file);
+    std::visit(
+        [&](auto& op) {
+          using Type = decltype(op.dtype);
+          op.dtype = dtype == DType::f16 ? Type::f16 : Type::bf16;
+        },
+        config.problem);
+    const Prepared prepared = prepare(config, gpu, *backend, nullptr);
+    ASSERT_EQ(prepared.artifact.kernels.size(), prepared.source.entries.size());
+    EXPECT_EQ(prepared.source.arch, gpu.arch);
+    for (const KernelResources& kernel : prepared.artifact.kernels) {
+      EXPECT_GT(kernel.registers, 0) << kernel.name;
+      EXPECT_LE(kernel.registers, 255) << kernel.name;
+    }
+  }
 }
 
 TEST_P(Architectures, TrainingCompilesAndKeepsToItsRegisters) {
@@ -90,7 +96,7 @@ TEST_P(Architectures, TrainingCompilesAndKeepsToItsRegisters) {
 }
 
 TEST_P(Architectures, EveryFusionCompiles) {
-  for (const int vector_size : {2, 4, 8}) {
+  for (const int vector_size : test::a_third({2, 4, 8})) {
     Gemm op;
     op.shape = {.rows = 8, .out_features = 256, .in_features = 512};
     op.weights = {.vector_size = vector_size, .index_bits = 6, .num_codebooks = 2};
@@ -165,8 +171,9 @@ TEST_P(Architectures, BinsCompile) {
 
 TEST_P(Architectures, AttentionByBytesKeepsToItsRegisters) {
   if (!has_byte_products(gpu.arch)) GTEST_SKIP() << gpu.arch << " has no products of bytes";
+  std::uint64_t number = 0;
   for (const int head_dim : {64, 128}) {
-    for (const int group : {1, 4, 8}) {
+    for (const int group : test::a_third({1, 4, 8}, test::third_after(number++))) {
       AttentionDecode op;
       op.shape = {.batch = 16,
                   .query_heads = 8 * group,
@@ -240,7 +247,7 @@ TEST_P(Architectures, AppendCompiles) {
 
 TEST_P(Architectures, AppendOfManyTokensCompiles) {
   for (const auto& [vector_size, batch] :
-       {std::pair{2, 1}, std::pair{4, 1}, std::pair{8, 1}, std::pair{4, 256}}) {
+       test::a_third({std::pair{2, 1}, {4, 1}, {8, 1}, {4, 256}})) {
     KvAppend op;
     op.dtype = gpu.bf16_products ? DType::bf16 : DType::f16;
     op.shape = {.batch = batch,
@@ -263,7 +270,7 @@ TEST_P(Architectures, AppendOfManyTokensCompiles) {
 }
 
 TEST_P(Architectures, AppendOfWideSubVectorsCompiles) {
-  for (const DType dtype : {DType::f16, DType::bf16}) {
+  for (const DType dtype : test::a_third({DType::f16, DType::bf16})) {
     if (dtype == DType::bf16 && !gpu.bf16_products) continue;
     KvAppend op;
     op.dtype = dtype;

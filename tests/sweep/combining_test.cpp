@@ -11,13 +11,14 @@
 #include "runtime/backend/cuda/cuda_backend.h"
 #include "tests/kernel_cache.h"
 #include "tests/sweep/plans.h"
+#include "tests/thirds.h"
 
 namespace vqgen {
 namespace {
 
 TEST(Combining, KeepsItsLoadsInFlight) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
-  for (const char* name : {"t4", "a100", "h200"}) {
+  for (const char* name : test::a_third({"t4", "a100", "h200"})) {
     const GpuSpec gpu = find_gpu(name);
     for (const int query_tokens : {1, 4}) {
       AttentionDecode op;
@@ -43,7 +44,7 @@ TEST(Combining, TeamsSpillNothing) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
   for (const auto& [head_dim, splits] :
-       {std::pair{128, 17}, std::pair{128, 33}, std::pair{64, 65}, std::pair{96, 24}}) {
+       test::a_third({std::pair{128, 17}, {128, 33}, {64, 65}, {96, 24}})) {
     AttentionDecode op;
     op.shape = {
         .batch = 1, .query_heads = 4, .kv_heads = 1, .head_dim = head_dim, .tokens = 131072};

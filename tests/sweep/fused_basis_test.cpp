@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/profiles.h"
 #include "heuristics/check.h"
@@ -20,7 +21,9 @@ class FusedBasis : public SweepTest<> {};
 
 // A mean without a rotation, of keys or of values alone, or of both.
 TEST_F(FusedBasis, IsThatOfKeysOrOfValues) {
-  for (int kinds = 1; kinds < 16; ++kinds) {
+  std::vector<int> all(15);
+  std::iota(all.begin(), all.end(), 1);
+  for (const int kinds : a_third(all)) {
     AttentionDecode op;
     op.dtype = kinds % 2 == 0 ? DType::bf16 : DType::f16;
     op.shape = {.batch = 2, .query_heads = 12, .kv_heads = 2, .head_dim = 64, .tokens = 200};

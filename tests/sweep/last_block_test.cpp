@@ -72,9 +72,10 @@ AttentionData ragged_data(const AttentionDecode& op) {
 TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
   const AttentionDecode op = ragged_attention();
   const AttentionData data = ragged_data(op);
+  std::uint64_t number = 0;
   for (const Plan& like : {Plan(AttentionSimt{}), Plan(AttentionMma{}), Plan(AttentionLut{})}) {
     Plan plan = rules_plan(like, op, sweep_gpu());
-    for (const int splits : a_third({7, 20, 300})) {
+    for (const int splits : a_third({7, 20, 300}, third_after(number++))) {
       ASSERT_TRUE(change_own(
           plan, [&](auto& own) requires requires { own.heads_per_block = 1; } {
             own.threads = 128;
@@ -84,6 +85,29 @@ TEST_F(LastBlock, OfAttentionGivesTheBitsOfTheKernel) {
       expect_bits_of_the_kernel(op, plan, data);
     }
   }
+}
+
+// 17 splits, all with tokens: a group of 16 that is merged at once, and one of the last alone.
+TEST_F(LastBlock, AGroupOfOneSplitCounts) {
+  AttentionDecode op;
+  op.shape = {.batch = 1, .query_heads = 2, .kv_heads = 1, .head_dim = 64, .tokens = 17 * 128};
+  op.keys = op.values = {.vector_size = 4, .index_bits = 6};
+  const AttentionData data = make_attention_data(op, {.seed = 37, .lengths = LengthPattern::full});
+  const AttentionResult reference = reference_of(op, data);
+  auto plan = rules_plan<AttentionSimt>(op, sweep_gpu());
+  plan.threads = 64;
+  plan.splits = 17;
+  const auto right = [&](Kernel& kernel) {
+    return is_right(reference, kernel.run(data), op.dtype);
+  };
+  for (const Plan& each : {Plan(plan), merging(plan)}) {
+    ASSERT_TRUE(check(each, op, sweep_gpu()).ok) << check(each, op, sweep_gpu()).reason;
+    Kernel kernel(*sweep_backend(), op, each, sweep_gpu());
+    EXPECT_TRUE(right(kernel));
+  }
+  const Fault last_left_out = {"group * kTogether < count; ++group",
+                               "group * kTogether + 1 < count; ++group"};
+  expect_faults_found(op, merging(plan), std::span(&last_left_out, 1), right);
 }
 
 // 3 rows, 101 outputs and 1000 columns fill no block; with 5 splits of 8 chunks one has none.

@@ -2,117 +2,78 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "tests/sweep/plans.h"
 
 namespace vqgen::test {
 
+// What a variant sets in a plan.
+template <class P>
+struct Setting {
+  int P::*field;
+  int value;
+};
+template <class P>
+using Variants = std::array<std::vector<Setting<P>>, 8>;
+
+template <class P>
+void set(P& plan, const Variants<P>& variants, int variant) {
+  for (const auto& [field, value] : variants.at(static_cast<std::size_t>(variant)))
+    plan.*field = value;
+}
+
 // Varies a plan of mma, besides its splits and placement.
 inline void vary(LinearMma& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.warps_along_columns = 1;
-      break;
-    case 2:
-      plan.threads = 128;
-      plan.warps_along_columns = 4;
-      break;
-    case 3:
-      plan.outputs_per_warp = 32;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 16;
-      break;
-    case 6:
-      plan.fragment_rows = 4;
-      plan.outputs_per_warp = 8;
-      break;
-    case 7:
-      plan.fragment_rows = 4;
-      plan.outputs_per_warp = 24;
-      plan.rows_per_block = 12;
-      plan.warps_along_columns = 2;
-      break;
-    default:
-      break;
-  }
+  using P = LinearMma;
+  static const Variants<P> variants = {{{},
+                                        {{&P::warps_along_columns, 1}},
+                                        {{&P::threads, 128}, {&P::warps_along_columns, 4}},
+                                        {{&P::outputs_per_warp, 32}},
+                                        {{&P::code_words, 1}},
+                                        {{&P::rows_per_block, 16}},
+                                        {{&P::fragment_rows, 4}, {&P::outputs_per_warp, 8}},
+                                        {{&P::fragment_rows, 4},
+                                         {&P::outputs_per_warp, 24},
+                                         {&P::rows_per_block, 12},
+                                         {&P::warps_along_columns, 2}}}};
+  set(plan, variants, variant);
 }
 
 // Varies a plan of wgmma.
 inline void vary(LinearWgmma& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.threads = 128;
-      plan.fetch_only_warps = 3;
-      plan.prefetch_steps = 1;
-      break;
-    case 2:
-      plan.threads = 256;
-      plan.outputs_per_warp = 32;
-      plan.fetch_only_warps = 1;
-      plan.prefetch_steps = 1;
-      break;
-    case 3:
-      plan.rows_per_block = 8;
-      plan.prefetch_steps = 1;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 64;
-      plan.code_words = 1;
-      break;
-    case 6:
-      plan.threads = 256;
-      plan.outputs_per_warp = 48;
-      plan.code_words = 1;
-      break;
-    case 7:  // many chunks
-      plan.threads = 256;
-      plan.code_words = 1;
-      plan.prefetch_steps = 1;
-      plan.chunk_columns /= 4;
-      break;
-    default:
-      break;
-  }
+  using P = LinearWgmma;
+  static const Variants<P> variants = {
+      {{},
+       {{&P::threads, 128}, {&P::fetch_only_warps, 3}, {&P::prefetch_steps, 1}},
+       {{&P::threads, 256},
+        {&P::outputs_per_warp, 32},
+        {&P::fetch_only_warps, 1},
+        {&P::prefetch_steps, 1}},
+       {{&P::rows_per_block, 8}, {&P::prefetch_steps, 1}},
+       {{&P::code_words, 1}},
+       {{&P::rows_per_block, 64}, {&P::code_words, 1}},
+       {{&P::threads, 256}, {&P::outputs_per_warp, 48}, {&P::code_words, 1}},
+       {{&P::threads, 256}, {&P::code_words, 1}, {&P::prefetch_steps, 1}}}};
+  set(plan, variants, variant);
+  if (variant == 7) plan.chunk_columns /= 4;  // many chunks
 }
 
 // Varies a plan of wgmma_large_m.
 inline void vary(LinearWgmmaLargeM& plan, int variant) {
-  switch (variant) {
-    case 1:
-      plan.threads = 128;
-      break;
-    case 2:
-      plan.threads = 256;
-      plan.outputs_per_warp = 32;
-      break;
-    case 3:
-      plan.rows_per_block = 8;
-      break;
-    case 4:
-      plan.code_words = 1;
-      break;
-    case 5:
-      plan.rows_per_block = 64;
-      plan.code_words = 1;
-      break;
-    case 6:  // pieces of few steps
-      plan.threads = 256;
-      plan.rows_per_block = 256;
-      break;
-    case 7:  // many chunks
-      plan.code_words = 1;
-      plan.chunk_columns /= 4;
-      break;
-    default:
-      break;
-  }
+  using P = LinearWgmmaLargeM;
+  static const Variants<P> variants = {
+      {{},
+       {{&P::threads, 128}},
+       {{&P::threads, 256}, {&P::outputs_per_warp, 32}},
+       {{&P::rows_per_block, 8}},
+       {{&P::code_words, 1}},
+       {{&P::rows_per_block, 64}, {&P::code_words, 1}},
+       {{&P::threads, 256}, {&P::rows_per_block, 256}},  // pieces of few steps
+       {{&P::code_words, 1}}}};
+  set(plan, variants, variant);
+  if (variant == 7) plan.chunk_columns /= 4;  // many chunks
 }
 
 // Varies a plan of sliced_codebook: shorter blocks, steps, chunks, and the narrowest slices.

@@ -33,6 +33,10 @@ std::vector<MaskCase> mask_cases() {
 
 class Masks : public SweepTest<testing::TestWithParam<MaskCase>> {
  protected:
+  // The third of this dataflow, so that each run has all kinds of masks.
+  static std::uint64_t third() {
+    return third_after(GetParam().dataflow.index() + (GetParam().query_tokens > 1 ? 1 : 0));
+  }
   static AttentionDecode problem() {
     AttentionDecode op;
     op.shape = {.batch = 3,
@@ -68,28 +72,27 @@ class Masks : public SweepTest<testing::TestWithParam<MaskCase>> {
 
 // Neither codes nor full-precision rows that no query token sees are read, whatever they hold.
 TEST_P(Masks, WhatIsNotSeenDoesNotChangeABit) {
-  for (const bool chunks : {false, true}) {
+  for (const auto& [chunks, splits] :
+       a_third({std::pair{false, 1}, {true, 3}, {true, 1}, {false, 3}}, third())) {
     AttentionDecode op = problem();
     (chunks ? op.shape.attention_chunk : op.shape.sliding_window) = 70;
     AttentionData each = data(op, 51);
     each.lengths = {299, 150, 71};
-    for (const int splits : {1, 3}) {
-      Kernel attention = kernel(op, splits);
-      const AttentionOutput before = attention.run(each);
-      AttentionData other = each;
-      for (std::int64_t b = 0; b < each.batch; ++b) {
-        const std::int64_t seen = each.seen_by(b, each.query_rows(b).first);
-        for (QuantizedTensor* tensor : {&other.keys, &other.values}) {
-          for (std::int64_t head = 0; head < tensor->heads; ++head) {
-            const auto row = tensor->codes.begin() +
-                             (b * tensor->heads + head) * tensor->rows * tensor->row_words;
-            std::for_each(row, row + each.first_seen(seen) * tensor->row_words,
-                          [](std::uint32_t& word) { word = ~word; });
-          }
+    Kernel attention = kernel(op, splits);
+    const AttentionOutput before = attention.run(each);
+    AttentionData other = each;
+    for (std::int64_t b = 0; b < each.batch; ++b) {
+      const std::int64_t seen = each.seen_by(b, each.query_rows(b).first);
+      for (QuantizedTensor* tensor : {&other.keys, &other.values}) {
+        for (std::int64_t head = 0; head < tensor->heads; ++head) {
+          const auto row =
+              tensor->codes.begin() + (b * tensor->heads + head) * tensor->rows * tensor->row_words;
+          std::for_each(row, row + each.first_seen(seen) * tensor->row_words,
+                        [](std::uint32_t& word) { word = ~word; });
         }
       }
-      expect_same_bits(before, attention.run(other));
     }
+    expect_same_bits(before, attention.run(other));
   }
 }
 
@@ -98,51 +101,56 @@ TEST_P(Masks, ThoseThatHideNothingAreAsNone) {
   AttentionDecode op = problem();
   AttentionData each = data(op, 52);
   const AttentionOutput plain = kernel(op, 2).run(each);
-  AttentionDecode hides = op;
-  hides.shape.sliding_window = 300;
-  expect_same_bits(plain, kernel(hides, 2).run(each));
-  hides = op;
-  hides.shape.attention_chunk = 300;
-  expect_same_bits(plain, kernel(hides, 2).run(each));
-  hides = op;
-  hides.shape.sink_logits = true;
-  each.sink_logits.assign(8, -std::numeric_limits<float>::infinity());
-  expect_same_bits(plain, kernel(hides, 2).run(each));
+  for (const int kind : a_third({0, 1, 2}, third())) {
+    SCOPED_TRACE(kind);
+    AttentionDecode hides = op;
+    if (kind == 0) hides.shape.sliding_window = 300;
+    if (kind == 1) hides.shape.attention_chunk = 300;
+    if (kind == 2) {
+      hides.shape.sink_logits = true;
+      each.sink_logits.assign(8, -std::numeric_limits<float>::infinity());
+    }
+    expect_same_bits(plain, kernel(hides, 2).run(each));
+  }
 }
 
 TEST_P(Masks, FaultsAreFound) {
   AttentionDecode op = problem();
-  const auto find = [&](std::span<const Fault> faults) {
-    AttentionData each = data(op, 53);
-    each.lengths = {280, 140, 71};  // two end with a chunk
-    if (op.shape.sink_logits) each.sink_logits = {0, 200, -200, 2, 4, 1, 3, 5};
-    const AttentionResult reference = reference_of(op, each);
-    expect_faults_found(op, plan(op, 2), faults, [&](Kernel& faulty) {
-      return is_right(reference, faulty.run(each), op.dtype);
-    });
+  std::vector<std::pair<AttentionDecode, Fault>> all;
+  const auto find = [&](std::initializer_list<Fault> faults) {
+    for (const Fault& fault : faults) all.emplace_back(op, fault);
   };
   op.shape.sliding_window = 70;
-  find({{{"seen > kWindow ? seen - kWindow : 0", "seen > kWindow ? seen - kWindow + 1 : 0"},
-         {"seen > kWindow ? seen - kWindow : 0", "0"},
-         {"common_start = first_seen<Plan>(length);", "common_start = 0;"}}});
+  find({{"seen > kWindow ? seen - kWindow : 0", "seen > kWindow ? seen - kWindow + 1 : 0"},
+        {"seen > kWindow ? seen - kWindow : 0", "0"},
+        {"common_start = first_seen<Plan>(length);", "common_start = 0;"}});
   op.shape.sliding_window = 0;
   op.shape.attention_chunk = 70;
-  find({{{"(seen - 1) / kChunk * kChunk", "seen / kChunk * kChunk"}}});
+  find({{"(seen - 1) / kChunk * kChunk", "seen / kChunk * kChunk"}});
   op.shape.attention_chunk = 0;
   op.shape.logit_softcap = 3;
   const bool by_mma = std::holds_alternative<AttentionMma>(GetParam().dataflow);
-  find({{{"maximum - 0.5f * args.softcap_span", "maximum - args.softcap_span"}}});
-  if (!by_mma) find({{{"score * args.softcap_rate", "score"}}});
+  find({{"maximum - 0.5f * args.softcap_span", "maximum - args.softcap_span"}});
+  if (!by_mma) find({{"score * args.softcap_rate", "score"}});
   if (by_mma || std::holds_alternative<AttentionInt8Mma>(GetParam().dataflow)) {
-    find({{{"scale[quad] * args.softcap_rate", "scale[quad]"},
-           {"softcaps ? args.softcap_span : scale[quad]", "softcaps ? 1.0f : scale[quad]"}}});
+    find({{"scale[quad] * args.softcap_rate", "scale[quad]"},
+          {"softcaps ? args.softcap_span : scale[quad]", "softcaps ? 1.0f : scale[quad]"}});
   }
   op.shape.logit_softcap = 0;
   op.shape.sink_logits = true;
-  find({{{"args.sink_logits + row % Plan::config().query_heads", "args.sink_logits"},
-         {"fused(sum, weight, sink == highest ? 1.0f : exp2_approx(sink - highest))",
-          "fused(sum, weight, 1.0f)"},
-         {"sum == 0.0f || sink > maximum ? sink : maximum", "sink"}}});
+  find({{"args.sink_logits + row % Plan::config().query_heads", "args.sink_logits"},
+        {"fused(sum, weight, sink == highest ? 1.0f : exp2_approx(sink - highest))",
+         "fused(sum, weight, 1.0f)"},
+        {"sum == 0.0f || sink > maximum ? sink : maximum", "sink"}});
+  for (const auto& [of, fault] : a_third(all, third())) {
+    AttentionData each = data(of, 53);
+    each.lengths = {280, 140, 71};  // two end with a chunk
+    if (of.shape.sink_logits) each.sink_logits = {0, 200, -200, 2, 4, 1, 3, 5};
+    const AttentionResult reference = reference_of(of, each);
+    expect_faults_found(of, plan(of, 2), std::span(&fault, 1), [&](Kernel& faulty) {
+      return is_right(reference, faulty.run(each), of.dtype);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Dataflows, Masks, testing::ValuesIn(mask_cases()),

@@ -12,6 +12,7 @@
 #include "runtime/backend/cuda/nvrtc_compile.h"
 #include "tests/kernel_cache.h"
 #include "tests/sweep/plans.h"
+#include "tests/thirds.h"
 
 namespace vqgen {
 namespace {
@@ -43,8 +44,9 @@ Gemm product(int rows, const VqFormat& weights) {
 TEST(Warpgroups, CompileForHopper) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
+  std::uint64_t number = 0;
   for (const int vector_size : {2, 8}) {
-    for (const int rows : {8, 16, 32, 64, 128, 256}) {
+    for (const int rows : test::a_third({8, 16, 32, 64, 128, 256}, test::third_after(number++))) {
       Gemm op;
       op.dtype = rows == 32 ? DType::bf16 : DType::f16;
       op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
@@ -69,8 +71,9 @@ TEST(Warpgroups, CompileForHopper) {
 TEST(Rowgroups, CompileForHopper) {
   const std::unique_ptr<Backend> backend = test::keeping_kernels(make_cuda_backend());
   const GpuSpec gpu = find_gpu("h200");
+  std::uint64_t number = 0;
   for (const bool bytes : {false, true}) {
-    for (const int rows : {16, 64, 128, 256}) {
+    for (const int rows : test::a_third({16, 64, 128, 256}, test::third_after(number++))) {
       Gemm op;
       op.dtype = rows == 16 ? DType::bf16 : DType::f16;
       op.shape = {.rows = rows, .out_features = 1024, .in_features = 2048};
@@ -91,7 +94,7 @@ TEST(Rowgroups, CompileForHopper) {
 // A block's columns in one round of its loop and in several, with the pre-pass or without.
 TEST(Bytegroups, LeaveProductsInFlight) {
   const GpuSpec gpu = find_gpu("h200");
-  int compiled = 0;
+  std::vector<std::pair<std::string, KernelSource>> sources;
   for (const int rows : {8, 16, 32, 64, 128}) {
     for (const int before : {0, 1}) {
       for (const int chunk : {256, 512}) {
@@ -101,13 +104,13 @@ TEST(Bytegroups, LeaveProductsInFlight) {
         plan.chunk_columns = chunk;
         plan.splits = before == 1 ? 1 : 2;
         if (!check(plan, op, gpu).ok) continue;
-        expect_products_in_flight(generate(op, plan, gpu, Machine::cuda, {}),
-                                  fmt::format("{} {} {}", rows, before, chunk));
-        ++compiled;
+        sources.emplace_back(fmt::format("{} {} {}", rows, before, chunk),
+                             generate(op, plan, gpu, Machine::cuda, {}));
       }
     }
   }
-  EXPECT_GE(compiled, 12);
+  EXPECT_GE(sources.size(), 12u);
+  for (const auto& [what, source] : test::a_third(sources)) expect_products_in_flight(source, what);
 }
 
 template <class P>

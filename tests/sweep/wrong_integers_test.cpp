@@ -143,13 +143,16 @@ std::vector<Op> kinds_of(const Op& plain) {
 }
 
 TEST_F(WrongIntegers, OfAttentionWriteNothingElsewhere) {
+  std::uint64_t number = 0;
   for (const int query_tokens : {1, 3}) {
     for (const bool fresh : {false, true}) {
       if (fresh && query_tokens == 1) continue;
       const AttentionDecode op = attention(query_tokens);
       const AttentionData data =
           make_attention_data(op, {.seed = 7, .lengths = LengthPattern::full, .fresh = fresh});
-      for (const Plan& plan : plans_of(op)) expect_kept(op, plan, data, changes_of(query_tokens));
+      for (const Plan& plan : a_third(plans_of(op), third_after(number++))) {
+        expect_kept(op, plan, data, changes_of(query_tokens));
+      }
     }
   }
 }
