@@ -166,7 +166,9 @@ struct VqFormat {
   int piece() const { return std::min(vector_size, 8); }
   bool is_wide() const { return piece() < vector_size; }
   // Bytes of an entry as kernels hold it.
-  int held_bytes() const { return entry_type == EntryType::int8 ? vector_size : 2 * vector_size; }
+  int held_bytes() const {
+    return entry_type == EntryType::int8 && group_inputs == 0 ? vector_size : 2 * vector_size;
+  }
   // The largest magnitude of int8 entries.
   int entry_peak() const { return common_scale ? kInt8Peak / num_codebooks : kInt8Peak; }
   // Are sums of stages bytes that one scale per unit brings to size?

@@ -330,6 +330,19 @@ void add_loads(BlockWork& to, const Config& c, double chunks, double runs, doubl
   to.prologue += chunks + 1;
 }
 
+// Wavefronts of loads of scales of groups of inputs, as of codes in add_loads(): of runs, or for as
+// many as the words last that lanes share.
+template <class Config>
+double scale_passes(const Config& c, double runs, double sides) {
+  const vq::GroupScales groups = vq::group_scales(c.weights);
+  if (groups.inputs == 0) return 0;
+  constexpr double kRows = 8, kSharedBits = 128;
+  const int bits = groups.bits > 0 ? groups.bits : 16;
+  const double lasting = kSharedBits / bits * groups.inputs / vq::run_columns(c);
+  const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
+  return runs * tiles * sides * kRows * (groups.bits > 0 ? 2 : 1) / std::max(lasting, 1.0);
+}
+
 // Extra costs of 16-bit MMAs, fitted (docs/lab/cost-model.md): per further chunk, and the
 // start if no merge kernel hides it.
 template <class Config>

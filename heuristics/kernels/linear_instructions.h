@@ -12,7 +12,8 @@ inline double rebuild_instructions(const VqFormat& format) {
   constexpr double kParity = 8;
   const double words = format.vector_size / 2.0;
   const double signs = format.decoder == Decoder::signs ? 2 + 2 * words : 0;
-  if (format.entry_type == EntryType::int8) return 5 * words / 2 + signs;
+  if (format.entry_type == EntryType::int8 && format.group_inputs == 0)
+    return 5 * words / 2 + signs;
   return format.decoder == Decoder::e8p ? kParity + 3 * words : signs;
 }
 
@@ -28,14 +29,29 @@ inline double group_instructions(const VqFormat& format) {
   return format.group_inputs == 0 ? 0 : format.group_scale_bits > 0 ? 14 : 6;
 }
 
+// Instructions per warp that scale a sub-vector by its group: a lane's scale, which came with the
+// codes, becomes a number once per group, and multiplies pairs of elements unless stages or, where
+// `entries` is false, sums do.
+inline double scaling_instructions(const VqFormat& format, bool entries = true) {
+  if (format.group_inputs == 0) return 0;
+  const double number = format.group_scale_bits > 0 ? 8 : 3;
+  const double pairs = entries && format.num_codebooks == 1 ? format.vector_size / 2.0 : 0;
+  return number * format.vector_size / format.group_inputs + pairs;
+}
+
+// True if stages with scales are summed in fp32 before a product.
+inline bool adds_scaled_stages(const VqFormat& format, bool scaled_sums) {
+  if (format.group_inputs > 0) return format.num_codebooks > 1;
+  return format.stage_scales && !scaled_sums;
+}
+
 // Instructions per warp that make a 16-bit operand of an entry: rebuilding it, and adding up stages
 // in pairs of elements, or in fp32 if they have scales.
 inline double operand_instructions(const VqFormat& format) {
-  const double summed = format.stage_scales || format.group_inputs > 0
-                            ? 2.0 * format.vector_size + group_instructions(format)
-                        : format.num_codebooks > 1 ? format.vector_size / 2.0
-                                                   : 0;
-  return rebuild_instructions(format) + summed;
+  const double summed = adds_scaled_stages(format, false) ? 2.0 * format.vector_size
+                        : format.num_codebooks > 1        ? format.vector_size / 2.0
+                                                          : 0;
+  return rebuild_instructions(format) + scaling_instructions(format) + summed;
 }
 
 }  // namespace vqgen

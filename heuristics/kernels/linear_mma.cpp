@@ -38,7 +38,9 @@ struct Form {
   int outputs_per_warp;
 };
 
-std::vector<Form> forms(int rows) {
+// With scales of groups, which take registers, x is read less often by warps of more outputs.
+std::vector<Form> forms(int rows, bool groups) {
+  if (rows <= 4 && groups) return {{4, 4, 8}, {4, 4, 16}, {4, 4, 32}, {8, 8, 16}, {8, 8, 32}};
   if (rows <= 4) return {{4, 4, 8}, {4, 4, 16}, {8, 8, 16}};
   if (rows <= 8) return {{8, 8, 16}, {4, 8, 8}, {8, 8, 32}};
   std::vector<Form> all;
@@ -123,7 +125,8 @@ LinearMma choose_plan(LinearMma plan, const Linear& op, const GpuSpec& gpu) {
 void add_candidates(Candidates& to, LinearMma plan, const Linear& op, SpacePlacement allowed) {
   const std::vector<Placement> placements = whole_placements(op.weights, allowed);
   using P = LinearMma;
-  for (const Form& form : forms(planned_rows(op))) {
+  const bool groups = op.weights.group_inputs > 0;
+  for (const Form& form : forms(planned_rows(op), groups)) {
     plan.fragment_rows = form.fragment_rows;
     plan.rows_per_block = form.rows_per_block;
     plan.outputs_per_warp = form.outputs_per_warp;
@@ -152,12 +155,12 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   const double sides = halves ? 1 : 2;  // outputs whose entries a lane looks up per MMA
   const double octets = turns * warps * vq::run_steps(c);  // of all warps
   const double entries = octets * tiles * sides * vq::octet_codes(c.weights);
-  const bool scaled_entries =
-      (format.stage_scales || format.group_inputs > 0) && !vq::scaled_sums(c);
+  const bool scaled_entries = adds_scaled_stages(format, vq::scaled_sums(c));
   const double passes = scaled_entries ? 1 : format.num_codebooks;
   add_lookups(to, use.operands.front(), entries, conflicts);
   // Otherwise scaled stages are summed in fp32 and rounded again.
-  const double scaled = scaled_entries ? 2.0 * format.vector_size + group_instructions(format) : 0;
+  const double scaled = scaling_instructions(format, !vq::sums_by_lane(c)) +
+                        (scaled_entries ? 2.0 * format.vector_size : 0);
   constexpr double kOfWhole = 1.15;  // fitted for 8 rows per MMA
   to.arithmetic += entries * (rebuild_instructions(format) + scaled) * (halves ? 1 : kOfWhole);
   to.products += octets * tiles * passes * row_tiles * sides;
@@ -165,6 +168,7 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   to.turns += octets;
   to.passes += octets * row_tiles * (halves ? 2 : 4);
   add_loads(to, c, chunks, turns * warps, sides);
+  to.passes += scale_passes(c, turns * warps, sides);
   to.fill += chunks * vq::chunk_columns(c) * c.rows_per_block / (halves ? 4 : 8) / c.threads;
   to.chain += turns * tiles;
   add_waits(to, c, chunks);
@@ -178,6 +182,12 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   to.registers =
       static_cast<int>(kBeside + chains * tiles * row_tiles * 4 +
                        2 * tiles * sides * vq::run_words(c) + row_tiles * (halves ? 2 : 4));
+  if (format.group_inputs > 0) {
+    // Words of scales of this run and the next, and the scales.
+    const double columns = vq::run_octets(c) * 8.0;
+    to.registers +=
+        static_cast<int>(tiles * sides * (4 + std::max(1.0, columns / format.group_inputs)));
+  }
   const int resident = vq::call_shape(c).launches[0].resident;
   if (resident > 0) {  // what ptxas then spills was not seen to take time
     to.resident = resident;

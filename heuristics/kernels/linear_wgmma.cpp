@@ -161,6 +161,7 @@ void count_work(BlockWork& to, const LinearWgmma& plan, const Linear& op, const 
   // A warpgroup reads the rows once per MMA.
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   add_loads(to, c, chunks, runs * warps, 2);
+  to.passes += scale_passes(c, runs * warps, 2);
   // Blocks that gather from global memory fill nothing and do not wait. Their lookups are hidden by
   // the other warps that look up, so idle warps cost time; fitted.
   constexpr double kIdleTake = 1.06;

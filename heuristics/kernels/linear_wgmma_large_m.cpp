@@ -157,6 +157,7 @@ void count_work(BlockWork& to, const LinearWgmmaLargeM& plan, const Linear& op, 
   // Codes; a warpgroup reads x once per MMA, and it is copied once.
   constexpr double kRows = 8;
   to.passes += runs * warps * tiles * 2 * vq::run_words(c) / c.code_words * kRows;
+  to.passes += scale_passes(c, runs * warps, 2);
   to.passes += steps / vq::kGroupWarps * tiles * 2 * vq::product_bytes(c) / 128;
   to.passes += chunks * vq::chunk_bytes(c) / 128;
   // Work that does not overlap with MMAs, in latencies: the pre-pass and the first piece, or x that

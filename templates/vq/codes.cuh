@@ -47,6 +47,14 @@ struct CodeByte {
   VQ_DEVICE operator u32() const { return word >> 8 * byte & 0xffu; }
 };
 
+// A code of 16 bits as two bytes of a word: the number of an entry and, from the next byte on, its
+// signs. A lookup by it needs no shift.
+struct SignedByte {
+  u32 word;
+  int byte;
+  VQ_DEVICE operator u32() const { return word >> 8 * byte & 0xffffu; }
+};
+
 // Code number `index` of words in registers, at a place that is known once loops are unrolled.
 template <int kBits>
 VQ_DEVICE auto code_in(const u32* words, int index) {

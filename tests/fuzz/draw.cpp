@@ -228,8 +228,25 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   return config;
 }
 
+// Signs beside the numbers of entries, and scales of groups of inputs.
+void add_signs_and_groups(Draw& draw, Json& format) {
+  const bool eligible = !format.contains("decoder") && format["vector_size"] <= 8;
+  if (eligible ? draw.one_in(4) : wrong(draw)) {
+    format["decoder"] = "signs";
+    const auto signs = format["vector_size"].get<std::int64_t>();
+    if (!wrong(draw)) {
+      format["index_bits"] = signs + 2 + static_cast<std::int64_t>(draw.below(7));
+      format.erase("num_codebooks");
+    }
+  }
+  if (!draw.one_in(4)) return;
+  format["group_inputs"] = wrong(draw) ? draw.of({8, 48, 512}) : draw.of({16, 32, 64, 128, 256});
+  if (draw.one_in(2)) format["group_scale_bits"] = wrong(draw) ? 2 : draw.of({3, 4});
+}
+
 Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& limits) {
   Json format = draw_format(draw, limits);
+  add_signs_and_groups(draw, format);
   const std::int64_t v = std::max<std::int64_t>(1, format["vector_size"]);
   const bool few = few_entries(format, limits);
   switch (draw.below(4)) {
@@ -285,11 +302,14 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
     return config;
   }
   const Json format = weight_format(draw, out, in, limits);
+  const std::int64_t whole = format.contains("group_scale_bits") ? 256
+                             : format.contains("group_inputs")
+                                 ? format["group_inputs"].get<std::int64_t>()
+                                 : std::max<std::int64_t>(1, format["vector_size"]);
   shape["in_features"] =
-      wrong(draw)
-          ? in
-          : std::min<std::int64_t>(multiple(in, std::max<std::int64_t>(1, format["vector_size"])),
-                                   limits.features / 8 * 8);
+      wrong(draw) ? in
+                  : std::min<std::int64_t>(multiple(in, whole),
+                                           std::max<std::int64_t>(whole, limits.features / 8 * 8));
   config["weights"] = format;
   return config;
 }

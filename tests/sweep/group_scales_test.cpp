@@ -27,7 +27,11 @@ std::vector<Plan> plans_of(const Problem& problem) {
   std::vector<Plan> plans;
   for (const Plan& like :
        {Plan(LinearSimt{}), Plan(LinearMma{}), Plan(LinearWgmma{}), Plan(LinearWgmmaLargeM{})}) {
-    const Plan plan = rules_plan(like, problem, sweep_gpu());
+    Plan plan = rules_plan(like, problem, sweep_gpu());
+    // A warp that goes through all columns loads the words that lanes share more than once.
+    if (auto* const mma = std::get_if<LinearMma>(&plan)) {
+      mma->splits = mma->warps_along_columns = 1;
+    }
     if (check(plan, problem, sweep_gpu()).ok) plans.push_back(plan);
   }
   return plans;
@@ -46,6 +50,7 @@ class GroupScales : public SweepTest<testing::TestWithParam<std::tuple<int, int>
   }
 };
 
+// With one row mma scales sums by lane, in another order.
 TEST_P(GroupScales, OfOneChangeNoBit) {
   for (const int rows : {2, 17}) {
     const Linear with = op(rows);
@@ -80,18 +85,50 @@ TEST_P(GroupScales, OfOneChangeNoBit) {
   }
 }
 
+// Faults of how simt reads scales, which it does one by one.
+std::vector<Fault> faults_of_single(bool packed) {
+  if (packed) {
+    return {{"i64{input / kGroups.inputs * kGroups.bits}",
+             "i64{(input / kGroups.inputs ^ 1) * kGroups.bits}"},
+            {"input / kBlockInputs)", "(input / kBlockInputs ^ 1))"},
+            {"2 * s + 1", "2 * s + 2"}};
+  }
+  return {{"half_of(word, input / kGroups.inputs)", "half_of(word, input / kGroups.inputs ^ 1)"},
+          {"output < last ? output : last", "i64{0}"},
+          {">> number % 2 * 16", ""}};
+}
+
+// Faults of dataflows that load the scales of a run with its codes; with one row, of mma by lane.
+std::vector<Fault> faults_of_runs(int inputs, int bits, bool mma, bool by_lane) {
+  std::vector<Fault> faults = {{"word(kCodes + number)", "word(kCodes + (number ^ 1))"}};
+  // Lanes may share larger groups; and words, which may last for all columns.
+  const bool large = inputs > 32;
+  const bool shared = bits == 4 || inputs == 256;
+  if (!large) faults.push_back({"lane() % kStreams * Scales::kColumns", "0"});
+  if (shared) {
+    faults.push_back({"lane() / 4 * 4 + (Parts::word_of_part(first) + i) % 4", "lane()"});
+  }
+  if (!shared || !large) {
+    faults.push_back(
+        {"load(lane_column(column), [from]", "load(lane_column(column ^ 1024), [from]"});
+  }
+  if (shared && !large && mma) {
+    faults.push_back({"kLasting + 1) * kLasting", "kLasting / 2 + 1) * kLasting"});
+  }
+  if (bits > 0) {
+    faults.push_back({"word(kCodes + kPacked + number)", "word(kCodes + kPacked + (number ^ 1))"});
+    faults.push_back({"2 * number + 1", "2 * number + 2"});
+  }
+  if (by_lane) {
+    faults.push_back({"in_tile / 8 == in_tile % 4 ? 0 : 1", "0"});
+    faults.push_back({"sum + shuffle_xor(sum, 2)", "sum"});
+  }
+  return faults;
+}
+
 TEST_P(GroupScales, AFaultIsFound) {
   const bool packed = std::get<1>(GetParam()) > 0;
-  const std::vector<Fault> faults =
-      packed ? std::vector<Fault>{{"i64{input / kGroups.inputs * kGroups.bits}",
-                                   "i64{(input / kGroups.inputs ^ 1) * kGroups.bits}"},
-                                  {"input / kBlockInputs)", "(input / kBlockInputs ^ 1))"},
-                                  {"2 * s + 1", "2 * s + 2"}}
-             : std::vector<Fault>{{"half_of(word, input / kGroups.inputs)",
-                                   "half_of(word, input / kGroups.inputs ^ 1)"},
-                                  {"output < last ? output : last", "i64{0}"},
-                                  {">> number % 2 * 16", ""}};
-  for (const int rows : {2, 17}) {
+  for (const int rows : {1, 2, 17}) {
     const Linear problem = op(rows);
     const LinearData data = make_linear_data(problem, {.seed = 4});
     const std::vector<double> reference = reference_linear(data);
@@ -100,6 +137,12 @@ TEST_P(GroupScales, AFaultIsFound) {
       EXPECT_TRUE(is_right(
           reference, Kernel(*sweep_backend(), as_problem(problem), plan, sweep_gpu()).run(data),
           problem.dtype));
+      const bool single = std::holds_alternative<LinearSimt>(plan);
+      const bool mma = std::holds_alternative<LinearMma>(plan);
+      const std::vector<Fault> faults =
+          single ? faults_of_single(packed)
+                 : faults_of_runs(std::get<0>(GetParam()), std::get<1>(GetParam()), mma,
+                                  mma && rows == 1);
       expect_faults_found(as_problem(problem), plan, faults, [&](Kernel& faulty) {
         return is_right(reference, faulty.run(data), problem.dtype);
       });

@@ -186,21 +186,28 @@ class Codebook {
     if constexpr (kFormat.decoder != Decoder::table) return entry(first + u, stage, u32{code});
     return Decode::value(held(first, u, stage, code), 0);
   }
+  VQ_DEVICE Words entry(int first, int u, int stage, SignedByte code) const {
+    return Decode::value(held_by(first, u, stage, CodeByte{code.word, code.byte}), code);
+  }
   VQ_DEVICE Held held(int first, int u, int stage, u32 code) const {
     return held(first + u, stage, code);
   }
   VQ_DEVICE Held held(int first, int u, int stage, CodeByte code) const {
     static_assert(kFormat.index_bits == 8 && kFormat.decoder == Decoder::table, "");
+    return held_by(first, u, stage, code);
+  }
+
+ private:
+  // The entry whose number is a byte.
+  VQ_DEVICE Held held_by(int first, int u, int stage, CodeByte code) const {
     if constexpr (kRegisters == 0 && kReplicated.end == kEntries) {
       return ReplicatedLevel::access_byte(first, u, stage, code);
     } else if constexpr (kShared.begin == 0 && kShared.end == kEntries) {
       return OnceLevel::access_byte(first, u, stage, code);
     } else {
-      return held(first + u, stage, u32{code});
+      return find(first + u, stage, u32{code});
     }
   }
-
- private:
   static constexpr int kUnrolledStages = 4;
   struct Fetch {
     const Codebook& book;
@@ -264,13 +271,30 @@ class Codebook {
 //   kEntry   the unscaled entry of one stage: the MMA adds up stages
 //   kHeld    kEntry in the levels' form: bytes of int8 entries, four per word
 //   kSum     the scaled entries of all stages, summed in fp32, times `factor`, rounded to 16 bits
-enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2 };
+//   kScaled  the unscaled entry of the one stage times `factor`, each rounded to 16 bits
+enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2, kScaled = 3 };
+
+// What operands of weights are, where sums of a stage are scaled or else entries are.
+VQ_HD constexpr Rebuilt rebuilt(const FormatConfig& f, bool scaled_sums) {
+  if (f.group_inputs > 0) return f.num_codebooks == 1 ? Rebuilt::kScaled : Rebuilt::kSum;
+  return f.stage_scales && !scaled_sums ? Rebuilt::kSum : Rebuilt::kEntry;
+}
+
+// A factor of sub-vectors: a pair of it in 16 bits for kScaled, else as it is.
+template <Rebuilt kWhat, Element kElement>
+VQ_DEVICE auto factor_of(float factor) {
+  if constexpr (kWhat == Rebuilt::kScaled) {
+    return pack2<kElement>(factor, factor);
+  } else {
+    return factor;
+  }
+}
 
 // The sub-vector of unit first + u (codebook.cuh says why two); `pass` is the stage, 0 for sums.
-// code(stage) gives a u32 or a CodeByte.
-template <Rebuilt kWhat, Element kElement, class Book, class Code>
+// code(stage) gives a u32, a CodeByte or a SignedByte; `factor` is a factor_of().
+template <Rebuilt kWhat, Element kElement, class Book, class Code, class Factor = float>
 VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass, Code code,
-                       float factor = 1.0f) {
+                       Factor factor = 1.0f) {
   if constexpr (kWhat == Rebuilt::kSum) {
     float value[Book::kVectorSize];
     book.decode(value, first + u, code);
@@ -285,7 +309,12 @@ VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass,
   } else {
     const auto entry = book.entry(first, u, pass, code(pass));
     VQ_UNROLL
-    for (int i = 0; i < Book::kVectorSize / 2; ++i) words[i] = word_of(entry, i);
+    for (int i = 0; i < Book::kVectorSize / 2; ++i) {
+      words[i] = word_of(entry, i);
+      if constexpr (kWhat == Rebuilt::kScaled) {
+        words[i] = fused2<kElement>(words[i], factor, 0x80008000u);
+      }
+    }
   }
 }
 

@@ -20,6 +20,7 @@
 
 #include <vq/codebook/entry.cuh>
 #include <vq/codebook/scalar.cuh>
+#include <vq/codes.cuh>
 
 namespace vq {
 
@@ -38,6 +39,8 @@ using DecodingOf =
 class WordSigns {
  public:
   VQ_DEVICE explicit WordSigns(u32 signs) : spread_(signs * 0x8001u) {}  // 2i + 1 at bit 2i + 16
+  VQ_DEVICE explicit WordSigns(SignedByte code)
+      : spread_(add_scaled_byte(code.word, code.byte + 1, 0x8001u, 0)) {}
   // Word i, elements 2i and 2i + 1, with their signs turned.
   VQ_DEVICE u32 turned(u32 word, int i) const {
     return word ^ (spread_ << (15 - 2 * i) & 0x80008000u);
@@ -136,6 +139,10 @@ struct Decoding<Decoder::signs, kElement, kInt8, kNumberBits>
   VQ_DEVICE static auto value(Held held, u32 code) {
     return turned(Decoding<Decoder::table, kElement, kInt8>::value(held, 0),
                   WordSigns(signs_of(code)));
+  }
+  template <class Held>
+  VQ_DEVICE static auto value(Held held, SignedByte code) {
+    return turned(Decoding<Decoder::table, kElement, kInt8>::value(held, 0), WordSigns(code));
   }
 
  private:

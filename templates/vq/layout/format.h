@@ -3,7 +3,8 @@
 //   codebooks   [unit][stage][entry][vector_size] of 16-bit elements, 16-byte aligned
 //   scales      [unit][stage] fp32, only where the format has stage scales
 //
-// With int8 entries the elements are integers within -127 .. 127; near levels hold them as bytes.
+// With int8 entries the elements are integers within -127 .. 127; near levels hold them as bytes,
+// unless groups of inputs have scales.
 //
 // A *unit* is what one codebook set serves. KV cache: unit = head * units_per_head + channel group
 // (units_per_head is 1 for scope head; scope tensor has one unit for all heads). Weights: unit =

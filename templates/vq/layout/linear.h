@@ -51,6 +51,8 @@ template <class Plan>
 VQ_HD constexpr LinearConfig<Plan> configure(const LinearProblem& problem, const Plan& plan) {
   LinearConfig<Plan> c{problem, plan};
   c.weights.placement = c.codebook;
+  // Scales of groups multiply elements.
+  if (c.weights.group_inputs > 0) c.weights.int8_entries = false;
   return c;
 }
 

@@ -37,15 +37,20 @@ template <class Plan>
 VQ_HD constexpr int code_streams(const LinearConfig<Plan>& c) {
   return c.fusion == LinearFusion::registers ? c.weights.vector_size / 2 : 4;
 }
+// True if one unit serves the whole matrix.
+template <class Plan>
+VQ_HD constexpr bool in_one_unit(const LinearConfig<Plan>& c) {
+  return c.unit_rows >= c.out_features && units_per_row(c) == 1;
+}
 // True if each stage has a factor and accumulators of its own, scaled once at the end: one unit
-// must serve the whole matrix, groups of inputs have no scales, and registers must suffice. Else
-// stages are scaled, summed and rounded to 16 bits before each MMA.
+// must serve the whole matrix, several stages have no scales of groups, and registers must suffice.
+// Else stages are scaled, summed and rounded to 16 bits before each MMA.
 template <class Plan>
 VQ_HD constexpr bool scaled_sums(const LinearConfig<Plan>& c) {
   constexpr int kMostSums = 16;  // of 4 registers each
   const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
-  return c.weights.stage_scales && c.weights.group_inputs == 0 && c.unit_rows >= c.out_features &&
-         units_per_row(c) == 1 && c.weights.num_codebooks * tiles <= kMostSums;
+  return c.weights.stage_scales && (c.weights.group_inputs == 0 || c.weights.num_codebooks == 1) &&
+         in_one_unit(c) && c.weights.num_codebooks * tiles <= kMostSums;
 }
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {

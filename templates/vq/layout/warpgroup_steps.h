@@ -37,13 +37,22 @@ VQ_HD constexpr int chunk_bytes(const LinearConfig<Plan>& c) {
 VQ_HD constexpr int looked_up_stages(const FormatConfig& f) {
   return f.stage_scales || f.group_inputs > 0 ? 1 : f.num_codebooks;
 }
+// Words of scales of groups that come with an output's codes of a run, at most.
+template <class Plan>
+VQ_HD constexpr int run_scale_words(const LinearConfig<Plan>& c) {
+  const GroupScales groups = group_scales(c.weights);
+  if (groups.inputs == 0) return 0;
+  const int columns = run_octets(c) * 8;  // per lane
+  const int bits = columns / groups.inputs * (groups.bits > 0 ? groups.bits : 16);
+  return ceil_div(bits, 32) + (groups.bits > 0 ? ceil_div(columns, 2 * kBlockInputs) + 1 : 1);
+}
 // 32-bit registers per thread: sums, codes of this run and the next, operands of two steps, lookups
 // ahead; addresses and lookups.
 template <class Plan>
 VQ_HD constexpr int warpgroup_registers(const LinearConfig<Plan>& c) {
   constexpr int kBeside = 32;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
-  return tiles * c.rows_per_block / 2 + tiles * 2 * (2 * run_words(c) + 8) +
+  return tiles * c.rows_per_block / 2 + tiles * 2 * (2 * (run_words(c) + run_scale_words(c)) + 8) +
          c.prefetch_steps * tiles * 8 * looked_up_stages(c.weights) + kBeside;
 }
 

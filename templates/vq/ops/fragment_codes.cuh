@@ -8,11 +8,14 @@
 //
 // Outputs are assigned to lanes by access: if the layout groups the codes of T rows and a lane has
 // T outputs, lane (g, c) has outputs T g .. T g + T - 1 of 8 T; else output g of each 8.
+//
+// Scales of groups of inputs come with the codes (run_scales.cuh).
 #pragma once
 
 #include <vq/layout/linear_runs.h>
 #include <vq/codes.cuh>
 #include <vq/lanes/fragment_lanes.cuh>
+#include <vq/ops/run_scales.cuh>
 
 namespace vq {
 
@@ -29,6 +32,10 @@ class FragmentCodes {
   static constexpr int kRunWords = run_words(kConfig);
   static constexpr int kStreams = code_streams(kConfig);
   static constexpr int kEntries = 8 / kFormat.vector_size;  // a step's, of one output
+  static constexpr bool kScales = kFormat.group_inputs > 0;
+  // Byte lookups of signs without scales have not been measured.
+  static constexpr bool kSignedBytes = kFormat.decoder == Decoder::signs && kScales &&
+                                       kFormat.index_bits == 16 && number_bits(kFormat) == 8;
   static constexpr CodeLayout kLayout = kFormat.layout;
   static constexpr int kRowWords =
       static_cast<int>(padded_words(kLayout, row_words(kFormat, kConfig.in_features)));
@@ -40,10 +47,16 @@ class FragmentCodes {
                                  : kWholeRuns      ? kLayout.words
                                                    : 1;
 
-  // The codes of one run, of this lane's outputs.
-  struct Run {
+  // The codes of one run, of this lane's outputs, and their scales.
+  using Scales = RunScales<Plan>;
+  struct Words {
     u32 words[kTiles][kLaneOutputs][kRunWords];
   };
+  struct ScaledWords : Words {
+    Scales scales[kTiles][kLaneOutputs];
+    u32 until = 0;  // the column that shared scales last until
+  };
+  using Run = Either<kScales, ScaledWords, Words>;
 
   // Codes of the warp's outputs from `first_output` on. Outputs past the matrix repeat its last.
   VQ_DEVICE FragmentCodes(const u32* codes, i64 first_output)
@@ -81,6 +94,27 @@ class FragmentCodes {
         }
       }
     }
+    if constexpr (kScales) load_scales(to, run * run_columns(kConfig));
+  }
+
+  // Groups of inputs in a lane's part of a run, and the one of its entry e of a step.
+  static constexpr int kGroups = Scales::kGroups;
+  VQ_DEVICE static int group_of(int step, int e) {
+    const int octet = kStreams == 4 ? step : step * (4 / kStreams) + e;
+    return octet * kGroups / run_octets(kConfig);
+  }
+  // The scales of all groups in a run that begins at a column. All lanes.
+  using Factors = float[kTiles][kLaneOutputs][kGroups];
+  VQ_DEVICE static void scales(Factors& to, const Run& run, i64 column) {
+    VQ_UNROLL
+    for (int n = 0; n < kOutputs; ++n) {
+      const int tile = n / kLaneOutputs, i = n % kLaneOutputs;
+      if constexpr (kScales) {
+        run.scales[tile][i].take(to[tile][i], lane_column(column));
+      } else {
+        to[tile][i][0] = 1.0f;
+      }
+    }
   }
 
   // load() of a run that begins before column `end`. Later runs are not loaded, as a warp cannot
@@ -100,7 +134,10 @@ class FragmentCodes {
   // unrolled, except the entry of an octet if lanes share octets.
   VQ_DEVICE static auto at(const u32* words, int step, int e, int stage) {
     const int sub_vector = step * kEntries + e;
-    if constexpr (kStreams == 4) {
+    if constexpr (kSignedBytes) {
+      const int code = sub_vector * kFormat.num_codebooks + stage;
+      return SignedByte{words[code / 2], code % 2 * 2};
+    } else if constexpr (kStreams == 4) {
       return code_in<kFormat.index_bits>(words, sub_vector * kFormat.num_codebooks + stage);
     } else {
       return one_of_octet(words, sub_vector * kEntries * kFormat.num_codebooks + stage);
@@ -133,6 +170,35 @@ class FragmentCodes {
     constexpr int kLast = kRowWords - kAtOnce;
     const u32* const from = row + word_place(kLayout, word < kLast ? word : kLast);
     load_words<kCount>(to, from, Load());
+  }
+
+  // The first column of the lane's part of a run that begins at a column.
+  VQ_DEVICE static i64 lane_column(i64 column) {
+    return column + lane() % kStreams * Scales::kColumns;
+  }
+  // The scales of a run that begins at a column, unless those of an earlier one are its own too.
+  VQ_DEVICE void load_scales(Run& to, i64 column) const {
+    if constexpr (Scales::kShared) {
+      constexpr u32 kLasting = Scales::kLasting;
+      const u32 until = (static_cast<u32>(column) / kLasting + 1) * kLasting;
+      if (until == to.until) return;
+      to.until = until;
+    }
+    VQ_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      VQ_UNROLL
+      for (int i = 0; i < kLaneOutputs; ++i) {
+        const int beyond = (tile * kLaneOutputs + i) % kTogether;
+        const int first = tile * kLaneOutputs + i - beyond;
+        const u32* const from =
+            row(first / kLaneOutputs, first % kLaneOutputs) + beyond * kLayout.words;
+        to.scales[tile][i].load(lane_column(column), [from](int number) {
+          u32 word[1];
+          load_words<1>(word, from + word_place(kLayout, number), Load());
+          return word[0];
+        });
+      }
+    }
   }
 
   // Start of the row of a lane's output, or of the first output of an access.

@@ -3,6 +3,7 @@
 //
 //   permuted   fusion permute: [lane], in which lane (g, c) takes the octet that it also looks up.
 //              Pairs: octet c of row g. Halves: words 0 and 2, or 1 and 3, of octet c of row g / 2
+//              One row of x by lane: row r of the tile is octet r of it, and zeros
 //   natural    other fusions: rows of 4 octets, read by ldmatrix as a row-major operand is
 //
 // Neither has bank conflicts, nor have the stores (steps_together): lanes served at once take
@@ -22,6 +23,7 @@ class FragmentX {
   static constexpr bool kHalves = kConfig.fragment_rows == 4;
   static constexpr bool kNatural = kConfig.fusion != LinearFusion::permute;
   static constexpr int kWords = kHalves ? 2 : 4;  // per lane and row tile
+  static constexpr bool kByLane = sums_by_lane(kConfig);
 
   // Zeros past the rows and columns of x. All threads; sync_block before and after.
   VQ_DEVICE static void stage(const LinearArgs& args, int first_row, i64 first_column) {
@@ -35,7 +37,9 @@ class FragmentX {
       const int step = turn % kTurns * kTogether + i % kTogether;
       const int run = turn / kTurns;
       const int first = first_place(run, step, tile);
-      const int row = in_tile / (kHalves && !kNatural ? 8 : 4);
+      // By lane the row of other octets is one past the last: zeros.
+      const int row =
+          kByLane ? (in_tile / 8 == in_tile % 4 ? 0 : 1) : in_tile / (kHalves && !kNatural ? 8 : 4);
       const U32x4 x = LinearWork<Plan>::x_octet(
           args, first_row + tile * kConfig.fragment_rows + row,
           first_column + run * kRunColumns + octet_column(kStreams, kRunOctets, step, in_tile % 4));

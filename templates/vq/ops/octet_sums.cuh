@@ -2,7 +2,7 @@
 // as 16-bit operand words.
 //
 //   elements   entries are summed in 16 bits; stages with scales in fp32 as they are looked up,
-//              and rounded
+//              and rounded; one stage is scaled by its groups in 16 bits
 //   bytes      formats whose sums fit bytes (byte_table.cuh): half of the shared-memory wavefronts.
 //              Byte sums are exact as elements; scale() makes them numbers
 #pragma once
@@ -12,19 +12,39 @@
 
 namespace vq {
 
+// The factor of sums: a register only if there is one.
+template <bool kAny>
+struct SumFactor {
+  VQ_DEVICE explicit SumFactor(const float*) {}
+  VQ_DEVICE static float times(float sum) { return sum; }
+};
+template <>
+struct SumFactor<true> {
+  float factor;
+  VQ_DEVICE explicit SumFactor(const float* at) : factor(load_constant(at)) {}
+  VQ_DEVICE float times(float sum) const { return sum * factor; }
+};
+
+// True if the one stage's scale multiplies sums, and the scales of groups its entries.
+template <class Plan>
+VQ_HD constexpr bool scales_sums(const LinearConfig<Plan>& c) {
+  return rebuilt(c.weights, false) == Rebuilt::kScaled && c.weights.stage_scales && in_one_unit(c);
+}
+
 template <class Plan, bool kBytes>
-class OctetSums {
+class OctetSums : SumFactor<scales_sums(Plan::config())> {
  public:
   using Work = LinearWork<Plan>;
   using Book = typename Work::Book;
   using Begun = typename Book::Begun;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = kConfig.weights;
-  static constexpr bool kScaled = kFormat.stage_scales || kFormat.group_inputs > 0;
-  static constexpr Rebuilt kRebuilt = kScaled ? Rebuilt::kSum : Rebuilt::kEntry;
+  static constexpr Rebuilt kRebuilt = rebuilt(kFormat, false);
   static constexpr int kPasses = looked_up_stages(kFormat);
+  using ByFactor = SumFactor<scales_sums(kConfig)>;
 
-  VQ_DEVICE explicit OctetSums(const LinearArgs& args) : book_(args.weights, Work::kUnits) {}
+  VQ_DEVICE explicit OctetSums(const LinearArgs& args)
+      : ByFactor(args.weights.scales), book_(args.weights, Work::kUnits) {}
 
   // Codebooks: codebook.cuh.
   VQ_DEVICE bool switch_to(i64 unit) { return book_.switch_to(unit); }
@@ -35,13 +55,28 @@ class OctetSums {
   struct Octet {
     u32 words[kPasses][4];
   };
-  // Sub-vector e of the octet, of a unit counted from the bound one; `factor` is its group's.
+  // The scale of a group as look_up() takes it: of whatever unit, or without that of the stage.
+  static constexpr bool kPaired =
+      kRebuilt == Rebuilt::kScaled && (scales_sums(kConfig) || !kFormat.stage_scales);
+  using Factor = Either<kPaired, u32, float>;
+  VQ_DEVICE static Factor factor_of_group(float scale) {
+    if constexpr (kPaired) return factor_of<kRebuilt, kConfig.element>(scale);
+    return scale;
+  }
+  // Sub-vector e of the octet, of a unit counted from the bound one.
   template <class Code>
-  VQ_DEVICE void look_up(Octet& to, int e, int unit, float factor, Code code) const {
-    VQ_UNROLL
-    for (int pass = 0; pass < kPasses; ++pass) {
-      rebuild<kRebuilt, kConfig.element>(to.words[pass] + e * kFormat.vector_size / 2, book_, 0,
-                                         unit, pass, code, factor);
+  VQ_DEVICE void look_up(Octet& to, int e, int unit, Factor factor, Code code) const {
+    const auto look_up_by = [&](auto by) {
+      VQ_UNROLL
+      for (int pass = 0; pass < kPasses; ++pass) {
+        rebuild<kRebuilt, kConfig.element>(to.words[pass] + e * kFormat.vector_size / 2, book_, 0,
+                                           unit, pass, code, by);
+      }
+    };
+    if constexpr (kPaired || kRebuilt != Rebuilt::kScaled) {
+      look_up_by(factor);
+    } else {
+      look_up_by(factor_of<kRebuilt, kConfig.element>(factor * book_.scale(unit, 0)));
     }
   }
   VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {
@@ -54,7 +89,7 @@ class OctetSums {
       }
     }
   }
-  VQ_DEVICE static float scaled(float sum) { return sum; }
+  VQ_DEVICE float scaled(float sum) const { return this->times(sum); }
 
  private:
   Book book_;
@@ -80,8 +115,10 @@ class OctetSums<Plan, true> {
   struct Octet {
     typename Table::Looked entries[kEntries];
   };
+  using Factor = float;
+  VQ_DEVICE static Factor factor_of_group(float scale) { return scale; }
   template <class Code>
-  VQ_DEVICE void look_up(Octet& to, int e, int, float, Code code) const {
+  VQ_DEVICE void look_up(Octet& to, int e, int, Factor, Code code) const {
     to.entries[e] = table_.look_up(code);
   }
   VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {

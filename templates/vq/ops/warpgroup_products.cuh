@@ -14,7 +14,6 @@
 
 #include <vq/layout/warpgroup_steps.h>
 #include <vq/ops/fragment_codes.cuh>
-#include <vq/ops/group_scale.cuh>
 #include <vq/ops/octet_sums.cuh>
 #include <vq/ops/turned_results.cuh>
 
@@ -60,21 +59,23 @@ class WarpgroupProducts {
   template <class X, class Fetch>
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, i64 column, X x_of,
                           Fetch fetch) {
+    Factors factors;
+    make_factors(factors, codes, column);
     if constexpr (kAhead) {
       // ptxas gives operands the registers of the octets that they are copies of, and a loop's next
       // turn would write those while products of the last are still reading.
       warpgroup_wait<0>();
-      look_up(octets_, codes, 0, first, column);
+      look_up(octets_, codes, factors, 0, first, column);
     }
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 a[kTiles][2][4];
       warpgroup_wait<kSets - 1>();  // the products that have this set of operands are done
-      if constexpr (!kAhead) look_up(octets_, codes, step, first, column);
+      if constexpr (!kAhead) look_up(octets_, codes, factors, step, first, column);
       if (step == kFetchStep) fetch();
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) take(a[tile], octets_.of_outputs[tile]);
-      if (kAhead && step + 1 < kSteps) look_up(octets_, codes, step + 1, first, column);
+      if (kAhead && step + 1 < kSteps) look_up(octets_, codes, factors, step + 1, first, column);
       const u64 x = x_of(step);
       warpgroup_fence();
       VQ_UNROLL
@@ -167,8 +168,22 @@ class WarpgroupProducts {
     }
   }
 
-  VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, int step, i64 first,
-                         i64 column) const {
+  // The scales of the lane's groups of inputs in a run, which all steps share.
+  using Factors = typename Entries::Factor[kTiles][2][Codes::kGroups];
+  VQ_DEVICE static void make_factors(Factors& to, const typename Codes::Run& codes, i64 column) {
+    typename Codes::Factors scales;
+    Codes::scales(scales, codes, column);
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * 2; ++i) {
+      VQ_UNROLL
+      for (int group = 0; group < Codes::kGroups; ++group) {
+        to[i / 2][i % 2][group] = Entries::factor_of_group(scales[i / 2][i % 2][group]);
+      }
+    }
+  }
+
+  VQ_DEVICE void look_up(Octets& to, const typename Codes::Run& codes, const Factors& factors,
+                         int step, i64 first, i64 column) const {
     if (!busy()) return;  // its rows of the product are no outputs, whatever they are made of
     VQ_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
@@ -176,10 +191,9 @@ class WarpgroupProducts {
       for (int half = 0; half < 2; ++half) {
         VQ_UNROLL
         for (int e = 0; e < Codes::kEntries; ++e) {
-          const i64 output = output_of(tile, half);
           const i64 own = column + Codes::column(step, e);
-          const int unit = Work::unit_in_chunk(output, own, first);
-          const float factor = GroupScale<Plan>::at(args_.weights.codes, output, own);
+          const int unit = Work::unit_in_chunk(output_of(tile, half), own, first);
+          const auto factor = factors[tile][half][Codes::group_of(step, e)];
           const u32* const words = codes.words[tile][half];
           entries_.look_up(to.of_outputs[tile][half], e, unit, factor,
                            [&](int stage) { return Codes::at(words, step, e, stage); });

@@ -14,14 +14,14 @@
 //            Twice the rows of x per MMA, for some moves.
 //
 // Residual stages share accumulators, or have their own if stages have factors. The x of a chunk is
-// in shared memory (fragment_x.cuh).
+// in shared memory (fragment_x.cuh). Groups of inputs with scales scale entries; or, of one row,
+// the sums that a lane has of its own octets.
 #pragma once
 
 #include <vq/kernels/linear_mma/plan.h>
 #include <vq/codebook/codebook.cuh>
 #include <vq/ops/fragment_codes.cuh>
 #include <vq/ops/fragment_x.cuh>
-#include <vq/ops/group_scale.cuh>
 #include <vq/ops/hand_over.cuh>
 #include <vq/ops/linear_work.cuh>
 
@@ -44,9 +44,8 @@ class LinearMmaBlock {
   static constexpr int kRunColumns = run_columns(kConfig);
   static constexpr int kRuns = kConfig.chunk_columns / kRunColumns;
   static constexpr bool kScaledSums = scaled_sums(kConfig);
-  static constexpr Rebuilt kRebuilt =
-      (kFormat.stage_scales || kFormat.group_inputs > 0) && !kScaledSums ? Rebuilt::kSum
-                                                                         : Rebuilt::kEntry;
+  static constexpr bool kByLane = X::kByLane;
+  static constexpr Rebuilt kRebuilt = kByLane ? Rebuilt::kEntry : rebuilt(kFormat, kScaledSums);
   // MMAs per step: one per stage, with sums in the same accumulators.
   static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.num_codebooks;
   // Sums that are scaled on their own.
@@ -100,6 +99,8 @@ class LinearMmaBlock {
   }
 
   VQ_DEVICE void multiply(const typename Codes::Run& codes, i64 first, int run) {
+    typename Codes::Factors factors;
+    Codes::scales(factors, codes, first + run * kRunColumns);
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 x[kRowTiles][X::kWords];
@@ -109,18 +110,25 @@ class LinearMmaBlock {
       for (int tile = 0; tile < kOutputTiles; ++tile) {
         VQ_UNROLL
         for (int pass = 0; pass < kPasses; ++pass) {
-          multiply_step(codes, tile, step, pass, first + run * kRunColumns, first, x,
+          multiply_step(codes, factors, tile, step, pass, first + run * kRunColumns, first, x,
                         sum_[pass % kStageSums * kChains + step % kChains][tile]);
+        }
+      }
+      constexpr int kGroupSteps = kSteps / Codes::kGroups;
+      if constexpr (kByLane) {
+        if ((step + 1) % kGroupSteps == 0) {
+          add_group(factors, step / kGroupSteps);
         }
       }
     }
   }
 
-  VQ_DEVICE void multiply_step(const typename Codes::Run& codes, int tile, int step, int pass,
+  VQ_DEVICE void multiply_step(const typename Codes::Run& codes,
+                               const typename Codes::Factors& factors, int tile, int step, int pass,
                                i64 column, i64 first, const u32 (&x)[kRowTiles][X::kWords],
                                float (&sum)[kRowTiles][4]) {
     u32 w[4];
-    look_up(w, codes.words[tile][0], step, pass, output_of(tile, 0), column, first);
+    look_up(w, codes, factors, tile, 0, step, pass, column, first);
     if constexpr (kHalves) {
       constexpr int kSecond = X::kNatural ? 2 : 1;
       VQ_UNROLL
@@ -130,7 +138,7 @@ class LinearMmaBlock {
       }
     } else {
       u32 v[4];
-      look_up(v, codes.words[tile][1], step, pass, output_of(tile, 1), column, first);
+      look_up(v, codes, factors, tile, 1, step, pass, column, first);
       VQ_UNROLL
       for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
         mma_m16n8k16<kConfig.element>(sum[row_tile], {w[0], v[0], w[1], v[1]},
@@ -141,19 +149,40 @@ class LinearMmaBlock {
     }
   }
 
+  // Adds the lane's sums of a group of its run times their scales.
+  VQ_DEVICE void add_group(const typename Codes::Factors& factors, int group) {
+    VQ_UNROLL
+    for (int tile = 0; tile < kOutputTiles; ++tile) {
+      float sum = 0.0f;
+      VQ_UNROLL
+      for (int chain = 0; chain < kChains; ++chain) {
+        float(&part)[4] = sum_[chain][tile][0];
+        sum = chain == 0 ? part[0] + part[3] : sum + (part[0] + part[3]);
+        VQ_UNROLL
+        for (int i = 0; i < 4; ++i) part[i] = 0.0f;
+      }
+      float& of_groups = sum_[kChains][tile][0][0];
+      of_groups = fused(factors[tile][0][group], sum, of_groups);
+    }
+  }
+
   // The lane's part of one output's operand in a step: of stage `pass`, or the sum of all. `column`
   // is the run's first.
-  VQ_DEVICE void look_up(u32 (&words)[4], const u32* codes, int step, int pass, i64 output,
-                         i64 column, i64 first) {
+  VQ_DEVICE void look_up(u32 (&words)[4], const typename Codes::Run& codes,
+                         const typename Codes::Factors& factors, int tile, int half, int step,
+                         int pass, i64 column, i64 first) {
     VQ_UNROLL
     for (int e = 0; e < Codes::kEntries; ++e) {
       const i64 own = column + Codes::column(step, e);
-      const int unit = Work::unit_in_chunk(output, own, first);
-      // Lookups are by number: byte lookups have not been measured here.
+      const int unit = Work::unit_in_chunk(output_of(tile, half), own, first);
+      float factor = factors[tile][half][Codes::group_of(step, e)];
+      if constexpr (kRebuilt == Rebuilt::kScaled && !kScaledSums) factor *= book_.scale(unit, 0);
+      // Lookups are by number: byte lookups of tables have not been measured here.
+      using Code = Either<Codes::kSignedBytes, SignedByte, u32>;
       rebuild<kRebuilt, kConfig.element>(
           words + e * kFormat.vector_size / 2, book_, 0, unit, pass,
-          [&](int stage) -> u32 { return Codes::at(codes, step, e, stage); },
-          GroupScale<Plan>::at(args_.weights.codes, output, own));
+          [&](int stage) -> Code { return Codes::at(codes.words[tile][half], step, e, stage); },
+          factor_of<kRebuilt, kConfig.element>(factor));
     }
     exchange_.apply(words);
   }
@@ -161,6 +190,14 @@ class LinearMmaBlock {
   // The chains and the scaled stages become one; with halves, accumulator 0 becomes the sum of the
   // lane's output and row.
   VQ_DEVICE void join_sums() {
+    if constexpr (kByLane) {
+      VQ_UNROLL
+      for (int tile = 0; tile < kOutputTiles; ++tile) {
+        float sum = sum_[kChains][tile][0][0];
+        sum += shuffle_xor(sum, 1);
+        sum_[0][tile][0][0] = sum + shuffle_xor(sum, 2);
+      }
+    }
     VQ_UNROLL
     for (int stage = 0; stage < kStageSums; ++stage) {
       // A split without columns has loaded no scales.
@@ -214,7 +251,8 @@ class LinearMmaBlock {
   Codes codes_;
   FragmentExchange<Plan> exchange_;
   int first_row_;
-  float sum_[kStageSums * kChains][kOutputTiles][kRowTiles][4] = {};  // [stage][chain]..
+  // [stage][chain].., and by lane those of all groups.
+  float sum_[kStageSums * kChains + (kByLane ? 1 : 0)][kOutputTiles][kRowTiles][4] = {};
 };
 
 template <class Plan>

@@ -81,17 +81,25 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearMma>& c) {
   return i64{c.threads} / 32 * kExchangeTiles * kExchangeOctets * 16;
 }
 
+// True if products keep the octets of lanes apart, in the rows that one row of x leaves free: each
+// lane then has the sum of the octets that it looks up, and scales it by its own groups of inputs.
+VQ_HD constexpr bool sums_by_lane(const LinearConfig<LinearMma>& c) {
+  return c.fragment_rows == 4 && c.fusion == LinearFusion::permute && matrix_rows(c) == 1 &&
+         c.rows_per_block == 4 && c.weights.group_inputs > 0 && c.weights.num_codebooks == 1 &&
+         (scaled_sums(c) || !c.weights.stage_scales);
+}
+
 // Requests two blocks of 512 threads per SM, 64 registers per thread, if the grid and shared memory
-// allow two and a lane holds few sums and code words: left alone, ptxas takes more registers and
-// one block fits. 0: no request.
+// allow two and a lane holds few sums and code words, and no scales: left alone, ptxas takes more
+// registers and one block fits. 0: no request.
 VQ_HD constexpr int resident(const LinearConfig<LinearMma>& c, const Launch& launch) {
   constexpr i64 kSms = 132;         // SMs of the largest sm_90
   constexpr i64 kSmBytes = 233472;  // with so much shared memory each,
   constexpr i64 kOfSystem = 1024;   // reserved by the system per block
   constexpr int kFewSums = 4;
   constexpr int kFewWords = 4;
-  const bool few =
-      c.outputs_per_warp * c.rows_per_block <= 32 * kFewSums && run_words(c) <= kFewWords;
+  const bool few = c.outputs_per_warp * c.rows_per_block <= 32 * kFewSums &&
+                   run_words(c) <= kFewWords && c.weights.group_inputs == 0;
   const bool both =
       launch.x * launch.y * launch.z > kSms && 2 * (launch.shared_bytes + kOfSystem) <= kSmBytes;
   return c.threads == 512 && c.fusion == LinearFusion::permute && few && both ? 2 : 0;
