@@ -41,6 +41,10 @@ std::vector<Size> sizes_of(const Problem& problem) {
   if (const ScalarMatrix* op = as_scalar(problem)) {
     return {{"tokens", op->shape.tokens}, {"channels", op->shape.channels}};
   }
+  if (const auto* op = std::get_if<WeightDequantize>(&problem)) {
+    const WeightRowsShape& s = op->shape;
+    return {{"rows", s.rows}, {"out_features", s.out_features}, {"in_features", s.in_features}};
+  }
   const LinearShape& shape = as_linear(problem)->shape;
   return {
       {"m", shape.rows}, {"out_features", shape.out_features}, {"in_features", shape.in_features}};
@@ -85,6 +89,10 @@ bool same_kind(const Problem& a, const Problem& b) {
   if (const ScalarMatrix* matrix = as_scalar(a)) {
     const ScalarMatrix& other = *as_scalar(b);
     return other.dtype == matrix->dtype && other.shape.scales == matrix->shape.scales;
+  }
+  if (const auto* rows = std::get_if<WeightDequantize>(&a)) {
+    const auto& other = std::get<WeightDequantize>(b);
+    return other.dtype == rows->dtype && other.weights == rows->weights;
   }
   const auto* one = std::get_if<AttentionDecode>(&a);
   if (one == nullptr) {
