@@ -72,6 +72,11 @@ std::string tuned_problem_text(const Problem& problem) {
                        enum_name(op->dtype), op->shape.tokens, op->shape.channels,
                        enum_name(op->shape.scales));
   }
+  if (const auto* op = std::get_if<WeightDequantize>(&problem)) {
+    const WeightRowsShape& s = op->shape;
+    return fmt::format("weight_dequantize {} rows {} of {}x{} {}", enum_name(op->dtype), s.rows,
+                       s.out_features, s.in_features, short_name(op->weights));
+  }
   const Linear& op = *as_linear(problem);
   return fmt::format("{} {} rows {} of {}x{} {}", op_name(problem), enum_name(op.dtype),
                      op.shape.rows, op.shape.out_features, op.shape.in_features,

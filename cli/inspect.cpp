@@ -1,9 +1,11 @@
 // vqgen inspect: what a quantized model folder holds, and the memory that it takes.
+#include <algorithm>
 #include <map>
 
 #include "cli/command.h"
 #include "core/problem/problem.h"
 #include "core/profiles.h"
+#include "heuristics/many_rows.h"
 #include "quantizer/encode.h"
 #include "quantizer/model_folder.h"
 
@@ -133,16 +135,32 @@ double cache_bytes(const VqFormat& format, int window, const ModelConfig& config
   return config.layers * (codes + raw + 2 * books + 4 * (scales + transforms));
 }
 
+// The most bytes of weights that long steps make dense at a time.
+double dense_part_bytes(const ModelFolder& folder) {
+  double most = 0;
+  for (const QuantizedLayer& layer : folder.layers) {
+    const WeightRowsShape shape{
+        .rows = 0, .out_features = layer.out_features, .in_features = layer.in_features};
+    most = std::max(most, 2 * static_cast<double>(dense_part(shape) * layer.in_features));
+  }
+  return most;
+}
+
 void report_memory(const InspectArguments& options, const std::optional<CacheFormats>& formats,
-                   const ModelConfig& config, Output& output) {
-  const double weights = output.document["weight_bytes"].get<double>();
+                   const ModelFolder& folder, Output& output) {
+  const ModelConfig& config = folder.config;
+  const double part = dense_part_bytes(folder);
+  const double weights = output.document["weight_bytes"].get<double>() + part;
   const double dense = 2.0 * 2.0 * config.layers * static_cast<double>(config.kv_heads) *
                        config.head_dim * static_cast<double>(options.context * options.batch);
   output.line("{} sequences of {} tokens, {} layers of {} KV heads of {}:", options.batch,
               options.context, config.layers, config.kv_heads, config.head_dim);
+  output.line("  weights that long steps make dense at a time: {}, counted in the sums below",
+              gib(part));
   output.line("  FP16 cache {}, with the weights {}", gib(dense), gib(dense + weights));
   output.document.update({{"context", options.context},
                           {"batch", options.batch},
+                          {"dense_part_bytes", part},
                           {"fp16_cache_bytes", dense},
                           {"fp16_total_bytes", dense + weights}});
   if (!formats) return;
@@ -160,7 +178,7 @@ void inspect(const InspectArguments& options, Output& output) {
   const std::optional<CacheFormats> formats = judge_memory(options, folder);
   output.document["formats"] = Json::array();
   report_layers(folder, output);
-  if (options.context > 0) report_memory(options, formats, folder.config, output);
+  if (options.context > 0) report_memory(options, formats, folder, output);
 }
 
 }  // namespace

@@ -138,12 +138,10 @@ Plan by_rules(const Problem& problem, const GpuSpec& gpu) {
     }
     return of_dataflow(AppendSimt{}, problem, gpu);
   }
-  if (std::holds_alternative<KvDequantize>(problem))
-    return of_dataflow(DequantizeSimt{}, problem, gpu);
-  if (std::holds_alternative<AttentionMerge>(problem)) {
-    return of_dataflow(MergeSimt{}, problem, gpu);
+  for (const Plan& only :
+       {Plan(DequantizeSimt{}), Plan(MergeSimt{}), Plan(ScalarForms{}), Plan(WeightsSimt{})}) {
+    if (is_plan_of(only, problem)) return of_dataflow(only, problem, gpu);
   }
-  if (as_scalar(problem) != nullptr) return of_dataflow(ScalarForms{}, problem, gpu);
   const auto* attention = std::get_if<AttentionDecode>(&problem);
   if (attention == nullptr) {
     const Plan fragments = of_dataflow(LinearMma{}, problem, gpu);

@@ -23,6 +23,14 @@ CostCoefficients read_coefficients(const JsonCursor& cursor) {
   return coefficients;
 }
 
+DenseGemmCost read_dense_gemm(const JsonCursor& cursor) {
+  cursor.expect_object({"operations", "written_bytes", "part_us"});
+  constexpr double kLeast = 1e-3, kMost = 1e6;
+  return {.operations = cursor.member("operations").number(kLeast, kMost),
+          .written_bytes = cursor.member("written_bytes").number(kLeast, kMost),
+          .part_us = cursor.member("part_us").number(0, kMost)};
+}
+
 Cost weighed(const CostParts& ideal, const CostCoefficients& coefficients) {
   Cost cost{0, ideal};
   const bool sum = coefficients.overlap == 1;  // a shortcut: pow() is slow
@@ -50,7 +58,7 @@ bool moves_entries(const Plan& plan) {
 
 CostProfile read_cost_profile(const Json& json, const std::string& source) {
   const JsonCursor root(json, source);
-  root.expect_object({"gpu", "source", "dataflows"});
+  root.expect_object({"gpu", "source", "dataflows", "dense_gemm"});
   root.member("source").string();  // for people
   CostProfile profile{root.member("gpu").string(), {}};
   const JsonCursor dataflows = root.member("dataflows");
@@ -58,6 +66,7 @@ CostProfile read_cost_profile(const Json& json, const std::string& source) {
   for (const auto& [name, unused] : dataflows.value().items()) {
     profile.dataflows[name] = read_coefficients(dataflows.at(name));
   }
+  if (root.has("dense_gemm")) profile.dense_gemm = read_dense_gemm(root.at("dense_gemm"));
   return profile;
 }
 

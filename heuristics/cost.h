@@ -21,9 +21,17 @@ struct CostCoefficients {
   CostParts of;  // no unit: how many times the ceiling's time a part takes; launch: us
 };
 
+// A GEMM of another library with weights that weight_dequantize writes (heuristics/many_rows.h).
+struct DenseGemmCost {
+  double operations = 0;     // multiplications and additions per clock of an SM
+  double written_bytes = 0;  // dense weights written per clock of an SM
+  double part_us = 0;        // launches of both for a part of the weights
+};
+
 struct CostProfile {
   std::string gpu;                                                 // that it was measured on
   std::map<std::string, CostCoefficients, std::less<>> dataflows;  // keyed by cost_name()
+  DenseGemmCost dense_gemm = {};
 };
 
 // The shipped profile, read once.

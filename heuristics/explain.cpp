@@ -107,6 +107,12 @@ std::vector<std::string> lines(const P& plan, const Linear& op, const GpuSpec&) 
           codebook_line("weight", config.weights, vq::units_per_chunk(config))};
 }
 
+template <class P>
+std::vector<std::string> lines(const P& plan, const WeightDequantize& op, const GpuSpec&) {
+  const auto config = configured(plan, op);
+  return {codebook_line("weight", config.weights, vq::units_per_chunk(config))};
+}
+
 std::string bytes_text(double bytes) {
   if (bytes < 10e3) return fmt::format("{:.0f} bytes", bytes);
   if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes * 1e-3);
@@ -222,6 +228,10 @@ Plain plain_of(const Problem& problem) {
     const DequantizeShape& s = decode->shape;
     return {4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens),
             "device memory: {} of dense rows written", "codes, codebooks and dense rows"};
+  }
+  if (const auto* rows = std::get_if<WeightDequantize>(&problem)) {
+    return {2 * rows->elements(), "device memory: {} of dense rows written",
+            "codes, codebooks and dense rows"};
   }
   if (const auto* merge = std::get_if<AttentionMerge>(&problem)) {
     return {merge->bytes(), "device memory: {} of results read and written", "results"};

@@ -64,6 +64,12 @@ std::string shape_line(const Problem& problem) {
                        enum_name(op->dtype), op->shape.tokens, op->shape.channels,
                        enum_name(op->shape.scales));
   }
+  if (const auto* op = std::get_if<WeightDequantize>(&problem)) {
+    const WeightRowsShape& s = op->shape;
+    return fmt::format(
+        "weight_dequantize in {}: up to {} rows of a matrix of {} outputs and {} inputs",
+        enum_name(op->dtype), s.rows, s.out_features, s.in_features);
+  }
   const Linear& op = *as_linear(problem);
   if (op.shape.grouped()) {
     return fmt::format(

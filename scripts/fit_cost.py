@@ -153,7 +153,8 @@ def main():
     if options.leave_out:
         leave_out(rows)
         return
-    earlier = json.load(open(options.towards))["dataflows"] if options.towards else {}
+    towards = json.load(open(options.towards)) if options.towards else {"dataflows": {}}
+    earlier = towards["dataflows"]
     coefficients = fit(rows, earlier)
     say("all", *judge(rows, coefficients))
     for flow in coefficients:
@@ -162,6 +163,7 @@ def main():
         "gpu": options.gpu,
         "source": f"{len(rows)} plans timed by vqgen dev space  over scripts/grid_configs.py "
                   f"on the {options.gpu}, fitted by scripts/fit_cost.py",
+        **({"dense_gemm": towards["dense_gemm"]} if "dense_gemm" in towards else {}),
         "dataflows": earlier | {
             flow: {"overlap": overlap,
                    **{part: float(f"{math.exp(t):.4g}") for part, t in zip(PARTS, theta)}}

@@ -164,8 +164,15 @@ std::vector<Wanted> operands_of(const Problem& problem, const std::string& sourc
   };
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) return of_cache(*op);
   if (const auto* op = std::get_if<KvDequantize>(&problem)) return of_cache(*op);
+  const auto of_weights = [](const auto& op, std::int64_t units) -> std::vector<Wanted> {
+    return {{Operand::weights, op.weights, units}};
+  };
+  if (const auto* op = std::get_if<WeightDequantize>(&problem)) {
+    return of_weights(*op,
+                      weight_units(op->weights, op->shape.out_features, op->shape.in_features));
+  }
   const Linear& op = *as_linear(problem);
-  return {{Operand::weights, op.weights, weight_units(op)}};
+  return of_weights(op, weight_units(op));
 }
 
 void require_fit(const AccessCounts& profile, const Wanted& wanted, const std::string& source) {

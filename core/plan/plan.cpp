@@ -46,6 +46,23 @@ vq::Parts part_facts(const VqFormat& format) {
   return facts;
 }
 
+// One matrix, of which a kernel makes no product: with no rows of x.
+vq::LinearProblem weight_facts(const VqFormat& format, DType dtype, std::int64_t out_features,
+                               std::int64_t in_features) {
+  const bool tiles = format.scope == Scope::tile;
+  vq::LinearProblem facts{};
+  facts.element = dtype;
+  facts.out_features = out_features;
+  facts.in_features = in_features;
+  facts.output_scales = format.output_scales;
+  facts.unit_rows = tiles ? format.tile_rows : out_features;
+  facts.unit_columns = tiles                                  ? format.tile_columns
+                       : format.scope == Scope::channel_group ? format.channels_per_group()
+                                                              : in_features;
+  facts.weights = format_facts(format);
+  return facts;
+}
+
 vq::Basis basis_facts(const VqFormat& format) { return {format.center, format.klt}; }
 
 }  // namespace
@@ -121,20 +138,19 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
 }
 
 vq::LinearProblem facts(const Linear& op) {
+  vq::LinearProblem facts =
+      weight_facts(op.weights, op.dtype, op.shape.out_features, op.shape.in_features);
+  facts.rows = op.shape.rows;
+  facts.experts = op.shape.experts;
+  facts.total_rows = op.shape.call_rows();
+  return facts;
+}
+
+vq::WeightRowsProblem facts(const WeightDequantize& op) {
   const VqFormat& format = op.weights;
-  const bool tiles = format.scope == Scope::tile;
-  return {op.dtype,
-          op.shape.rows,
-          op.shape.experts,
-          op.shape.call_rows(),
-          op.shape.out_features,
-          op.shape.in_features,
-          format.output_scales,
-          tiles ? format.tile_rows : op.shape.out_features,
-          tiles                                  ? format.tile_columns
-          : format.scope == Scope::channel_group ? format.channels_per_group()
-                                                 : op.shape.in_features,
-          format_facts(format)};
+  return {
+      weight_facts(format, op.dtype, op.shape.out_features, op.shape.in_features),
+      format.entry_type == EntryType::int8 && (format.common_scale || format.num_codebooks == 1)};
 }
 
 vq::AppendProblem facts(const KvAppend& op) {

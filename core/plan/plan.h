@@ -10,6 +10,7 @@
 #include <vq/args/kv_dequantize.h>
 #include <vq/args/linear.h>
 #include <vq/args/scalar_matrix.h>
+#include <vq/args/weight_dequantize.h>
 #include <vq/kernels/append_gemm/plan.h>
 #include <vq/kernels/append_mma/plan.h>
 #include <vq/kernels/append_simt/plan.h>
@@ -30,6 +31,7 @@
 #include <vq/kernels/linear_wgmma_large_m/plan.h>
 #include <vq/kernels/merge_simt/plan.h>
 #include <vq/kernels/scalar_forms/plan.h>
+#include <vq/kernels/weights_simt/plan.h>
 
 #include <string>
 #include <string_view>
@@ -77,25 +79,30 @@ using vq::MergeSimt;
 using vq::ScalarForm;
 using vq::ScalarForms;
 using vq::Schedule;
+using vq::WeightsSimt;
 
-using Plan =
-    std::variant<AttentionSimt, AttentionMma, AttentionLut, AttentionChannels, AttentionInt8Mma,
-                 AttentionHistogram, LinearSimt, LinearMma, LinearLut, LinearWgmma,
-                 LinearSlicedCodebook, LinearInt8Mma, LinearInt8Wgmma, LinearWgmmaLargeM,
-                 AppendSimt, AppendMma, AppendGemm, DequantizeSimt, MergeSimt, ScalarForms>;
+using Plan = std::variant<AttentionSimt, AttentionMma, AttentionLut, AttentionChannels,
+                          AttentionInt8Mma, AttentionHistogram, LinearSimt, LinearMma, LinearLut,
+                          LinearWgmma, LinearSlicedCodebook, LinearInt8Mma, LinearInt8Wgmma,
+                          LinearWgmmaLargeM, AppendSimt, AppendMma, AppendGemm, DequantizeSimt,
+                          MergeSimt, ScalarForms, WeightsSimt>;
 inline constexpr std::size_t kDataflows = std::variant_size_v<Plan>;
 
-// The op that a dataflow does: AttentionDecode, KvAppend, KvDequantize, AttentionMerge; Linear,
-// which Gemv and Gemm both are; or ScalarMatrix, which Int8Quantize and Int8Dequantize are.
+// The op that a dataflow does: AttentionDecode, KvAppend, KvDequantize, AttentionMerge,
+// WeightDequantize; Linear, which Gemv and Gemm both are; or ScalarMatrix, which Int8Quantize and
+// Int8Dequantize are.
 template <class P>
 using OpOf = std::conditional_t<
     std::string_view(P::kName).starts_with("attention_"), AttentionDecode,
     std::conditional_t<
         std::string_view(P::kName).starts_with("linear_"), Linear,
-        std::conditional_t<std::string_view(P::kName).starts_with("append_"), KvAppend,
-                           std::conditional_t<std::is_same_v<P, DequantizeSimt>, KvDequantize,
-                                              std::conditional_t<std::is_same_v<P, MergeSimt>,
-                                                                 AttentionMerge, ScalarMatrix>>>>>;
+        std::conditional_t<
+            std::string_view(P::kName).starts_with("append_"), KvAppend,
+            std::conditional_t<
+                std::is_same_v<P, DequantizeSimt>, KvDequantize,
+                std::conditional_t<std::is_same_v<P, MergeSimt>, AttentionMerge,
+                                   std::conditional_t<std::is_same_v<P, WeightsSimt>,
+                                                      WeightDequantize, ScalarMatrix>>>>>>;
 
 // The op of a problem that the dataflow does; null where it does another.
 template <class P>
@@ -116,9 +123,12 @@ using ArgsOf = std::conditional_t<
         std::is_base_of_v<Linear, Op>, vq::LinearArgs,
         std::conditional_t<
             std::is_same_v<Op, KvAppend>, vq::KvAppendArgs,
-            std::conditional_t<std::is_same_v<Op, KvDequantize>, vq::KvDequantizeArgs,
-                               std::conditional_t<std::is_same_v<Op, AttentionMerge>,
-                                                  vq::AttentionMergeArgs, vq::ScalarMatrixArgs>>>>>;
+            std::conditional_t<
+                std::is_same_v<Op, KvDequantize>, vq::KvDequantizeArgs,
+                std::conditional_t<
+                    std::is_same_v<Op, AttentionMerge>, vq::AttentionMergeArgs,
+                    std::conditional_t<std::is_same_v<Op, WeightDequantize>,
+                                       vq::WeightDequantizeArgs, vq::ScalarMatrixArgs>>>>>>;
 
 // True if the plan's dataflow implements the problem's op.
 inline bool is_plan_of(const Plan& plan, const Problem& problem) {
@@ -157,6 +167,7 @@ vq::AppendProblem facts(const KvAppend& op);
 vq::DequantizeProblem facts(const KvDequantize& op);
 vq::MergeProblem facts(const AttentionMerge& op);
 vq::ScalarProblem facts(const ScalarMatrix& op);
+vq::WeightRowsProblem facts(const WeightDequantize& op);
 
 // Facts and plan side by side.
 template <class P>
@@ -196,6 +207,10 @@ vq::CallShape call_shape(const P& plan, const AttentionMerge& op) {
 template <class P>
 vq::CallShape call_shape(const P& plan, const ScalarMatrix& op) {
   return call_shape(configured(plan, op), op.shape.tokens);
+}
+template <class P>
+vq::CallShape call_shape(const P& plan, const WeightDequantize& op) {
+  return call_shape(configured(plan, op), op.shape.rows);
 }
 vq::CallShape call_shape(const Plan& plan, const Problem& problem);
 

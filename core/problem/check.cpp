@@ -35,6 +35,17 @@ void judge_format(Judge& judge, const VqFormat& format, const char* operand) {
                 format.num_codebooks, kMostStages);
 }
 
+// Weights of any op on them.
+void judge_weights(Judge& judge, const VqFormat& format) {
+  judge.require(!format.is_wide(), "weights: vector_size {} is not built yet; use 2, 4 or 8",
+                format.vector_size);
+  judge.require(format.entry_type == EntryType::element || format.vector_size >= 4,
+                "weights: int8 entries of 2 elements are not built yet; use 4 or 8");
+  judge.require(format.num_codebooks <= 4,
+                "weights: {} residual stages are not built yet; use 1 to 4", format.num_codebooks);
+  judge_format(judge, format, "weights");
+}
+
 constexpr std::array kAttentionHeadDims{64, 96, 128, 256};
 constexpr std::array kCacheHeadDims{64, 80, 96, 128, 256};
 
@@ -103,16 +114,9 @@ void judge_problem(Judge& judge, const AttentionMerge& op) {
                 op.shape.head_dim, vq::kMergedChannels);
 }
 
-void judge_problem(Judge& judge, const Linear& op) {
-  const VqFormat& format = op.weights;
-  judge.require(!format.is_wide(), "weights: vector_size {} is not built yet; use 2, 4 or 8",
-                format.vector_size);
-  judge.require(format.entry_type == EntryType::element || format.vector_size >= 4,
-                "weights: int8 entries of 2 elements are not built yet; use 4 or 8");
-  judge.require(format.num_codebooks <= 4,
-                "weights: {} residual stages are not built yet; use 1 to 4", format.num_codebooks);
-  judge_format(judge, format, "weights");
-}
+void judge_problem(Judge& judge, const Linear& op) { judge_weights(judge, op.weights); }
+
+void judge_problem(Judge& judge, const WeightDequantize& op) { judge_weights(judge, op.weights); }
 
 Verdict check(const Problem& problem) {
   Judge judge;

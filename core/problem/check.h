@@ -39,5 +39,6 @@ void judge_problem(Judge& judge, const KvDequantize& op);
 void judge_problem(Judge& judge, const AttentionMerge& op);
 inline void judge_problem(Judge&, const ScalarMatrix&) {}  // all that is valid
 void judge_problem(Judge& judge, const Linear& op);
+void judge_problem(Judge& judge, const WeightDequantize& op);
 
 }  // namespace vqgen

@@ -14,9 +14,9 @@
 namespace vqgen {
 namespace {
 
-constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,          Gemm::kOp,
-                          KvAppend::kOp,        KvDequantize::kOp,  AttentionMerge::kOp,
-                          Int8Quantize::kOp,    Int8Dequantize::kOp};
+constexpr std::array kOps{AttentionDecode::kOp, Gemv::kOp,           Gemm::kOp,
+                          KvAppend::kOp,        KvDequantize::kOp,   AttentionMerge::kOp,
+                          Int8Quantize::kOp,    Int8Dequantize::kOp, WeightDequantize::kOp};
 
 FormatUse use_of(Operand operand) {
   return operand == Operand::keys     ? FormatUse::keys
@@ -90,7 +90,7 @@ Config read_config(const Json& json, const std::string& source) {
   const std::size_t op =
       root.member("op",
                   ": attention_decode, gemv, gemm, kv_append, kv_dequantize, attention_merge, "
-                  "int8_quantize or int8_dequantize")
+                  "int8_quantize, int8_dequantize or weight_dequantize")
           .choice(kOps);
   config.problem = op == 0   ? read_op<AttentionDecode>(root)
                    : op == 1 ? read_op<Gemv>(root)
@@ -99,7 +99,8 @@ Config read_config(const Json& json, const std::string& source) {
                    : op == 4 ? read_op<KvDequantize>(root)
                    : op == 5 ? read_op<AttentionMerge>(root)
                    : op == 6 ? read_op<Int8Quantize>(root)
-                             : read_op<Int8Dequantize>(root);
+                   : op == 7 ? read_op<Int8Dequantize>(root)
+                             : read_op<WeightDequantize>(root);
   if (root.has("access_counts")) {
     const std::string why = why_no_access_counts(config.problem);
     if (!why.empty()) root.at("access_counts").fail(why);

@@ -327,14 +327,15 @@ void validate_experts(const LinearShape& shape, const Validator& validator) {
                   shape.total_rows, shape.rows, shape.experts, shape.experts * shape.rows));
 }
 
-void validate(const Linear& op, const Validator& validator) {
-  const VqFormat& format = op.weights;
+// The format of weights of so many columns.
+void validate_weights(const VqFormat& format, std::int64_t in_features,
+                      const Validator& validator) {
   validator.no_parts(format, "/weights", "weights");
-  validator.format(format, "/weights", "in_features", op.shape.in_features);
+  validator.format(format, "/weights", "in_features", in_features);
   validator.require(
       !format.is_scalar(), "/weights/decoder",
       fmt::format("{} is for KV caches only; use table, e8p or signs", enum_name(format.decoder)));
-  if (const auto fault = groups_fault(format, op.shape.in_features)) {
+  if (const auto fault = groups_fault(format, in_features)) {
     validator.require(false, std::string("/weights/") + fault->field, fault->message);
   }
   validator.require(format.scope != Scope::head, "/weights/scope",
@@ -343,11 +344,25 @@ void validate(const Linear& op, const Validator& validator) {
                     "smooth and hadamard transform keys only; remove them here");
   validator.require(!has_basis(format), "/weights",
                     "center and klt are of keys and values; remove them here");
+}
+
+void validate(const Linear& op, const Validator& validator) {
+  validate_weights(op.weights, op.shape.in_features, validator);
   validator.size(op.shape.grouped() ? "all experts' matrices together" : "a matrix",
                  static_cast<double>(op.shape.matrices()) *
                      static_cast<double>(op.shape.out_features) *
                      static_cast<double>(op.shape.in_features));
   validate_experts(op.shape, validator);
+}
+
+void validate(const WeightDequantize& op, const Validator& validator) {
+  const WeightRowsShape& shape = op.shape;
+  validate_weights(op.weights, shape.in_features, validator);
+  validator.require(shape.rows <= shape.out_features, "/shape/rows",
+                    fmt::format("{} are more than the {} rows of the matrix; lower them",
+                                shape.rows, shape.out_features));
+  validator.size("a matrix",
+                 static_cast<double>(shape.out_features) * static_cast<double>(shape.in_features));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "core/format/element.h"
 #include "core/format/vq_format.h"
+#include "core/problem/weight_rows.h"
 
 namespace vqgen {
 
@@ -341,7 +342,7 @@ struct Gemm : Linear {
 };
 
 using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDequantize, AttentionMerge,
-                             Int8Quantize, Int8Dequantize>;
+                             Int8Quantize, Int8Dequantize, WeightDequantize>;
 
 enum class Operand { keys, values, weights };
 template <>

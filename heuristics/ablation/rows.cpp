@@ -56,7 +56,8 @@ AblationSpace::AblationSpace(const Problem& problem, const GpuSpec& gpu,
         "leave out; use vqgen dev space");
   }
   if (std::holds_alternative<KvDequantize>(problem) ||
-      std::holds_alternative<AttentionMerge>(problem) || as_scalar(problem) != nullptr) {
+      std::holds_alternative<AttentionMerge>(problem) ||
+      std::holds_alternative<WeightDequantize>(problem) || as_scalar(problem) != nullptr) {
     throw Error(ErrorKind::infeasible,
                 fmt::format("ablate: {} has one dataflow, so there is nothing to compare it with; "
                             "use vqgen dev space",

@@ -105,6 +105,14 @@ BlockWork begun(const P&, const KvDequantize& op, const PlanUse& use) {
   return work;
 }
 
+// 16-bit rows are written.
+template <class P>
+BlockWork begun(const P&, const WeightDequantize& op, const PlanUse& use) {
+  BlockWork work = begun_with_operands(use);
+  work.memory_bytes += 2 * op.elements();
+  return work;
+}
+
 template <class P>
 BlockWork begun(const P&, const AttentionMerge& op, const PlanUse& use) {
   BlockWork work = begun(use);

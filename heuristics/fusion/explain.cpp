@@ -57,7 +57,7 @@ std::vector<std::string> fusion_lines(const Plan& plan, const Problem& problem) 
         "no exchange: entries pass through shared memory as they are stored, operands of the "
         "tensor cores for all sub-vectors of a block; what may be nearest is compared in fp32"};
   }
-  if (std::holds_alternative<DequantizeSimt>(plan)) {
+  if (std::holds_alternative<DequantizeSimt>(plan) || std::holds_alternative<WeightsSimt>(plan)) {
     return {"no exchange: the lane that looks entries up adds them, in fp32, and stores the sums"};
   }
   if (std::holds_alternative<MergeSimt>(plan) || std::holds_alternative<ScalarForms>(plan)) {

@@ -113,6 +113,7 @@ VQGEN_SLICE(AppendGemm)
 VQGEN_SLICE(DequantizeSimt)
 VQGEN_SLICE(MergeSimt)
 VQGEN_SLICE(ScalarForms)
+VQGEN_SLICE(WeightsSimt)
 #undef VQGEN_SLICE
 PlanUse use_of(const AppendSimt&, const KvAppend&);
 PlanUse use_of(const AppendMma&, const KvAppend&);
@@ -120,6 +121,7 @@ PlanUse use_of(const AppendGemm&, const KvAppend&);
 PlanUse use_of(const DequantizeSimt&, const KvDequantize&);
 PlanUse use_of(const MergeSimt&, const AttentionMerge&);
 PlanUse use_of(const ScalarForms&, const ScalarMatrix&);
+PlanUse use_of(const WeightsSimt&, const WeightDequantize&);
 
 // Lines of `vqgen explain` about a dataflow, after its op's; most have none.
 template <class P>
@@ -137,6 +139,7 @@ std::vector<std::string> explain_plan(const AppendGemm&, const KvAppend&);
 std::vector<std::string> explain_plan(const DequantizeSimt&, const KvDequantize&);
 std::vector<std::string> explain_plan(const MergeSimt&, const AttentionMerge&);
 std::vector<std::string> explain_plan(const ScalarForms&, const ScalarMatrix&);
+std::vector<std::string> explain_plan(const WeightsSimt&, const WeightDequantize&);
 
 // Rules of plans that hold for any op. The range that each field declares is checked here, as plans
 // come from code too, not only from JSON.

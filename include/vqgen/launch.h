@@ -208,6 +208,18 @@ typedef struct vqgen_linear_args {
   const int32_t* expert_rows;
 } vqgen_linear_args;
 
+/* Arguments of weight_dequantize, which writes rows of quantized weights as dense ones:
+ * out[r][i] = output_scale W[first_row + r][i], rounded to the config's dtype. All memory is device
+ * memory. */
+typedef struct vqgen_weight_dequantize_args {
+  size_t struct_bytes;
+  int64_t rows;               /* of `out` now, 0 to the config's */
+  int64_t first_row;          /* of the weights; with `rows` at most out_features */
+  void* out;                  /* [rows][in_features], aligned as the op's description says */
+  vqgen_quantized weights;    /* [out_features], as of gemv and gemm */
+  const float* output_scales; /* [out_features]; null if the format has none */
+} vqgen_weight_dequantize_args;
+
 /* Each function queues the op's kernels on `stream` (a CUstream; null is the default stream of the
  * current context) and returns; on the host it runs them. The runtime's context must be current,
  * see vqgen_make_current(). `workspace` is 16-byte aligned device memory of workspace_bytes, whose
@@ -254,6 +266,9 @@ VQGEN_API vqgen_status vqgen_attention_merge_launch(const vqgen_op* op,
                                                     void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
+VQGEN_API vqgen_status vqgen_weight_dequantize_launch(const vqgen_op* op,
+                                                      const vqgen_weight_dequantize_args* args,
+                                                      void* stream); /* needs no workspace */
 VQGEN_API vqgen_status vqgen_scalar_launch(const vqgen_op* op, const vqgen_scalar_args* args,
                                            void* workspace, size_t workspace_bytes, void* stream);
 

@@ -80,6 +80,10 @@ class Op {
     args.struct_bytes = sizeof(args);
     require(vqgen_kv_dequantize_launch(op_.get(), &args, stream));
   }
+  void launch(vqgen_weight_dequantize_args args, void* stream = nullptr) const {
+    args.struct_bytes = sizeof(args);
+    require(vqgen_weight_dequantize_launch(op_.get(), &args, stream));
+  }
   void launch(vqgen_merge_args args, void* stream = nullptr) const {
     args.struct_bytes = sizeof(args);
     require(vqgen_attention_merge_launch(op_.get(), &args, stream));

@@ -207,6 +207,11 @@ void launch(RuntimeState& state, const Op& op, const Signature& signature,
     as(args_of<vqgen_append_args>(signature, arguments, count));
   } else if (signature.op == "kv_dequantize") {
     as(args_of<vqgen_kv_dequantize_args>(signature, arguments, arguments.size(0, 2)));
+  } else if (signature.op == "weight_dequantize") {
+    auto args = args_of<vqgen_weight_dequantize_args>(signature, arguments);
+    args.rows = arguments.size(0, 0);
+    args.first_row = count.value_or(0);
+    as(args);
   } else if (signature.op == "attention_merge") {
     as(MergeCall(signature, arguments).args);
   } else if (signature.op.starts_with("int8")) {

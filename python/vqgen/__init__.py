@@ -13,13 +13,13 @@ from vqgen._errors import (AlignmentError, BadInput, Capturing, DeviceError, Err
                            InternalError, Miss, RangeError)
 from vqgen._measures import ScalarErrors, scalar_errors
 from vqgen._runtime import (Append, Argument, Attention, Dequantize, Linear, Merge, Op, Quantized,
-                            Runtime, Scalar)
+                            Runtime, Scalar, WeightRows)
 from vqgen._training import Codebooks, format_fields, train_codebooks, train_rsimvq
 
 __all__ = ["AlignmentError", "Append", "Argument", "Attention", "BadInput", "Capturing",
            "Codebooks", "Dequantize", "DeviceError", "Error", "Infeasible", "InternalError", "Linear",
            "Merge", "Miss", "Op", "Quantized", "RangeError", "Runtime", "Scalar", "ScalarErrors",
-           "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks",
+           "WeightRows", "__version__", "configs", "format_fields", "scalar_errors", "train_codebooks",
            "train_rsimvq"]
 
 

@@ -8,7 +8,7 @@ import torch
 from vqgen._errors import Infeasible
 from vqgen._op_configs import parsed
 
-_NAMES = ("attention", "append", "dequantize", "merge", "linear")
+_NAMES = ("attention", "append", "dequantize", "merge", "linear", "weight_dequantize")
 _OF_WEIGHTS = ("codes", "codebooks", "scales", "output_scales", "expert_rows")
 
 

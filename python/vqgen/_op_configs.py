@@ -18,6 +18,7 @@ _OPS = {
     "append": ("kv_append", (), (), "int? tokens=None", "()"),
     "dequantize": ("kv_dequantize", ("out_keys", "out_values"), (), "int tokens, bool zeroed=True",
                    "(Tensor, Tensor)"),
+    "weight_dequantize": ("weight_dequantize", ("out",), ("output_scales",), "int first_row=0, int? rows=None", "Tensor"),
     "linear": ("gemm", ("y",), ("output_scales",), "", "Tensor"),
 }
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from vqgen import _arrays, _core
 from vqgen._arguments import (Argument, Quantized, cache_arguments, merge_arguments, parts_list, parts_of,
                               quantized, slots)
+from vqgen._config_text import config_text as _text
 from vqgen._errors import BadInput
 from vqgen._paths import nvrtc_folder, path_of
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from vqgen import configs
     Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
               | configs.DequantizeConfig | configs.MergeConfig | configs.LinearConfig
-              | configs.ScalarConfig)
+              | configs.ScalarConfig | configs.WeightRowsConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")
@@ -28,7 +29,8 @@ class Op:
 
     def __init__(self, core: _core.Op):
         self._core = core
-        self._problem = self.description["problem"]
+        description = self.description
+        self._problem, self.many_rows = description["problem"], description.get("many_rows")
         self._dtype = self._problem["dtype"]
         self._slots = slots(core.name)
 
@@ -248,6 +250,32 @@ class Linear(Op):
         return out
 
 
+class WeightRows(Op):
+    """Rows of quantized weights as dense ones, for a GEMM of any library."""
+
+    def __call__(self, weights: Quantized, first_row: int = 0, *, rows: int | None = None, out=None,
+                 output_scales=None, stream: int | None = None):
+        """out: [rows, in_features] in the op's dtype, rows first_row .. first_row + rows - 1 of the
+            weights. Returns out, which is made where it is not given.
+
+        rows: without out, by default the config's, or those from first_row on if they are fewer.
+        output_scales: float32 [out_features], where there are some.
+        """
+        weights, shape = quantized("weights", weights), self._problem["shape"]
+        first_row = _arrays.whole("first_row", first_row, 0, shape["out_features"])
+        if rows is not None:
+            rows = _arrays.whole("rows", rows, 0)
+        if out is None:
+            if rows is None:
+                rows = min(shape["rows"], shape["out_features"] - first_row)
+            out = _arrays.empty(weights.codes, (rows, shape["in_features"]), self._dtype)
+        elif rows is not None and (held := _arrays.shape_of("out", out, 2)[0]) != rows:
+            raise BadInput(f"'out' has {held} rows, and rows is {rows}; make them equal")
+        given = {"out": out, "output_scales": output_scales} | parts_of("weights", weights)
+        self._launch(given, first_row, stream=stream)
+        return out
+
+
 class Scalar(Op):
     """A matrix to or from int8 with a scale for each channel."""
 
@@ -271,7 +299,7 @@ class Scalar(Op):
 
 _CLASSES = {"attention_decode": Attention, "kv_append": Append, "kv_dequantize": Dequantize,
             "attention_merge": Merge, "gemv": Linear, "gemm": Linear,
-            "int8_quantize": Scalar, "int8_dequantize": Scalar}
+            "int8_quantize": Scalar, "int8_dequantize": Scalar, "weight_dequantize": WeightRows}
 
 
 class Runtime:
@@ -328,6 +356,10 @@ class Runtime:
         takes its rows."""
         return self._prepare(config, ("gemm", "gemv"), stream)
 
+    def weight_rows(self, config: Config, *, stream: int = 0) -> WeightRows:
+        """Prepare a weight_dequantize, as attention()."""
+        return self._prepare(config, ("weight_dequantize",), stream)
+
     def prefetch(self, configs, threads: int = 1) -> None:
         """Prepares all configs, `threads` at a time, and keeps them."""
         self._core.prefetch([_text(each) for each in configs], threads)
@@ -361,24 +393,3 @@ class Runtime:
         if core.name not in ops:
             raise BadInput(f"the config is of op {core.name}, and not {' or '.join(ops)}")
         return _CLASSES[core.name](core)
-
-
-def _text(config, op=None):
-    """A config as JSON; `op` is that of one that names none."""
-    from vqgen.configs import as_json
-    if isinstance(config, (str, os.PathLike)):
-        try:
-            with open(config, encoding="utf-8") as file:
-                return file.read()
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{os.fsdecode(config)!r}: the config cannot be read: {error}") from None
-    value = as_json(config)
-    if not isinstance(value, dict):
-        raise BadInput(f"a config is a dict, a dataclass or a path, and not {type(config).__name__}")
-    shape = value.get("shape")
-    if op == "gemm" and isinstance(shape, dict) and shape.get("m") == 1:
-        op = "gemv"
-    try:
-        return json.dumps({"op": op, **value} if op else value, sort_keys=True)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadInput(f"a config holds what is no JSON: {error}") from None

@@ -169,6 +169,23 @@ class LinearConfig(_Config):
 
 
 @dataclass
+class WeightRowsShape:
+    """`rows` is the most rows that one call will write."""
+
+    rows: int
+    out_features: int
+    in_features: int
+
+
+@dataclass
+class WeightRowsConfig(_Config):
+    shape: WeightRowsShape
+    weights: AnyFormat
+    op: str = "weight_dequantize"
+    access_counts: Optional[str] = None
+
+
+@dataclass
 class ScalarShape:
     """`tokens` is the most that will come; `scales` "given" or, to quantize, "computed"."""
 

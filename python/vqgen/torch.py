@@ -1,5 +1,5 @@
-"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize and linear, with fakes and mutation
-marks, so that torch.compile and captured CUDA graphs take them; and modules over them.
+"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize, linear and weight_dequantize, with
+fakes and mutation marks, so that torch.compile and captured CUDA graphs take them; and modules over them.
 
 An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
 a capture nothing can be compiled: call once before, or `prepare()`. Tensors on the CPU take the host
@@ -13,19 +13,19 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _appends, _arrays, _basis, _gradients, _kmeans
+from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
+from vqgen._config_text import config_text
+from vqgen._layers import DTYPES, VQLinear
+from vqgen._linear import MOST_ROWS
 from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
 from vqgen._runtime import _CLASSES
-from vqgen._runtime import _text as config_text
 from vqgen._training import SEEDS, refuse_transforms
 
 __all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks", "use_runtime"]
 
-MOST_ROWS = 256  # of a gemm
-_WEIGHTS = [f"weights.{name}" for name in ("codes", "codebooks", "stage_scales", "output_scales")]
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
 _ops: dict[tuple[str, int], vqgen.Op] = {}
 _lock = threading.Lock()
@@ -58,13 +58,20 @@ def use_runtime(own: vqgen.Runtime) -> None:
 
 
 def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.Op:
-    """The op of a config's JSON on `device`; compiled, unless memory or cache have it."""
+    """The op of a config's JSON on `device`; compiled, unless memory or cache have it. With the gemm of a VQLinear
+    comes what it takes for many rows."""
+    op = _prepared(config, device, stream)
+    if op.many_rows and _linear.takes_any(config):
+        _prepared(_linear.dense_config(config, op.many_rows["part"]), device, stream)
+    return op
+
+
+def _prepared(config, device, stream):
     device = torch.device(device)
     key = (config, _number(device))
-    op = _ops.get(key)
-    if op is None:
-        op = _ops[key] = runtime(device)._prepare(parsed(config), tuple(_CLASSES), stream)
-    return op
+    if key not in _ops:
+        _ops[key] = runtime(device)._prepare(parsed(config), tuple(_CLASSES), stream)
+    return _ops[key]
 
 
 def train_codebooks(vectors: torch.Tensor, format, *, dtype: torch.dtype = torch.float16,
@@ -94,8 +101,8 @@ def _op(config, tensor):
     if op is not None:
         return op
     cuda = tensor.device.type == "cuda"
-    return prepare(config, tensor.device,
-                   torch.cuda.current_stream(tensor.device).cuda_stream if cuda else 0)
+    return _prepared(config, tensor.device,
+                     torch.cuda.current_stream(tensor.device).cuda_stream if cuda else 0)
 
 
 def _launch(name, op, positional, named, *numbers):
@@ -150,17 +157,32 @@ def _merged(outs, lses):
 
 def _gemm(config, x, *weights, expert_rows=None):
     y = x.new_empty(len(x), size(config, "out_features"))
+    op = _op(config, x)
     def launch(rows, out):
-        _launch("linear", _op(config, x), (rows, *weights), {"expert_rows": expert_rows, "y": out})
-    # A gemm of the most rows that there are takes any number here.
-    many = len(x) > MOST_ROWS == parsed(config)["shape"].get("m") and expert_rows is None
-    for rows, out in zip(x.split(MOST_ROWS), y.split(MOST_ROWS)) if many else ((x, y),):
-        launch(rows, out)
+        _launch("linear", op, (rows, *weights), {"expert_rows": expert_rows, "y": out})
+    def dequantize(part, out, first_row):
+        _launch("weight_dequantize", _op(_linear.dense_config(config, part), x), weights, {"out": out}, first_row)
+    if len(x) > MOST_ROWS and expert_rows is None and _linear.takes_any(config):
+        _linear.of_many_rows(op.many_rows, launch, dequantize, x, y)
+    else:
+        launch(x, y)
     return y
 
 
+def _weight_rows(config, *weights, first_row=0, rows=None):
+    out = _dense_rows(config, weights[1], first_row, rows)
+    _launch("weight_dequantize", _op(config, weights[0]), weights, {"out": out}, first_row)
+    return out
+
+
+def _dense_rows(config, like, first_row, rows):
+    if rows is None:
+        rows = min(size(config, "rows"), size(config, "out_features") - first_row)
+    return like.new_empty(max(rows, 0), size(config, "in_features"))
+
+
 for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
-                         ("merge", _merge), ("linear", _gemm)):
+                         ("merge", _merge), ("linear", _gemm), ("weight_dequantize", _weight_rows)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 
@@ -191,69 +213,12 @@ def _(config, x, *_, **__):
     return x.new_empty(x.shape[0], size(config, "out_features"))
 
 
+@torch.library.register_fake("vqgen::weight_dequantize", lib=_library)
+def _(config, codes, codebooks, *_, first_row=0, rows=None):
+    return _dense_rows(config, codebooks, first_row, rows)
+
+
 _gradients.register(_library)
-
-
-class VQLinear(torch.nn.Module):
-    """y = x W^T + bias with quantized weights; x is [..., in_features].
-
-    weights: Quantized, with output_scales float32 [out_features] where `format` has them. `format` is
-    the format, as of a config. More than 256 rows are taken 256 at a time. model.to(dtype) leaves the weights as they
-    are; `dtype` is that of x. The gradient of x is dy W, weights have none.
-    """
-
-    def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
-                 output_scales=None, bias=None, dtype=torch.float16):
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        shape = {"m": MOST_ROWS, "out_features": out_features, "in_features": in_features}
-        self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
-                                   "weights": format})
-        tensors = {"codes": weights.codes, "codebooks": weights.codebooks, "stage_scales": weights.scales,
-                   "output_scales": output_scales}  # by the names of a model folder
-        for name, tensor in tensors.items():
-            self.register_buffer(name, tensor)
-        self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
-
-    def _apply(self, fn, recurse=True):
-        """Apply .to(), .half() and others: codes, codebooks and scales follow to a device, and to no dtype."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, now in self._buffers.items():
-            if now is not None and now.dtype != before[name].dtype:
-                self._buffers[name] = before[name].to(now.device)
-        return self
-
-    @classmethod
-    def from_bundle(cls, path, name: str, *, device="cpu", bias=None) -> VQLinear:
-        """Make a layer of the weights `name` in a bundle that `vqgen quantize` wrote (docs/guides/quantize.md)."""
-        items = {item["name"]: item for item in read_bundle(path) if item["kind"] == "weights"}
-        if name not in items:
-            raise vqgen.BadInput(f"{path} has no weights '{name}'; it has "
-                                 f"{', '.join(items) or 'none'}")
-        item = items[name]
-        # Copied, since a file's tensors are aligned to eight bytes, and kernels read sixteen.
-        with torch.inference_mode(False):
-            codes, codebooks, scales, output_scales = (
-                None if tensor is None else tensor.to(device, copy=True)
-                for tensor in map(bundle_tensors(path, name, _WEIGHTS).get, _WEIGHTS))
-        return cls(vqgen.Quantized(codes[0, 0], codebooks, scales), item["weights"],
-                   item["out_features"], item["in_features"], output_scales=output_scales,
-                   bias=bias, dtype=codebooks.dtype)
-
-    def forward(self, x):
-        if x.dtype != self.codebooks.dtype:
-            raise vqgen.BadInput(f"x is {x.dtype}, and the layer's weights are {self.codebooks.dtype}; pass "
-                                 f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
-        y = torch.ops.vqgen.linear(self.config, x.reshape(-1, self.in_features).contiguous(), self.codes, self.codebooks,
-                                   self.stage_scales, self.output_scales).view(*x.shape[:-1], self.out_features)
-        return y if self.bias is None else y + self.bias
-
-    def extra_repr(self):
-        return f"in_features={self.in_features}, out_features={self.out_features}"
-
-
-DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
 class VQCache:

@@ -177,4 +177,12 @@ void examine_together(FirstFault& fault, const KvDequantize& op, const Demands& 
   examine_cache(fault, op, demands, args);
 }
 
+void examine_together(FirstFault& fault, const WeightDequantize& op, const Demands&,
+                      const vqgen_weight_dequantize_args& args) {
+  fault.require(args.first_row >= 0 && args.first_row <= op.shape.out_features - args.rows,
+                VQGEN_RANGE,
+                "first_row is negative, or first_row + rows is more than the rows of the weights; "
+                "ask for rows that they have");
+}
+
 }  // namespace vqgen::library

@@ -133,5 +133,7 @@ void examine_together(FirstFault& fault, const KvAppend& op, const Demands& dema
                       const vqgen_append_args& args);
 void examine_together(FirstFault& fault, const KvDequantize& op, const Demands& demands,
                       const vqgen_kv_dequantize_args& args);
+void examine_together(FirstFault& fault, const WeightDequantize& op, const Demands& demands,
+                      const vqgen_weight_dequantize_args& args);
 
 }  // namespace vqgen::library

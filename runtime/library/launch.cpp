@@ -219,6 +219,12 @@ vqgen_status vqgen_linear_launch(const vqgen_op* op, const vqgen_linear_args* ar
   return guarded_launch<vqgen::Linear>(op, args, {workspace, workspace_bytes}, stream);
 }
 
+vqgen_status vqgen_weight_dequantize_launch(const vqgen_op* op,
+                                            const vqgen_weight_dequantize_args* args,
+                                            void* stream) {
+  return guarded_launch<vqgen::WeightDequantize>(op, args, {}, stream);
+}
+
 vqgen_status vqgen_scalar_launch(const vqgen_op* op, const vqgen_scalar_args* args, void* workspace,
                                  size_t workspace_bytes, void* stream) {
   return guarded_launch<vqgen::ScalarMatrix>(op, args, {workspace, workspace_bytes}, stream);

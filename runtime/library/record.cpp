@@ -4,6 +4,7 @@
 
 #include "core/json/json_text.h"
 #include "core/parallel.h"
+#include "heuristics/many_rows.h"
 #include "runtime/library/arguments.h"
 #include "runtime/workspace.h"
 
@@ -97,6 +98,11 @@ std::string describe(const Record& record, const Maker& maker) {
   }
   json["workspace_bytes"] = record.workspace_bytes;
   json["arguments"] = described_arguments(problem);
+  if (const auto* gemm = std::get_if<Gemm>(&problem)) {
+    if (const auto many = many_rows(record.buckets.back().plan, *gemm, maker.gpu)) {
+      json["many_rows"] = {{"from", many->from}, {"part", many->part}};
+    }
+  }
   json["buckets"] = Json::array();
   for (const Bucket& each : record.buckets) {
     json["buckets"].push_back(bucket_json(each));

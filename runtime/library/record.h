@@ -19,9 +19,9 @@ namespace vqgen::library {
 // Tokens change only the plan: sizes grow fourfold, and attention sizes with one plan are one. Rows
 // are part of the text: powers of two. Only the device knows an expert's rows: one size.
 
-// The tokens of an attention or kv_dequantize, the rows of a GEMM over all experts or of an
-// attention_merge, or the tokens that a kv_append's cache has room for. The last two change neither
-// plan nor text, so those ops have one bucket.
+// The tokens of an attention or kv_dequantize, the rows of a GEMM over all experts, of an
+// attention_merge or weight_dequantize, or the tokens that a kv_append's cache has room for. The
+// last two change neither plan nor text, so those ops have one bucket.
 std::int64_t size_of(const Problem& problem);
 
 // The problem with another size, from 1 to its own. A gemm of one row is a gemv.
@@ -53,7 +53,8 @@ std::size_t bucket_index(const Buckets& buckets, std::int64_t size) {
 struct Demands {
   bool readable = false;          // device memory is the host's
   std::uintptr_t codes_mask = 3;  // codes, and their strides in bytes
-  // Raw tokens, x, the outputs of kv_dequantize, and all tensors of attention_merge.
+  // Raw tokens, x, the outputs of kv_dequantize and weight_dequantize, and all tensors of
+  // attention_merge.
   std::uintptr_t elements_mask = 1;
 };
 

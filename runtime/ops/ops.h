@@ -7,3 +7,4 @@
 #include "runtime/ops/kv_dequantize/op.h"
 #include "runtime/ops/linear/op.h"
 #include "runtime/ops/scalar/op.h"
+#include "runtime/ops/weight_dequantize/op.h"

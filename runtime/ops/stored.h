@@ -50,6 +50,21 @@ const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const Bu
   return *stored;
 }
 
+// The matrix of a bundle item, checked against a problem on weights, whose op is called `name`.
+template <class Op>
+const LinearData& stored_weights(const Matcher& matcher, const Op& op, const char* name,
+                                 const BundleItem& item) {
+  const auto* stored = std::get_if<LinearData>(&item.data);
+  if (stored == nullptr) {
+    matcher.fail(fmt::format("holds a KV cache, but the config's op is {}", name));
+  }
+  matcher.same_format("weights", stored->weights.format, op.weights);
+  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
+  matcher.same<std::int64_t>("out_features", stored->weights.rows, op.shape.out_features);
+  matcher.same<std::int64_t>("in_features", stored->weights.columns, op.shape.in_features);
+  return *stored;
+}
+
 // Fills raw tokens, if the problem keeps some, from the originals: the first and the newest of each
 // sequence.
 template <class Op>

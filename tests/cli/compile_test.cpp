@@ -11,7 +11,7 @@ const std::vector<std::string> kExamples{
     "llama3-8b-attention-2bit", "llama3-8b-up-aqlm-2x8",    "mixed-d4b10-d8b12",
     "tinycode-layer",           "tinycode-layer-d2b8",      "tinycode-layer-d8b12",
     "tinycode-projection",      "llama3-8b-kv-append-2bit", "llama3-8b-kv-decode-2bit",
-    "llama3-8b-merge",          "int8-channel-quantize"};
+    "llama3-8b-merge",          "int8-channel-quantize",    "llama3-8b-up-dequantize"};
 
 class Compile : public testing::Test {
  protected:

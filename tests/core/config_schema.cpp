@@ -161,16 +161,17 @@ Json op_schema() {
 }  // namespace
 
 Json config_schema() {
-  return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-          {"title", "vqgen config.json"},
-          {"$defs",
-           {{"format", format_object_schema()},
-            {"layout", object_schema<CodeLayout>(false)},
-            {"placement", object_schema<Placement>(false)}}},
-          {"oneOf",
-           {op_schema<AttentionDecode>(), op_schema<Gemv>(), op_schema<Gemm>(),
-            op_schema<KvAppend>(), op_schema<KvDequantize>(), op_schema<AttentionMerge>(),
-            op_schema<Int8Quantize>(), op_schema<Int8Dequantize>()}}};
+  return {
+      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"title", "vqgen config.json"},
+      {"$defs",
+       {{"format", format_object_schema()},
+        {"layout", object_schema<CodeLayout>(false)},
+        {"placement", object_schema<Placement>(false)}}},
+      {"oneOf",
+       {op_schema<AttentionDecode>(), op_schema<Gemv>(), op_schema<Gemm>(), op_schema<KvAppend>(),
+        op_schema<KvDequantize>(), op_schema<AttentionMerge>(), op_schema<Int8Quantize>(),
+        op_schema<Int8Dequantize>(), op_schema<WeightDequantize>()}}};
 }
 
 }  // namespace vqgen

@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                 true,
                 {{"/op", ""}},
                 {"'op' is missing: attention_decode, gemv, gemm, kv_append, kv_dequantize, "
-                 "attention_merge, int8_quantize or int8_dequantize"}},
+                 "attention_merge, int8_quantize, int8_dequantize or weight_dequantize"}},
         Refusal{"bad_op", true, {{"/op", R"("matmul")"}}, {"/op: 'matmul' is none of", "gemv"}},
         Refusal{"near_op",
                 true,

@@ -135,6 +135,7 @@ TEST(GenerateHeads, AreThoseOfTheExamples) {
       {"llama3-8b-merge", {""}},
       {"llama3-8b-up-aqlm-2x8", {"_AHEAD"}},
       {"llama3-8b-up-quip-4", {"_AHEAD"}},
+      {"llama3-8b-up-dequantize", {"_AHEAD"}},
       {"mixtral-8x7b-up-aqlm-2x8i8", {"_AHEAD"}},
       {"tinycode-layer", {"_AHEAD", "_AHEAD_RESIDENT"}},
       {"tinycode-projection", {"_AHEAD"}},

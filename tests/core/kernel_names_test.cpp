@@ -75,6 +75,7 @@ std::vector<Problem> problems() {
           decode,
           matrix,
           AttentionMerge{DType::f16, {.rows = 4096, .heads = 32, .head_dim = 128, .parts = 2}},
+          WeightDequantize{DType::f16, {4096, 4096, 4096}, find_format("aqlm-2x8", "test")},
           product("aqlm-2x8", {1, 4096, 4096}),
           product("aqlm-2x8", {16, 4096, 4096}),
           product("aqlm-1x16", {1, 4096, 4096}),

@@ -12,7 +12,7 @@ namespace {
 // A config of an op that the plan's dataflow serves.
 Json config_json(const Plan& plan) {
   for (const Json& json : {attention_json(), gemv_json(), append_json(), dequantize_json(),
-                           merge_json(), scalar_json()}) {
+                           merge_json(), scalar_json(), weight_rows_json()}) {
     if (is_plan_of(plan, read_config(json, "c.json").problem)) return json;
   }
   throw std::runtime_error("no config for " + plan_name(plan));

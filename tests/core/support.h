@@ -55,6 +55,13 @@ inline Json scalar_json() {
     "shape": {"tokens": 1000, "channels": 192, "scales": "computed"}})",
                     "scalar");
 }
+inline Json weight_rows_json() {
+  return parse_json(R"({
+    "op": "weight_dequantize",
+    "shape": {"rows": 128, "out_features": 512, "in_features": 1024},
+    "weights": {"vector_size": 8, "index_bits": 8}})",
+                    "weight rows");
+}
 inline Json gemv_json() {
   return parse_json(R"({
     "op": "gemv",

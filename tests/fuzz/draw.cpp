@@ -314,6 +314,17 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   return config;
 }
 
+// Rows of a product's weights.
+Json weight_rows_problem(Draw& draw, const Limits& limits) {
+  Json config = product(draw, false, limits);
+  const auto out = config["shape"]["out_features"].get<std::int64_t>();
+  config["op"] = WeightDequantize::kOp;
+  config["shape"] = {{"rows", wrong(draw) ? out + 1 : draw.size(out)},
+                     {"out_features", out},
+                     {"in_features", config["shape"]["in_features"]}};
+  return config;
+}
+
 Json merge_problem(Draw& draw, const Limits& limits) {
   const std::int64_t head_dim = draw.size(1024);
   return {{"op", AttentionMerge::kOp},
@@ -336,15 +347,16 @@ Json matrix_problem(Draw& draw, const Limits& limits) {
 
 Json draw_config(Draw& draw, const Limits& limits) {
   draw.only_extremes(draw.one_in(12));
-  const std::size_t op = draw.below(8);
+  const std::size_t op = draw.below(9);
   Json config = op < 3    ? product(draw, op == 0, limits)
                 : op == 3 ? cache_problem(draw, AttentionDecode::kOp, limits)
                 : op == 4 ? cache_problem(draw, KvAppend::kOp, limits)
                 : op == 5 ? cache_problem(draw, KvDequantize::kOp, limits)
                 : op == 6 ? merge_problem(draw, limits)
+                : op == 7 ? weight_rows_problem(draw, limits)
                           : matrix_problem(draw, limits);
   draw.only_extremes(false);
-  config["dtype"] = op < 7 ? draw.of(enum_names<DType>) : draw.of(enum_names<vq::Real>);
+  config["dtype"] = op < 8 ? draw.of(enum_names<DType>) : draw.of(enum_names<vq::Real>);
   return config;
 }
 

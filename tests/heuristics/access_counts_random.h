@@ -58,6 +58,9 @@ inline std::vector<AccessCounts> random_profiles(const Problem& problem, std::mt
     add_cache(*op);
   } else if (const auto* decode = std::get_if<KvDequantize>(&problem)) {
     add_cache(*decode);
+  } else if (const auto* rows = std::get_if<WeightDequantize>(&problem)) {
+    add(Operand::weights, rows->weights,
+        weight_units(rows->weights, rows->shape.out_features, rows->shape.in_features));
   } else if (as_linear(problem) != nullptr) {  // kv_append and attention_merge have none
     const Linear& op_ = *as_linear(problem);
     add(Operand::weights, op_.weights,

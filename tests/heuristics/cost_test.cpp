@@ -257,6 +257,8 @@ TEST(CostProfile, IsReadStrictly) {
   expect_words(message(edited(sound_profile(), {{at + "/overlap", "0.5"}})), {at + "/overlap"});
   expect_words(message(edited(sound_profile(), {{at + "/typo", "1"}})), {"typo"});
   expect_words(message(edited(sound_profile(), {{"/dataflows", "[]"}})), {"/dataflows"});
+  expect_words(message(edited(sound_profile(), {{"/dense_gemm", "{}"}})),
+               {"operations", "missing"});
   expect_words(message(edited(sound_profile(), {{"/gpu", ""}})), {"gpu", "missing"});
 }
 

@@ -312,6 +312,7 @@ def test_dataclasses_have_the_fields_of_the_schema():
                              ("kv_dequantize", configs.DequantizeConfig, configs.DequantizeShape),
                              ("attention_merge", configs.MergeConfig, configs.MergeShape),
                              ("int8_quantize", configs.ScalarConfig, configs.ScalarShape),
+                             ("weight_dequantize", configs.WeightRowsConfig, configs.WeightRowsShape),
                              ("gemm", configs.LinearConfig, configs.LinearShape)]:
         assert names(whole) == set(ops[op]), op
         assert names(shape) == set(ops[op]["shape"]["properties"]), op

@@ -61,6 +61,9 @@ void run(Backend& backend, const KernelSource& source, const Problem& problem, c
     MergeData data = make_merge_data(*merge, HardInput{.seed = 3});
     data.in_place = 1;
     execute(backend, *kernel, source, *merge, plan, data);
+  } else if (const auto* rows = std::get_if<WeightDequantize>(&problem)) {
+    execute(backend, *kernel, source, *rows, plan,
+            make_weight_rows_data(*rows, HardInput{.seed = 3}));
   } else {
     const Linear& linear = *as_linear(problem);
     execute(backend, *kernel, source, linear, plan, make_linear_data(linear, HardInput{.seed = 3}));

@@ -53,6 +53,7 @@ SweepCases append_gemm_pairwise(std::uint64_t seed);  // this dataflow only
 SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases merge_pairwise(std::uint64_t seed);
 SweepCases matrix_pairwise(std::uint64_t seed);
+SweepCases weight_rows_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 // Caches with scalar codes: attention, kv_append and kv_dequantize in turns.
 SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 

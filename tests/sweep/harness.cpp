@@ -135,6 +135,20 @@ std::string judge(const ScalarMatrix& op, const SweepCase& sweep_case, Kernel& k
   return failure;
 }
 
+// Runs all rows that the kernel was made for, and the last one.
+std::string judge(const WeightDequantize& op, const SweepCase& sweep_case, Kernel& kernel) {
+  std::string failure;
+  WeightRowsData data = make_weight_rows_data(op, sweep_case.input);
+  for (const std::int64_t rows : {op.shape.rows, std::int64_t{1}}) {
+    data.first_row += data.rows - rows;
+    data.rows = rows;
+    failure += describe(compare(reference_weight_rows(data),
+                                kernel.run(data, misalignment_of(sweep_case)), op.dtype),
+                        fmt::format("{} rows from {} on", rows, data.first_row).c_str());
+  }
+  return failure;
+}
+
 std::string judge_rows(const Linear& op, const SweepCase& sweep_case, Kernel& kernel) {
   const LinearData data = make_linear_data(op, sweep_case.input);
   const std::vector<double> reference = reference_linear(data);
@@ -243,6 +257,11 @@ ScalarResult Kernel::run(const ScalarData& data, Misalignment misalignment) {
 
 std::vector<std::uint16_t> Kernel::run(const LinearData& data, Misalignment misalignment) {
   return execute(backend_, *loaded_, source_, *as_linear(problem_), plan_, data, misalignment);
+}
+
+std::vector<std::uint16_t> Kernel::run(const WeightRowsData& data, Misalignment misalignment) {
+  return execute(backend_, *loaded_, source_, std::get<WeightDequantize>(problem_), plan_, data,
+                 misalignment);
 }
 
 KernelSource with_fault(KernelSource right, std::string_view place, std::string_view instead) {

@@ -49,6 +49,7 @@ class Kernel {
   AttentionOutput run(const MergeData& data, Misalignment misalignment = {});
   ScalarResult run(const ScalarData& data, Misalignment misalignment = {});
   std::vector<std::uint16_t> run(const LinearData& data, Misalignment misalignment = {});
+  std::vector<std::uint16_t> run(const WeightRowsData& data, Misalignment misalignment = {});
   const KernelSource& source() const { return source_; }
   // Launches all entries in order with these arguments.
   void launch(std::span<const std::byte> args) { launch_all(backend_, *loaded_, source_, args); }

@@ -62,6 +62,9 @@ TEST_P(Sweep, DecodePairwise) { run_share(dequantize_pairwise(sweep_gpu(), sweep
 TEST_P(Sweep, ScalarPairwise) { run_share(scalar_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, MergePairwise) { run_share(merge_pairwise(sweep_seed()).cases); }
 TEST_P(Sweep, MatrixPairwise) { run_share(matrix_pairwise(sweep_seed()).cases); }
+TEST_P(Sweep, WeightRowsPairwise) {
+  run_share(weight_rows_pairwise(sweep_gpu(), sweep_seed()).cases);
+}
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, BytesPairwise) { run_share(bytes_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, ExpertsPairwise) { run_share(experts_pairwise(sweep_gpu(), sweep_seed()).cases); }
@@ -93,18 +96,19 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   const SweepCases products = append_gemm_pairwise(sweep_seed());
   const SweepCases bytes = bytes_pairwise(sweep_gpu(), sweep_seed());
   const SweepCases attention_int8_mma = attention_int8_mma_pairwise(sweep_gpu(), sweep_seed());
-  for (const auto& [name, sweep] :
-       std::map<std::string, SweepCases>{{"attention", attention},
-                                         {"attention by bytes", attention_int8_mma},
-                                         {"linear", linear},
-                                         {"append", append},
-                                         {"append by products", products},
-                                         {"int8_mma", bytes},
-                                         {"decode", dequantize_pairwise(sweep_gpu(), sweep_seed())},
-                                         {"scalar", scalar_pairwise(sweep_gpu(), sweep_seed())},
-                                         {"experts", experts_pairwise(sweep_gpu(), sweep_seed())},
-                                         {"merge", merge_pairwise(sweep_seed())},
-                                         {"matrix", matrix_pairwise(sweep_seed())}}) {
+  for (const auto& [name, sweep] : std::map<std::string, SweepCases>{
+           {"attention", attention},
+           {"attention by bytes", attention_int8_mma},
+           {"linear", linear},
+           {"append", append},
+           {"append by products", products},
+           {"int8_mma", bytes},
+           {"decode", dequantize_pairwise(sweep_gpu(), sweep_seed())},
+           {"scalar", scalar_pairwise(sweep_gpu(), sweep_seed())},
+           {"experts", experts_pairwise(sweep_gpu(), sweep_seed())},
+           {"merge", merge_pairwise(sweep_seed())},
+           {"matrix", matrix_pairwise(sweep_seed())},
+           {"weight rows", weight_rows_pairwise(sweep_gpu(), sweep_seed())}}) {
     SCOPED_TRACE(name);
     EXPECT_EQ(sweep.uncovered, 0u);
     EXPECT_GT(sweep.pairs, 200u);
@@ -140,7 +144,8 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
   for_each_dataflow([&]<class P>(const P&) {
     // These dataflows serve ops that are not here, or formats that bins_test.cpp covers.
     if (std::is_same_v<P, DequantizeSimt> || std::is_same_v<P, MergeSimt> ||
-        std::is_same_v<P, ScalarForms> || std::is_same_v<P, AttentionHistogram>) {
+        std::is_same_v<P, ScalarForms> || std::is_same_v<P, WeightsSimt> ||
+        std::is_same_v<P, AttentionHistogram>) {
       return;
     }
     EXPECT_GE(dataflows[P::kName], (std::is_same_v<OpOf<P>, Linear> ? 20 : 12)) << P::kName;

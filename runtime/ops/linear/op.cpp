@@ -11,13 +11,7 @@ const LinearData& stored_matrix(const Matcher& matcher, const Linear& op, const 
     matcher.fail(
         "holds one matrix, the config has experts; run it on generated data, without --data");
   }
-  const auto* stored = std::get_if<LinearData>(&item.data);
-  if (stored == nullptr) matcher.fail("holds a KV cache, but the config's op is gemv");
-  matcher.same_format("weights", stored->weights.format, op.weights);
-  matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
-  matcher.same<std::int64_t>("out_features", stored->weights.rows, op.shape.out_features);
-  matcher.same<std::int64_t>("in_features", stored->weights.columns, op.shape.in_features);
-  return *stored;
+  return stored_weights(matcher, op, Gemv::kOp, item);
 }
 
 }  // namespace

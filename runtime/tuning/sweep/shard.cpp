@@ -99,6 +99,7 @@ double arithmetic(const KvDequantize& op) {
                           static_cast<double>(op.shape.tokens);
   return elements * (op.keys.num_codebooks + op.values.num_codebooks);
 }
+double arithmetic(const WeightDequantize& op) { return op.elements() * op.weights.num_codebooks; }
 double arithmetic(const ScalarMatrix& op) { return op.elements(); }
 
 double arithmetic(const AttentionMerge& op) { return op.bytes() / 2; }
