@@ -1,14 +1,10 @@
 #include "tests/fuzz/draw.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <vector>
 
-#include "core/gpu/gpu_spec.h"
-#include "core/plan/plan.h"
 #include "core/problem/problem.h"
 #include "core/profiles.h"
 
@@ -17,9 +13,6 @@ namespace {
 
 constexpr std::array<std::int64_t, 10> kModelSizes{768,   2048,  4096,  5120,  8192,
                                                    11008, 14328, 14336, 28672, 128256};
-
-// True if the next value drawn shall be invalid, which is rare.
-bool wrong(Draw& draw) { return draw.one_in(48); }
 
 std::int64_t multiple(std::int64_t size, std::int64_t of) {
   return std::max<std::int64_t>(1, size / of) * of;
@@ -41,30 +34,31 @@ constexpr Limits kSmall{3, 3, 9, 320, 20, 64, 640, 9, 8};
 void add_layout(Draw& draw, Json& format) {
   if (!draw.one_in(4)) return;
   const auto side = [&] {
-    return draw.of(wrong(draw) ? std::array{0, 3, 4} : std::array{1, 2, 4});
+    return draw.of(draw.wrong() ? std::array{0, 3, 4} : std::array{1, 2, 4});
   };
   const int rows = side();
-  format["layout"] = {{"rows", rows}, {"words", rows == 4 && !wrong(draw) ? 1 : side()}};
+  format["layout"] = {{"rows", rows}, {"words", rows == 4 && !draw.wrong() ? 1 : side()}};
 }
 
 Json draw_format(Draw& draw, const Limits& limits) {
   Json format;
   const bool lattice = draw.one_in(10);
   const std::array<std::int64_t, 3> vectors{2, 4, 8};
-  format["vector_size"] = wrong(draw) ? draw.size(300) : lattice ? 8 : draw.of(vectors);
-  format["index_bits"] = wrong(draw)      ? draw.field(2, 16)
+  format["vector_size"] = draw.wrong() ? draw.size(300) : lattice ? 8 : draw.of(vectors);
+  format["index_bits"] = draw.wrong()     ? draw.field(2, 16)
                          : lattice        ? 16
                          : draw.one_in(3) ? draw.of({8, 16})
                                           : 2 + static_cast<int>(draw.below(15));
   if (lattice) format["decoder"] = "e8p";
   if (!draw.one_in(3)) {
-    format["num_codebooks"] = wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(4));
+    format["num_codebooks"] =
+        draw.wrong() ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(4));
   }
   if (draw.one_in(4)) format["stage_scales"] = true;
   const bool eligible = !lattice && format["vector_size"] != 2;
-  if (eligible ? draw.one_in(4) : wrong(draw)) {
+  if (eligible ? draw.one_in(4) : draw.wrong()) {
     format["entry_type"] = "int8";
-    format["stage_scales"] = !wrong(draw);
+    format["stage_scales"] = !draw.wrong();
   }
   add_layout(draw, format);
   if (limits.table_bits < 16 && format["num_codebooks"] == 4 && format["index_bits"] > 12 &&
@@ -82,17 +76,18 @@ Json draw_part(Draw& draw, const std::vector<int>& channels, const Limits& limit
   Json part;
   std::vector<int> sizes;
   for (const int size : kVectorSizes) {
-    if (channels.size() % static_cast<std::size_t>(size) == 0 || wrong(draw)) sizes.push_back(size);
+    if (channels.size() % static_cast<std::size_t>(size) == 0 || draw.wrong())
+      sizes.push_back(size);
   }
   const bool small = limits.table_bits < kAny.table_bits;
   part["channels"] = channels;
   part["vector_size"] = sizes.empty() ? 2 : draw.of(sizes);
   part["index_bits"] =
-      wrong(draw) ? draw.field(2, 16) : 2 + static_cast<int>(draw.below(small ? 8 : 15));
+      draw.wrong() ? draw.field(2, 16) : 2 + static_cast<int>(draw.below(small ? 8 : 15));
   part["num_codebooks"] =
-      wrong(draw) ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(small ? 5 : 36));
+      draw.wrong() ? draw.field(1, 64) : 1 + static_cast<int>(draw.below(small ? 5 : 36));
   if (draw.one_in(2)) part["scope"] = "head";
-  if (wrong(draw)) part[draw.of({"smooth", "hadamard", "stage_scales"})] = true;
+  if (draw.wrong()) part[draw.of({"smooth", "hadamard", "stage_scales"})] = true;
   return part;
 }
 
@@ -103,9 +98,9 @@ Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
   for (std::size_t i = channels.size(); i > 1 && !draw.one_in(999); --i) {
     std::swap(channels[i - 1], channels[draw.below(i)]);
   }
-  if (wrong(draw)) channels[0] = channels.back();
+  if (draw.wrong()) channels[0] = channels.back();
   Json keys;
-  const std::size_t count = wrong(draw) ? draw.below(7) : 2 + draw.below(3);
+  const std::size_t count = draw.wrong() ? draw.below(7) : 2 + draw.below(3);
   auto from = channels.begin();
   keys["parts"] = Json::array();
   for (std::size_t left = count; left > 0; --left) {
@@ -115,7 +110,7 @@ Json draw_parts(Draw& draw, std::int64_t head_dim, const Limits& limits) {
     keys["parts"].push_back(draw_part(draw, {from, end}, limits));
     from = end;
   }
-  if (wrong(draw)) keys["vector_size"] = 8;
+  if (draw.wrong()) keys["vector_size"] = 8;
   return keys;
 }
 
@@ -125,14 +120,14 @@ Json number_format(Draw& draw, std::int64_t head_dim) {
   Json format;
   const bool floats = draw.one_in(6);
   format["decoder"] = floats ? "e4m3" : draw.one_in(3) ? "scalar" : "affine";
-  format["vector_size"] = floats != wrong(draw) ? 2 : draw.of({2, 4});
+  format["vector_size"] = floats != draw.wrong() ? 2 : draw.of({2, 4});
   format["index_bits"] = 16;
   const auto part = [&](std::int64_t least) {
-    return wrong(draw) ? draw.size(200) : halved(draw, head_dim, least);
+    return draw.wrong() ? draw.size(200) : halved(draw, head_dim, least);
   };
   if (draw.one_in(2)) {
     const std::int64_t tokens = part(16);
-    format["group_tokens"] = wrong(draw) ? tokens : std::min<std::int64_t>(tokens, 128);
+    format["group_tokens"] = draw.wrong() ? tokens : std::min<std::int64_t>(tokens, 128);
   } else {
     format["token_scales"] = true;
     if (!draw.one_in(3)) format["group_channels"] = part(8);
@@ -148,13 +143,13 @@ void hold_groups(Draw& draw, Json& config) {
   const std::int64_t queries = shape.value("query_tokens", std::int64_t{1});
   const std::int64_t room = shape.value("recent_tokens", std::int64_t{0}) - queries + 1;
   if (room > 0 && draw.one_in(2))
-    shape["flush_block"] = draw.field(1, static_cast<double>(wrong(draw) ? 4096 : room));
+    shape["flush_block"] = draw.field(1, static_cast<double>(draw.wrong() ? 4096 : room));
   for (const char* operand : {"keys", "values"}) {
     const Json& format = config[operand];
     const std::int64_t tokens = format.is_object() ? format.value("group_tokens", std::int64_t{0})
                                 : format == "int4-kivi-keys" ? 32
                                                              : 0;
-    if (tokens == 0 || wrong(draw)) continue;
+    if (tokens == 0 || draw.wrong()) continue;
     const std::int64_t least = tokens + queries - 1;
     shape.erase("flush_block");
     shape["recent_tokens"] = std::max(shape.value("recent_tokens", std::int64_t{0}), least);
@@ -165,7 +160,7 @@ void hold_groups(Draw& draw, Json& config) {
 }
 
 Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& limits) {
-  if (keys ? draw.one_in(6) : wrong(draw)) return draw_parts(draw, head_dim, limits);
+  if (keys ? draw.one_in(6) : draw.wrong()) return draw_parts(draw, head_dim, limits);
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) return draw.of(format_names());
   if (draw.one_in(4)) return number_format(draw, head_dim);
   Json format = draw_format(draw, limits);
@@ -183,11 +178,11 @@ Json cache_format(Draw& draw, std::int64_t head_dim, bool keys, const Limits& li
       break;
     }
     default:
-      if (wrong(draw)) format["scope"] = "tile";
+      if (draw.wrong()) format["scope"] = "tile";
       break;
   }
-  if (keys ? draw.one_in(4) : wrong(draw)) format["smooth"] = true;
-  if (keys ? draw.one_in(4) : wrong(draw)) format["hadamard"] = true;
+  if (keys ? draw.one_in(4) : draw.wrong()) format["smooth"] = true;
+  if (keys ? draw.one_in(4) : draw.wrong()) format["hadamard"] = true;
   return format;
 }
 
@@ -196,7 +191,7 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   Json& shape = config["shape"];
   config["op"] = op;
   const auto head_dim =
-      wrong(draw) ? draw.size(1024) : std::int64_t{draw.of({64, 96, 128, 128, 128, 256})};
+      draw.wrong() ? draw.size(1024) : std::int64_t{draw.of({64, 96, 128, 128, 128, 256})};
   // Most draws have sizes as servers do.
   const auto usual = [&](std::int64_t size, std::int64_t most) {
     return draw.size(draw.extremes() || draw.one_in(4) ? most : std::min(size, most));
@@ -211,14 +206,14 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
   } else if (op == AttentionDecode::kOp) {
     const std::int64_t heads = kv_heads * usual(8, limits.group);
     shape["query_heads"] =
-        wrong(draw)
+        draw.wrong()
             ? heads + 1
             : std::max(kv_heads, std::min<std::int64_t>(heads, 65535 / kv_heads * kv_heads));
     if (draw.one_in(4)) shape["query_tokens"] = draw.field(1, 16);
     if (draw.one_in(4)) shape["batch_invariant"] = true;
   }
   if (draw.one_in(3)) {
-    shape["page_tokens"] = wrong(draw) ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});
+    shape["page_tokens"] = draw.wrong() ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});
   }
   if (draw.one_in(3)) shape["recent_tokens"] = draw.field(0, limits.tokens < 1024 ? 100 : 4096);
   if (draw.one_in(3)) shape["sinks"] = draw.field(0, limits.tokens < 1024 ? 8 : 64);
@@ -231,17 +226,17 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
 // Signs beside the numbers of entries, and scales of groups of inputs.
 void add_signs_and_groups(Draw& draw, Json& format) {
   const bool eligible = !format.contains("decoder") && format["vector_size"] <= 8;
-  if (eligible ? draw.one_in(4) : wrong(draw)) {
+  if (eligible ? draw.one_in(4) : draw.wrong()) {
     format["decoder"] = "signs";
     const auto signs = format["vector_size"].get<std::int64_t>();
-    if (!wrong(draw)) {
+    if (!draw.wrong()) {
       format["index_bits"] = signs + 2 + static_cast<std::int64_t>(draw.below(7));
       format.erase("num_codebooks");
     }
   }
   if (!draw.one_in(4)) return;
-  format["group_inputs"] = wrong(draw) ? draw.of({8, 48, 512}) : draw.of({16, 32, 64, 128, 256});
-  if (draw.one_in(2)) format["group_scale_bits"] = wrong(draw) ? 2 : draw.of({3, 4});
+  format["group_inputs"] = draw.wrong() ? draw.of({8, 48, 512}) : draw.of({16, 32, 64, 128, 256});
+  if (draw.one_in(2)) format["group_scale_bits"] = draw.wrong() ? 2 : draw.of({3, 4});
 }
 
 Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& limits) {
@@ -264,21 +259,21 @@ Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& 
           65536, few ? draw.of({draw.size(out), std::int64_t{16}, std::int64_t{128}}) : out);
       break;
     default:
-      if (wrong(draw)) format["scope"] = "head";
+      if (draw.wrong()) format["scope"] = "head";
       break;
   }
   if (draw.one_in(3)) format["output_scales"] = true;
-  if (wrong(draw)) format["hadamard"] = true;
+  if (draw.wrong()) format["hadamard"] = true;
   return format;
 }
 
 void add_experts(Draw& draw, Json& shape, const Limits& limits) {
   auto rows = shape["m"].get<std::int64_t>();
-  if (!wrong(draw)) shape["m"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
+  if (!draw.wrong()) shape["m"] = rows = std::min<std::int64_t>(rows, kMostExpertRows);
   shape["experts"] = draw.size(limits.experts);
   const std::int64_t all = rows * shape["experts"].get<std::int64_t>();
   const std::int64_t some = std::min({rows + draw.size(all) - 1, all, limits.tokens});
-  if (all > limits.tokens || !draw.one_in(3)) shape["total_rows"] = wrong(draw) ? all + 1 : some;
+  if (all > limits.tokens || !draw.one_in(3)) shape["total_rows"] = draw.wrong() ? all + 1 : some;
 }
 
 Json product(Draw& draw, bool gemv, const Limits& limits) {
@@ -291,13 +286,13 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
   };
   const std::int64_t out = features();
   const std::int64_t in = features();
-  shape["m"] = wrong(draw) ? draw.size(300)
-               : gemv      ? 1 + static_cast<std::int64_t>(draw.below(8))
-                           : std::max<std::int64_t>(2, draw.size(limits.rows));
+  shape["m"] = draw.wrong() ? draw.size(300)
+               : gemv       ? 1 + static_cast<std::int64_t>(draw.below(8))
+                            : std::max<std::int64_t>(2, draw.size(limits.rows));
   if (draw.one_in(4)) add_experts(draw, shape, limits);
   shape["out_features"] = out;
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {
-    shape["in_features"] = wrong(draw) ? in : multiple(in, 8);
+    shape["in_features"] = draw.wrong() ? in : multiple(in, 8);
     config["weights"] = draw.of(format_names());
     return config;
   }
@@ -307,9 +302,9 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
                                  ? format["group_inputs"].get<std::int64_t>()
                                  : std::max<std::int64_t>(1, format["vector_size"]);
   shape["in_features"] =
-      wrong(draw) ? in
-                  : std::min<std::int64_t>(multiple(in, whole),
-                                           std::max<std::int64_t>(whole, limits.features / 8 * 8));
+      draw.wrong() ? in
+                   : std::min<std::int64_t>(multiple(in, whole),
+                                            std::max<std::int64_t>(whole, limits.features / 8 * 8));
   config["weights"] = format;
   return config;
 }
@@ -319,7 +314,7 @@ Json weight_rows_problem(Draw& draw, const Limits& limits) {
   Json config = product(draw, false, limits);
   const auto out = config["shape"]["out_features"].get<std::int64_t>();
   config["op"] = WeightDequantize::kOp;
-  config["shape"] = {{"rows", wrong(draw) ? out + 1 : draw.size(out)},
+  config["shape"] = {{"rows", draw.wrong() ? out + 1 : draw.size(out)},
                      {"out_features", out},
                      {"in_features", config["shape"]["in_features"]}};
   return config;
@@ -331,7 +326,7 @@ Json merge_problem(Draw& draw, const Limits& limits) {
           {"shape",
            {{"rows", draw.size(limits.features)},
             {"heads", draw.size(limits.heads)},
-            {"head_dim", wrong(draw) ? head_dim : std::max<std::int64_t>(8, head_dim / 8 * 8)},
+            {"head_dim", draw.wrong() ? head_dim : std::max<std::int64_t>(8, head_dim / 8 * 8)},
             {"parts", draw.field(2, 8)}}}};
 }
 
@@ -341,7 +336,7 @@ Json matrix_problem(Draw& draw, const Limits& limits) {
       {"op", decodes ? Int8Dequantize::kOp : Int8Quantize::kOp},
       {"shape",
        {{"tokens", draw.size(limits.features)}, {"channels", draw.size(limits.features)}}}};
-  if (!decodes || wrong(draw)) config["shape"]["scales"] = draw.of(enum_names<Scales>);
+  if (!decodes || draw.wrong()) config["shape"]["scales"] = draw.of(enum_names<Scales>);
   return config;
 }
 
@@ -364,44 +359,5 @@ Json draw_config(Draw& draw, const Limits& limits) {
 
 Json draw_problem(Draw& draw) { return draw_config(draw, kAny); }
 Json draw_small_problem(Draw& draw) { return draw_config(draw, kSmall); }
-
-Json draw_plan(Draw& draw, const Json& config) {
-  const std::size_t one_in = 2 + draw.below(10);
-  std::vector<Plan> dataflows;
-  for_each_dataflow([&]<class P>(const P& each) {
-    const bool product = config["op"] == Gemv::kOp || config["op"] == Gemm::kOp;
-    if constexpr (std::is_same_v<OpOf<P>, Linear>) {
-      if (product) dataflows.emplace_back(each);
-    } else if constexpr (std::is_same_v<OpOf<P>, ScalarMatrix>) {
-      const Json& op = config["op"];
-      if (op == Int8Quantize::kOp || op == Int8Dequantize::kOp) dataflows.emplace_back(each);
-    } else if (config["op"] == OpOf<P>::kOp) {
-      dataflows.emplace_back(each);
-    }
-  });
-  const Plan of = draw.of(dataflows);
-  Json fields = std::visit([&]<class P>(const P&) { return draw_fields<P>(draw, one_in); }, of);
-  if (draw.one_in(2)) fields["dataflow"] = dataflow_name(wrong(draw) ? draw.of(dataflows) : of);
-  return fields;
-}
-
-Json draw_gpu(Draw& draw, bool mutated) {
-  Json gpu = to_json(find_gpu(draw.of(gpu_names())));
-  gpu.erase("sources");
-  if (mutated) gpu.update(draw_fields<GpuSpec>(draw, 2 + draw.below(6)));
-  return gpu;
-}
-
-FuzzCase draw_case(std::uint64_t seed) {
-  Draw draw(seed);
-  FuzzCase drawn{draw_problem(draw), {}};
-  if (draw.one_in(3)) drawn.config["plan"] = draw_plan(draw, drawn.config);
-  drawn.gpu = draw_gpu(draw, draw.one_in(3));
-  return drawn;
-}
-
-std::string text_of(const FuzzCase& drawn) {
-  return fmt::format("config.json\n{}\ngpu.json\n{}\n", drawn.config.dump(), drawn.gpu.dump());
-}
 
 }  // namespace vqgen::test

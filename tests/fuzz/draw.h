@@ -20,6 +20,8 @@ class Draw {
   std::uint64_t bits() { return random_(); }
   std::size_t below(std::size_t bound) { return random_() % bound; }
   bool one_in(std::size_t n) { return below(n) == 0; }
+  // True if the next value drawn shall be invalid, which is rare.
+  bool wrong() { return one_in(48); }
   template <class Range>
   auto of(const Range& values) {
     return std::data(values)[below(std::size(values))];
