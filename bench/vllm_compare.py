@@ -228,10 +228,10 @@ def main():
     requests.add_argument("--new", type=int, default=512, help="new tokens of a request [512]")
     folder = parts.add_parser("folder", help="write a folder of a config's shapes, with random weights and codebooks")
     for each in (folder, steps, requests):
-        each.add_argument("config", help="config.json of a Llama")
+        each.add_argument("config", help="config.json of a Llama, a Mixtral or a Qwen3-MoE")
     folder.add_argument("out", help="the folder")
-    folder.add_argument("--layers", type=int, help="layers instead of the config's")
     for each in (folder, steps, requests):
+        each.add_argument("--layers", type=int, help="layers instead of the config's")
         each.add_argument("--cache", required=True, help="fp16, fp8, or formats as KEYS[,VALUES]")
         each.add_argument("--weights", default="fp16", help="fp16, or a format as aqlm-2x8i8 [fp16]")
     for each in (steps, requests):

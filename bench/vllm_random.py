@@ -76,25 +76,38 @@ def random_bundle(path, config, keys, values):
               {"vqgen.bundle": json.dumps({"schema": 1, "items": items})})
 
 
+def experts_of(config):
+    """(module, names of gate, up and down, how many, features) of a layer's experts in a folder; None of a dense model."""
+    if config.get("model_type") == "mixtral":
+        return "block_sparse_moe", ("w1", "w3", "w2"), config["num_local_experts"], config["intermediate_size"]
+    if "num_experts" in config:
+        return "mlp", ("gate_proj", "up_proj", "down_proj"), config["num_experts"], config["moe_intermediate_size"]
+    return None
+
+
 def quantization_of(config, form, dtype):
-    """What the config.json of a Llama's folder says whose linear layers have codes of a format."""
+    """What the config.json of a folder says whose linear layers have codes of a format."""
     import vqgen
     from vqgen import _folders
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     sizes = {"q_proj": (heads, hidden), "k_proj": (kv_heads, hidden), "v_proj": (kv_heads, hidden), "o_proj": (hidden, heads),
              "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    if experts := experts_of(config):
+        _, (*both, down), _, inner = experts  # the first pattern of a name is its
+        sizes = {**{f"experts.*.{name}": (inner, hidden) for name in both}, f"experts.*.{down}": (hidden, inner), **sizes}
     return {"quant_method": _folders.METHOD, "version": _folders.VERSION, "dtype": {"float16": "f16", "bfloat16": "bf16"}[dtype],
-            "format": vqgen.format_fields(form), "modules_to_not_convert": ["lm_head", "model.embed_tokens"],
+            "format": vqgen.format_fields(form), "modules_to_not_convert": ["lm_head", "model.embed_tokens", "*.gate"],
             "weight_shapes": [{"modules": f"*.{name}", "out_features": rows, "in_features": columns}
                               for name, (rows, columns) in sizes.items()]}
 
 
-def config_of(options, layers=None):
-    """What config.json says of a model for options.cache and options.weights."""
+def config_of(options):
+    """What config.json says of a model for options.cache, options.weights and options.layers."""
     config = json.loads(pathlib.Path(options.config).read_text())
-    config = {**config, "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "dtype": "float16",
-              "num_hidden_layers": layers or config["num_hidden_layers"]}
+    config = {"architectures": ["LlamaForCausalLM"], **config, "hidden_act": "silu", "dtype": "float16",
+              "num_hidden_layers": options.layers or config["num_hidden_layers"],
+              "head_dim": config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]}
     if options.weights != "fp16":
         dtype = PLAIN.get(options.cache, config)["dtype"]
         config["quantization_config"] = quantization_of(config, options.weights, dtype)
@@ -109,19 +122,36 @@ def bound_bundle(folder, options, config):
     vqgen.vllm.bind(folder / "books", folder)
 
 
+def shapes_of(config):
+    """The shapes of a model's tensors in its folder, by name: a Llama's, with experts where the config has some."""
+    hidden, dim, vocabulary = config["hidden_size"], config["head_dim"], config["vocab_size"]
+    heads, kv_heads = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    module, (*both, down), count, inner = experts_of(config) or ("mlp", ("gate_proj", "up_proj", "down_proj"), 0,
+                                                                 config["intermediate_size"])
+    layer = {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (heads, hidden),
+             "self_attn.k_proj": (kv_heads, hidden), "self_attn.v_proj": (kv_heads, hidden),
+             "self_attn.o_proj": (hidden, heads)}
+    if config.get("model_type", "").startswith("qwen3"):
+        layer |= {"self_attn.q_norm": (dim,), "self_attn.k_norm": (dim,)}
+    if count:
+        layer[f"{module}.gate"] = (count, hidden)
+    for stem in [f"{module}.experts.{expert}" for expert in range(count)] or [module]:
+        layer |= {**{f"{stem}.{name}": (inner, hidden) for name in both}, f"{stem}.{down}": (hidden, inner)}
+    out = {"model.embed_tokens.weight": (vocabulary, hidden), "model.norm.weight": (hidden,),
+           "lm_head.weight": (vocabulary, hidden)}
+    return out | {f"model.layers.{number}.{name}.weight": shape for number in range(config["num_hidden_layers"])
+                  for name, shape in layer.items()}
+
+
 def weights_of(config):
-    """Random weights by name, of the folder of a Llama."""
+    """Random weights by name, of a model's folder."""
     import torch
-    import transformers
 
     from vqgen import _folders
     from vqgen.vllm._weights import KINDS, fill_random
     told = _folders.Quantization(config["quantization_config"]) if "quantization_config" in config else None
-    with torch.device("meta"):
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{name: value for name, value in config.items()
-                                                                          if name != "quantization_config"}))
     device, out = "cuda" if torch.cuda.is_available() else "cpu", {}
-    for name, shape in ((name, tensor.shape) for name, tensor in model.state_dict().items()):
+    for name, shape in shapes_of(config).items():
         module = name.removesuffix(".weight")
         if told is not None and len(shape) > 1 and not told.is_dense(module):
             held = {suffix: torch.empty(size, dtype=KINDS[kind], device=device)
@@ -137,7 +167,7 @@ def weights_of(config):
 def run_folder(options):
     """A folder with random weights and codebooks."""
     from safetensors.torch import save_file
-    folder, config = pathlib.Path(options.out), config_of(options, options.layers)
+    folder, config = pathlib.Path(options.out), config_of(options)
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     save_file({name: tensor.cpu() for name, tensor in weights_of(config).items()}, folder / "model.safetensors",

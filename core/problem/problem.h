@@ -282,7 +282,7 @@ struct Int8Dequantize : ScalarMatrix {
 };
 
 // Limits of MoE (grouped) GEMMs.
-inline constexpr int kMostExperts = 128;
+inline constexpr int kMostExperts = 512;
 inline constexpr int kMostExpertRows = 64;
 
 // y = x W^T with one matrix; or with a matrix per expert, each for its own rows of x, which are

@@ -61,7 +61,9 @@ class Quantization:
         for each in fields["modules_to_not_convert"]:
             if not isinstance(each, str):
                 self._fail(f"modules_to_not_convert has {each!r}, which is no name; quantize again")
-        self._dense = fields["modules_to_not_convert"]
+        # Of names without stars, there may be one for each expert.
+        self._dense = {each for each in fields["modules_to_not_convert"] if "*" not in each}
+        self._dense_patterns = [each for each in fields["modules_to_not_convert"] if "*" in each]
 
     def _fail(self, what):
         raise vqgen.BadInput(f"{self.source}: {what}")
@@ -94,7 +96,7 @@ class Quantization:
 
     def is_dense(self, module: str) -> bool:
         """True if the module is one that stays as it is."""
-        return any(matches(pattern, module) for pattern in self._dense)
+        return module in self._dense or any(matches(pattern, module) for pattern in self._dense_patterns)
 
     def tensors_of(self, module: str, out_features: int, in_features: int) -> dict[str, tuple[str, list[int]]]:
         """The type and shape of each tensor of a quantized module, by what follows its name."""

@@ -58,7 +58,12 @@ class VQQuantizer(HfQuantizer):
         quantized = {name: module for name, module in linears.items()
                      if not self._quantization.is_dense(names.in_file(name))}
         known = {names.in_file(name) for name in quantized}
-        if unknown := sorted(tensors.modules() - known):
+        unknown = sorted(tensors.modules() - known)
+        if expert := next((name for name in unknown if re.search(r"\.experts\.\d+\.", name)), None):
+            tensors.fail(f"{expert}.codes", f"is of an expert, and {type(model).__name__} has the experts of a layer in one "
+                                            "tensor; serve the folder by vqgen.vllm, or quantize again with --exclude "
+                                            "'*.experts.*'")
+        if unknown:
             tensors.fail(f"{unknown[0]}.codes", f"is of no linear layer that {type(model).__name__} has and the config "
                                                 "names as quantized; quantize this model again")
         for name, module in quantized.items():

@@ -101,8 +101,8 @@ def require_linears(model, layers, fields: dict, dense) -> None:
         owners.setdefault(id(tensor), []).append(name)
     for number, (layer, left) in enumerate(zip(layers, dense)):
         if experts := [name for name in _experts_of(layer) if name not in left]:
-            raise vqgen.Infeasible(f"layer {number}, {experts[0]}: is of experts, and mixtures of experts are not served from a "
-                                   "folder; leave them dense by exclude=['*.experts.*']")
+            raise vqgen.Infeasible(f"layer {number}, {experts[0]}: is of experts, which calibration does not quantize; leave them "
+                                   "dense by exclude=['*.experts.*'], or quantize the folder by vqgen quantize MODEL_DIR")
         for name, linear in linears_of(layer).items():
             if name in left:
                 continue

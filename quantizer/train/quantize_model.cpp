@@ -37,6 +37,12 @@ bool is_other(std::string_view module) {
          });
 }
 
+// Has a tensor of the decoder's layers the matrices of all experts?
+bool is_of_all_experts(const TensorInfo& info) {
+  return info.shape.size() == 3 && layer_number(info.name) >= 0 &&
+         has_part(info.name, [](std::string_view part) { return part == "experts"; });
+}
+
 class ModelQuantizer {
  public:
   explicit ModelQuantizer(const QuantizeModelRequest& request)
@@ -112,6 +118,13 @@ class ModelQuantizer {
         matches_.push_back({info.name, module, {}});
         continue;
       }
+      if (is_of_all_experts(info) && !is_excluded(module, info.name)) {
+        file_.fail(info.name,
+                   fmt::format("has shape {}, an axis of experts, and only an expert's own "
+                               "matrix is quantized; leave it dense with --exclude "
+                               "'*.experts.*'",
+                               shape_text(info.shape)));
+      }
       dense_.push_back(&info);
       plan_.dense_bytes += info.end - info.begin;
       if (matrix) plan_.dense_modules.push_back(module);
@@ -132,11 +145,6 @@ class ModelQuantizer {
 
   // What is stored otherwise than [out_features, in_features], or is loaded otherwise.
   void require_linear(const std::string& module, const TensorInfo& info) const {
-    if (has_part(module, [](std::string_view part) { return part == "experts"; })) {
-      file_.fail(info.name,
-                 "is an expert's, and mixtures of experts are not served from a folder; leave them "
-                 "dense with --exclude '*.experts.*'");
-    }
     const TensorInfo* const bias = file_.find(module + ".bias");
     if (bias == nullptr || bias->shape == std::vector<std::int64_t>{info.shape[0]}) return;
     file_.fail(info.name,

@@ -20,8 +20,8 @@ TEST(CheckExperts, WhatAConfigSays) {
     const Json json = edited(experts_json(4, 8, 16), edits);
     expect_words(message_of([&] { read_config(json, "c.json"); }), words);
   };
-  refused({{"/shape/experts", "129"}}, {"c.json: /shape/experts", "0 to 128"});
-  refused({{"/shape/experts", "-1"}}, {"/shape/experts", "0 to 128"});
+  refused({{"/shape/experts", "513"}}, {"c.json: /shape/experts", "0 to 512"});
+  refused({{"/shape/experts", "-1"}}, {"/shape/experts", "0 to 512"});
   refused({{"/shape/experts", ""}}, {"/shape/total_rows", "goes with experts only"});
   refused({{"/op", R"("gemm")"}, {"/shape/m", "65"}, {"/shape/total_rows", "65"}},
           {"/shape/m", "up to 64 rows, not 65"});

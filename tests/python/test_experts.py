@@ -48,6 +48,13 @@ def test_each_expert_has_its_rows(host, draw):
             linear(x, weights, output_scales=scales, expert_rows=wrong)
 
 
+def test_experts_are_more_than_a_byte_counts(host, draw):
+    sizes = experts, rows, features, columns = 300, 2, 9, 64
+    linear = host.linear(config(*sizes))
+    x, weights, scales, offsets, expected = made(draw, *sizes)
+    assert reference.worst(linear(x, weights, output_scales=scales, expert_rows=offsets), expected) < 4e-3
+
+
 def test_one_matrix_has_no_experts(host, draw):
     linear = host.linear({"op": "gemv", "weights": "aqlm-2x8",
                           "shape": {"m": 4, "out_features": 8, "in_features": 64}})

@@ -12,7 +12,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
+import vqgen
 import vqgen.hf
+import vqgen.torch as vt
 from hf_models import DEVICE, layers, model, near  # noqa: F401
 from vqgen._folders import Quantization
 from vqgen._models import attending
@@ -20,6 +22,7 @@ from vqgen.vllm import _identity
 
 sys.path.insert(0, str(pathlib.Path(os.environ.get("VQGEN_SOURCE_DIR", pathlib.Path(__file__).parents[2])) / "bench"))
 import vllm_compare  # noqa: E402
+import vllm_experts  # noqa: E402
 import vllm_judge  # noqa: E402
 import vllm_kinds  # noqa: E402
 import vllm_random  # noqa: E402
@@ -170,12 +173,51 @@ def test_a_random_model_is_a_folder(tmp_path):
               "num_key_value_heads": 1, "num_hidden_layers": 3, "vocab_size": 8}
     (tmp_path / "config.json").write_text(json.dumps(config))
     asked = {"config": tmp_path / "config.json", "cache": "vecinfer-d4b8i8", "layers": 1}
+    plain = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**config, "num_hidden_layers": 1}))
     for weights in ("fp16", "aqlm-2x8i8"):
         assert vllm_random.run_folder(Fields(**asked, out=tmp_path / weights, weights=weights)) == 0
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / weights, dtype=torch.float16)
         assert (type(model.model.layers[0].mlp.down_proj) is torch.nn.Linear) == (weights == "fp16")
         assert len(model.model.layers) == 1 and model.lm_head.weight.std() < 0.03
+        assert {name: list(shape) for name, shape in vllm_random.shapes_of(model.config.to_dict()).items()} == {
+            name: list(tensor.shape) for name, tensor in plain.state_dict().items()}
         _identity.require_same(tmp_path / weights / "vqgen.bundle", tmp_path / weights)
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+def test_a_random_mixture_is_a_folder(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(vllm_random, "bound_bundle", lambda *given: None)
+    config = {"model_type": kind, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 96, "head_dim": 64,
+              "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 3, "vocab_size": 8, "num_experts": 3,
+              "num_local_experts": 3, "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = {"config": tmp_path / "config.json", "cache": "vecinfer-d4b8i8", "layers": 2}
+    tensors = {}
+    for weights in ("fp16", "aqlm-2x8i8"):
+        assert vllm_random.run_folder(Fields(**asked, out=tmp_path / weights, weights=weights)) == 0
+        tensors[weights] = safetensors_torch.load_file(tmp_path / weights / "model.safetensors")
+    told = Quantization(json.loads((tmp_path / "aqlm-2x8i8" / "config.json").read_text())["quantization_config"])
+    for name, tensor in tensors["fp16"].items():
+        module = name.removesuffix(".weight")
+        linear = tensor.dim() == 2 and module.rpartition(".")[2] not in ("gate", "lm_head", "embed_tokens")
+        assert (f"{module}.codes" in tensors["aqlm-2x8i8"]) == linear == (name not in tensors["aqlm-2x8i8"])
+        assert not linear or told.shape_of(module) == tuple(tensor.shape)
+    assert sum(".experts." in name for name in tensors["fp16"]) == 2 * 3 * 3
+    # transformers finds all tensors.
+    model, about = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fp16", dtype=torch.float16,
+                                                                     output_loading_info=True)
+    assert not about["missing_keys"] and not about["unexpected_keys"]
+    with pytest.raises(vqgen.BadInput, match="experts.0.*is of an expert, and .*serve the folder by vqgen.vllm"):
+        vqgen.hf.load(tmp_path / "aqlm-2x8i8")
+    # Dense weights in a folder beside it.
+    vt.use_runtime(vqgen.Runtime(vt.runtime(DEVICE).device, cache_dir=tmp_path.parent / "kernels", max_buckets=1))
+    vllm_experts.dequantize(tmp_path / "aqlm-2x8i8", tmp_path / "dense")
+    dense = safetensors_torch.load_file(tmp_path / "dense" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in dense.items()} == {name: each.shape for name, each in tensors["fp16"].items()}
+    assert all(0.01 < tensor.float().std() < 0.1 for tensor in dense.values() if tensor.dim() == 2)
+    other = vllm_experts.with_others(dense)
+    assert sum(not torch.equal(tensor, dense[name]) for name, tensor in other.items()) == 2 * 3
+    assert "quantization_config" not in json.loads((tmp_path / "dense" / "config.json").read_text())
 
 
 def test_ranks_hold_their_heads():

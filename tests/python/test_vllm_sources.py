@@ -31,7 +31,8 @@ BASES = {  # and where we derive from them, and where they are
     "RawBackend": ("_raw.py", ATTENTION, ["AttentionBackend"]),
     "RawBuilder": ("_raw.py", ATTENTION, ["AttentionMetadataBuilder"]),
     "Config": ("_quantization.py", f"{LAYERS}.quantization.base_config", ["QuantizationConfig"]),
-    "Method": ("_method.py", f"{LAYERS}.linear", ["LinearMethodBase"])}
+    "Method": ("_method.py", f"{LAYERS}.linear", ["LinearMethodBase"]),
+    "ExpertsMethod": ("_experts_method.py", f"{LAYERS}.fused_moe.fused_moe_method_base", ["FusedMoEMethodBase"])}
 
 
 class Sources:
@@ -111,7 +112,7 @@ def test_methods_are_those_of_the_base(sources, name):
     ours = {node.name: node for node in next(
         node for node in of_file(file).body if getattr(node, "name", "") == name).body if isinstance(node, ast.FunctionDef)}
     theirs = {}
-    if name == "Method":
+    if name.endswith("Method"):
         theirs |= sources.fields(f"{LAYERS}.quantization.base_config", "QuantizeMethodBase")
     for base in reversed(bases):
         theirs |= sources.fields(module, base)
@@ -250,3 +251,39 @@ def test_linear_layers_do_what_methods_rely_on(sources):
     assert "quant_cls.from_config(" in ast.unparse(sources.tree("vllm.model_executor.model_loader.weight_utils"))
     experts = ast.unparse(sources.tree(f"{LAYERS}.fused_moe.routed_experts"))
     assert any(f"{call}(" in experts for call in ("quant_config.get_quant_method", "resolve_quant_method"))
+
+
+def test_experts_do_what_methods_rely_on(sources):
+    moe = f"{LAYERS}.fused_moe"
+    experts = ast.unparse(sources.tree(f"{moe}.routed_experts"))
+    layer = sources.fields(f"{moe}.routed_experts", "RoutedExperts")
+    # Names and configuration are there before the method is asked for, and weights are made by keywords.
+    made = ast.unparse(layer["__init__"])
+    asked = made.index("self._get_quant_method(")
+    for name in ("ckpt_gate_proj_name", "ckpt_up_proj_name", "ckpt_down_proj_name", "moe_config", "activation", "swiglu_limit",
+                 "swiglu_alpha", "swiglu_beta", "expert_map_manager", "global_num_experts", "apply_router_weight_on_input"):
+        assert 0 < made.index(f"self.{name} = ") < asked, name
+    assert "self.quant_method.create_weights(layer=self, **moe_quant_params)" in made
+    taken, more = parameters(next(node for node in ast.walk(of_file("_experts_method.py"))
+                                  if getattr(node, "name", "") == "create_weights"))
+    assert more and all(f"'{name}'" in made for name in set(taken) - {"self", "layer"})
+    # Loaders: by keywords here, and two by position where models load themselves. Parameters' names end as in the folder.
+    loader, _ = parameters(next(node for node in ast.walk(of_file("_experts_method.py")) if getattr(node, "name", "") == "_load"))
+    theirs = [each for each in parameters(layer["weight_loader"])[0] if each != "self"]
+    assert loader[2:] == theirs and "getattr(self, param_name" in experts
+    given = [{each.arg for each in node.keywords} for node in ast.walk(layer["load_weights"]) if isinstance(node, ast.Call)
+             and ast.unparse(node.func) == "param.weight_loader"]
+    assert given == [set(theirs)]
+    assert all(f"w{number}_" in ast.unparse(layer["build_expert_params_mapping"]) for number in (13, 2))
+    # apply() gets what the base says; its result is summed over ranks where the method has no kernel of vLLM's.
+    runner = ast.unparse(sources.tree(f"{moe}.runner.moe_runner"))
+    assert "self._quant_method.moe_kernel is not None" in runner and "tensor_model_parallel_all_reduce(states)" in runner
+    fields = sources.fields(f"{moe}.config", "FusedMoEConfig").keys()
+    assert {"moe_parallel_config", "num_experts", "num_logical_experts", "experts_per_token", "is_lora_enabled",
+            "has_bias"} <= fields
+    assert {"use_ep", "enable_eplb", "dp_size", "pcp_size", "tp_rank", "tp_size"} <= sources.fields(
+        f"{moe}.config", "FusedMoEParallelConfig").keys()
+    assert {"silu", "gelu", "gelu_tanh"} <= {ast.literal_eval(node.value) for node in sources.definition(
+        f"{moe}.activation", "MoEActivation").body if isinstance(node, ast.Assign)}
+    assert "num_fused_shared_experts" in ast.unparse(sources.tree(f"{moe}.expert_map_manager"))
+    assert "zero_expert_num" in ast.unparse(sources.tree("vllm.model_executor.models.longcat_flash"))

@@ -314,8 +314,6 @@ def test_what_is_not_served_is_refused(engine, draw, tmp_path, monkeypatch):
     config = lambda **fields: engine.config_of({**quantization, **fields}, folder)
     refused("version is format version 2, and this vqgen knows up to 1; upgrade vqgen", lambda: config(version=2), vqgen.Infeasible)
     refused("unknown field 'future'", lambda: config(future=1), vqgen.Infeasible)
-    refused("experts, which are not served", lambda: config().get_quant_method(
-        sys.modules["vllm.model_executor.layers.fused_moe"].RoutedExperts(), "model.layers.0.mlp.experts"), vqgen.Infeasible)
     refused("qkv_proj is one layer in vLLM, and .*k_proj' is dense and .*q_proj' quantized",
             lambda: qkv(config(modules_to_not_convert=["*.k_proj"])), vqgen.Infeasible)
     refused("'model.layers.0.mlp.gate' is neither in weight_shapes nor in modules_to_not_convert",

@@ -146,6 +146,21 @@ TEST(ShapePatterns, StandForLayersOfOneSize) {
   EXPECT_EQ(config.shape_of("h.1.2.up")->out_features, 2);
 }
 
+TEST(ShapePatterns, AreFewForManyExperts) {
+  std::vector<WeightShape> shapes{{"m.layers.0.mlp.gate_proj", 96, 64},
+                                  {"m.layers.0.mlp.down_proj", 64, 96}};
+  for (int layer = 1; layer < 20; ++layer) {
+    const std::string stem = "m.layers." + std::to_string(layer) + ".mlp.";
+    shapes.push_back({stem + "shared_experts.gate_proj", 48, 64});
+    for (int expert = 0; expert < 256; ++expert) {
+      const std::string own = stem + "experts." + std::to_string(expert);
+      shapes.push_back({own + ".gate_proj", 32, 64});
+      shapes.push_back({own + ".down_proj", 64, 32});
+    }
+  }
+  EXPECT_EQ(shape_patterns(shapes).size(), 5u);
+}
+
 TEST(LayerNumber, IsTheFirstPartThatIsANumber) {
   EXPECT_EQ(layer_number("model.layers.12.mlp.experts.3.up"), 12);
   EXPECT_EQ(layer_number("model.layers2.mlp"), -1);

@@ -252,9 +252,9 @@ TEST_F(QuantizeModel, RefusesBadModelsBeforeItTrains) {
   tiny.tensors["model.layers.1.self_attn.q_proj.bias"].shape = {32, 2};
   refused(tiny, {"model.layers.1.self_attn.q_proj.weight", "stored transposed"});
   tiny = TinyModel();
-  tiny.add("model.layers.1.mlp.experts.0.up_proj.weight", "model-00002-of-00002.safetensors",
-           {64, 64});
-  refused(tiny, {"experts.0.up_proj", "--exclude '*.experts.*'"});
+  tiny.add("model.layers.1.mlp.experts.gate_up_proj", "model-00002-of-00002.safetensors",
+           {2, 64, 64});
+  refused(tiny, {"experts.gate_up_proj", "[2, 64, 64]", "--exclude '*.experts.*'"});
   tiny = TinyModel();
   tiny.add("model.layers.1.mlp.odd_proj.weight", "model-00002-of-00002.safetensors", {64, 60});
   refused(tiny, {"odd_proj.weight", "vector_size", "leave it out with --exclude"});
@@ -295,6 +295,40 @@ TEST_F(QuantizeModel, LeavesOutWhatIsExcluded) {
   EXPECT_EQ(folder.layers.size(), 3u);
   const auto& dense = folder.quantization.modules_to_not_convert;
   EXPECT_NE(std::find(dense.begin(), dense.end(), "model.layers.0.mlp.gate"), dense.end());
+}
+
+// An expert's matrices are modules; tensors of all experts stay dense where they are excluded.
+TEST_F(QuantizeModel, ExpertsAreModules) {
+  TinyModel tiny;
+  for (const char* layer : {"0", "1"}) {
+    const std::string shard = std::string("model-0000") + (*layer == '0' ? "1" : "2");
+    const std::string stem = std::string("model.layers.") + layer + ".mlp.";
+    tiny.add(stem + "gate.weight", shard + "-of-00002.safetensors", {2, 64});
+    for (const char* expert : {"experts.0.", "experts.1.", "experts.10."}) {
+      tiny.add(stem + expert + "gate_proj.weight", shard + "-of-00002.safetensors", {32, 64});
+      tiny.add(stem + expert + "down_proj.weight", shard + "-of-00002.safetensors", {64, 32});
+    }
+    tiny.add(stem + "experts.gate_up_proj", shard + "-of-00002.safetensors", {2, 64, 64});
+  }
+  tiny.write(model());
+  QuantizeModelRequest wanted = request();
+  wanted.exclude = {"*.experts.gate_up_proj", "*.layers.0.mlp.experts.*"};
+  EXPECT_EQ(quantize_model(wanted).layers.size(), 8u + 6u);
+  const ModelFolder folder = read_model_folder(out());
+  EXPECT_EQ(folder.layers.size(), 14u);
+  const QuantizationConfig& told = folder.quantization;
+  EXPECT_EQ(told.weight_shapes.size(), 6u);
+  EXPECT_EQ(told.shape_of("model.layers.1.mlp.experts.10.gate_proj")->out_features, 32);
+  EXPECT_EQ(told.shape_of("model.layers.1.mlp.experts.10.down_proj")->out_features, 64);
+  EXPECT_EQ(told.shape_of("model.layers.1.mlp.down_proj")->in_features, 128);
+  const auto is_dense = [&](const std::string& module) {
+    return std::ranges::count(told.modules_to_not_convert, module) == 1;
+  };
+  EXPECT_TRUE(is_dense("model.layers.0.mlp.experts.10.gate_proj"));
+  EXPECT_TRUE(is_dense("model.layers.1.mlp.gate"));
+  const SafetensorsFile file(out());
+  EXPECT_EQ(file.at("model.layers.1.mlp.experts.1.gate_proj.codes").shape.front(), 32);
+  EXPECT_EQ(file.at("model.layers.1.mlp.experts.gate_up_proj").shape.size(), 3u);
 }
 
 TEST_F(QuantizeModel, TakesOneFileWithoutAnIndex) {

@@ -7,7 +7,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 
 import vqgen
 from vqgen import _folders
-from vqgen.vllm import _engine
+from vqgen.vllm import _engine, _experts
 from vqgen.vllm._weights import Folder
 
 
@@ -46,13 +46,18 @@ class Config(QuantizationConfig):
         from vllm.config import get_current_vllm_config
         from vllm.model_executor.layers.fused_moe import RoutedExperts
         from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
-        if isinstance(layer, RoutedExperts):
-            raise vqgen.Infeasible(f"vqgen.vllm: {prefix} are experts, which are not served quantized; take the original model")
-        if not isinstance(layer, LinearBase):  # embeddings, lm_head and attention
+        if not isinstance(layer, (LinearBase, RoutedExperts)):  # embeddings, lm_head and attention
             return None
         if vllm.envs.VLLM_BATCH_INVARIANT:
             raise vqgen.Infeasible("vqgen.vllm: quantized weights have no equal bits in any batch; unset VLLM_BATCH_INVARIANT")
-        self.folder.open(get_current_vllm_config())
+        config = get_current_vllm_config()
+        self.folder.open(config)
+        if isinstance(layer, RoutedExperts):
+            if _experts.are_dense(self.folder, layer, prefix):
+                return None  # as vLLM has them
+            _experts.require_served(layer, prefix, config.model_config.hf_text_config)
+            from vqgen.vllm._experts_method import ExpertsMethod
+            return ExpertsMethod(self.folder, prefix, layer.moe_config)
         stem, dot, last = prefix.rpartition(".")
         modules = [stem + dot + each for each in self.packed_modules_mapping.get(last, [last])]
         if self.folder.is_dense(prefix, modules):

@@ -26,6 +26,8 @@ class Experts {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr int kExperts = kConfig.experts;
+  static constexpr int kExpertBits = 16;  // of an expert's number, beside its block's
+  static_assert(kExperts < 1 << kExpertBits);
 
   VQ_DEVICE explicit Experts(const LinearArgs& args) : args_(args) {}
 
@@ -59,15 +61,15 @@ class Experts {
     VQ_UNROLL
     for (int i = 0; i < kOfLane; ++i) {
       if (left >= 0 && left < blocks[i]) {
-        found = static_cast<u32>(left) << 8 | static_cast<u32>(lane() * kOfLane + i + 1);
+        found = static_cast<u32>(left) << kExpertBits | static_cast<u32>(lane() * kOfLane + i + 1);
       }
       left -= blocks[i];
     }
     VQ_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) found |= shuffle_xor(found, mask);
     if (found == 0) return {0, 0, 0};
-    const ExpertRows all = rows_of(static_cast<int>(found & 0xffu) - 1);
-    const int begin = static_cast<int>(found >> 8) * kBlock;
+    const ExpertRows all = rows_of(static_cast<int>(found & ((1u << kExpertBits) - 1)) - 1);
+    const int begin = static_cast<int>(found >> kExpertBits) * kBlock;
     const int rest = all.count - begin;
     return {all.expert, all.first + begin, rest < kBlock ? rest : kBlock};
   }
