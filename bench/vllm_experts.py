@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Quantized experts in vLLM beside the same weights in FP16: log-probabilities of the same tokens (docs/guides/vllm.md).
 
-    python3 bench/vllm_compare.py model CONFIG MODEL --cache vecinfer-d4b8i8 --weights aqlm-2x8i8 --layers 2
+    python3 bench/vllm_compare.py folder CONFIG MODEL --cache vecinfer-d4b8i8 --weights aqlm-2x8i8 --layers 2
     python3 bench/vllm_experts.py MODEL
 
 CONFIG: config.json of a Mixtral or a Qwen3-MoE. vLLM continues random prompts greedily with the quantized model, then reads
