@@ -2,10 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "core/json/json.h"
 #include "core/suggest.h"
 #include "quantizer/basis.h"
 #include "quantizer/bundle.h"

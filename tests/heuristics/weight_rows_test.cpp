@@ -90,7 +90,7 @@ TEST(WeightRowsPlans, RowsOfTunedTablesServe) {
     return answer.taken ? std::string(enum_name(answer.taken->rung)) : "none";
   };
   EXPECT_EQ(rung_for(op), "exact");
-  EXPECT_EQ(rung_for(fewer), "bucket");
+  EXPECT_EQ(rung_for(fewer), "none");
   EXPECT_EQ(rung_for(other), "none");
 }
 

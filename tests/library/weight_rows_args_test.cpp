@@ -8,7 +8,7 @@
 namespace vqgen::library::test {
 namespace {
 
-alignas(256) char rows[1024];
+alignas(256) char dense_memory[1024];
 
 class WeightRowsArgs : public Launches {
  protected:
@@ -20,9 +20,9 @@ class WeightRowsArgs : public Launches {
     n_.struct_bytes = sizeof(n_);
     n_.rows = 100;
     n_.first_row = 412;
-    n_.out = rows;
-    n_.weights = {rows, rows, reinterpret_cast<float*>(rows), 0, 0};
-    n_.output_scales = reinterpret_cast<float*>(rows);
+    n_.out = dense_memory;
+    n_.weights = {dense_memory, dense_memory, reinterpret_cast<float*>(dense_memory), 0, 0};
+    n_.output_scales = reinterpret_cast<float*>(dense_memory);
   }
   ~WeightRowsArgs() override { vqgen_op_release(op_); }
   template <class Edit>
@@ -49,7 +49,7 @@ TEST_F(WeightRowsArgs, WhatIsMissingOrNotAlignedIsNamed) {
   EXPECT_EQ(launched([](auto& n) { n.weights.scales = nullptr; }, "'weights'"), VQGEN_BAD_INPUT);
   EXPECT_EQ(launched([](auto& n) { n.output_scales = nullptr; }, "'output_scales'"),
             VQGEN_BAD_INPUT);
-  EXPECT_EQ(launched([](auto& n) { n.out = rows + 8; }, "'out'"), VQGEN_ALIGNMENT);
+  EXPECT_EQ(launched([](auto& n) { n.out = dense_memory + 8; }, "'out'"), VQGEN_ALIGNMENT);
 }
 
 TEST_F(WeightRowsArgs, RowsThatTheWeightsHaveNot) {
@@ -75,11 +75,11 @@ TEST_F(WeightRowsArgs, AnotherOpIsRefusedByItsName) {
 TEST_F(WeightRowsArgs, ArriveWhereTheyBelong) {
   std::vector<vq::WeightDequantizeArgs> seen;
   keep_arguments(seen);
-  n_.out = rows + 16;
-  n_.weights.codes = rows + 48;
-  n_.weights.codebooks = rows + 64;
-  n_.weights.scales = reinterpret_cast<float*>(rows + 100);
-  n_.output_scales = reinterpret_cast<float*>(rows + 120);
+  n_.out = dense_memory + 16;
+  n_.weights.codes = dense_memory + 48;
+  n_.weights.codebooks = dense_memory + 64;
+  n_.weights.scales = reinterpret_cast<float*>(dense_memory + 100);
+  n_.output_scales = reinterpret_cast<float*>(dense_memory + 120);
   n_.first_row = 7;
   n_.rows = 99;
   ASSERT_EQ(vqgen_weight_dequantize_launch(op_, &n_, nullptr), VQGEN_OK) << vqgen_last_error();
