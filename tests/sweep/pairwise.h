@@ -74,7 +74,7 @@ class Pairwise {
     return a < b ? AxisPair{a, b} : AxisPair{b, a};
   }
 
-  static constexpr int kDraws = 12;
+  static constexpr int kDraws = 48;
 
   // A case with the first missing pair; each draw after the first randomizes half of the other
   // values.
