@@ -53,6 +53,7 @@ VQ_HD constexpr WeightRowsConfig configure(const WeightRowsProblem& problem,
 inline constexpr int kDecodedColumns = 8;
 
 VQ_HD constexpr i64 x_bytes(const LinearConfig<WeightsSimt>&) { return 0; }
+VQ_HD constexpr int block_rows(const LinearConfig<WeightsSimt>&) { return 0; }
 VQ_HD constexpr int outputs_per_block(const LinearConfig<WeightsSimt>& c) { return c.weight_rows; }
 VQ_HD constexpr i64 sums_bytes(const LinearConfig<WeightsSimt>&) { return 0; }
 
