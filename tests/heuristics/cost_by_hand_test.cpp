@@ -381,11 +381,5 @@ TEST(Cost, OfAttentionByChannelsIsThatOfABlocksShare) {
   for (const double part : model.ideal(plan).of) EXPECT_TRUE(std::isfinite(part));
 }
 
-Json sound_profile() {
-  Json parts = {{"overlap", 2}};
-  for (const char* part : enum_names<CostPart>) parts[part] = 1;
-  return {{"gpu", "h200"}, {"source", "test"}, {"dataflows", {{"linear_simt", parts}}}};
-}
-
 }  // namespace
 }  // namespace vqgen

@@ -15,6 +15,12 @@
 namespace vqgen {
 namespace {
 
+Json sound_profile() {
+  Json parts = {{"overlap", 2}};
+  for (const char* part : enum_names<CostPart>) parts[part] = 1;
+  return {{"gpu", "h200"}, {"source", "test"}, {"dataflows", {{"linear_simt", parts}}}};
+}
+
 Problem example(const std::string& name) {
   return read_config(std::filesystem::path(VQGEN_SOURCE_DIR "/examples/configs") / (name + ".json"))
       .problem;
