@@ -8,8 +8,7 @@
 #include "quantizer/bundle.h"
 #include "quantizer/train/gain.h"
 #include "quantizer/train/train.h"
-#include "tests/in_folder.h"
-#include "tests/message_of.h"
+#include "tests/core/support.h"
 #include "tests/quantizer/quantize_files.h"
 
 namespace {
