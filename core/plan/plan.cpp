@@ -147,10 +147,8 @@ vq::LinearProblem facts(const Linear& op) {
 }
 
 vq::WeightRowsProblem facts(const WeightDequantize& op) {
-  const VqFormat& format = op.weights;
-  return {
-      weight_facts(format, op.dtype, op.shape.out_features, op.shape.in_features),
-      format.entry_type == EntryType::int8 && (format.common_scale || format.num_codebooks == 1)};
+  return {weight_facts(op.weights, op.dtype, op.shape.out_features, op.shape.in_features),
+          op.weights.sums_are_bytes()};
 }
 
 vq::AppendProblem facts(const KvAppend& op) {
