@@ -183,8 +183,11 @@ class Codebook {
     return entry(first + u, stage, code);
   }
   VQ_DEVICE Words entry(int first, int u, int stage, CodeByte code) const {
-    if constexpr (kFormat.decoder != Decoder::table) return entry(first + u, stage, u32{code});
-    return Decode::value(held(first, u, stage, code), 0);
+    if constexpr (kFormat.decoder != Decoder::table) {
+      return entry(first + u, stage, u32{code});
+    } else {
+      return Decode::value(held(first, u, stage, code), 0);
+    }
   }
   VQ_DEVICE Words entry(int first, int u, int stage, SignedByte code) const {
     return Decode::value(held_by(first, u, stage, CodeByte{code.word, code.byte}), code);
