@@ -107,6 +107,22 @@ INSTANTIATE_TEST_SUITE_P(Formats, WeightRows,
                          testing::Values("aqlm-2x8i8", "aqlm-2x8", "aqlm-1x16", "iq2-xxs", "iq3-s"),
                          [](const auto& each) { return test_name(each.param); });
 
+using WeightRowsOfSigns = SweepTest<>;
+
+// A code of a byte, whose signs take half of it, is no number of a table's entry.
+TEST_F(WeightRowsOfSigns, CodesOfAByteAreLookedUp) {
+  WeightDequantize op;
+  op.shape = {.rows = 13, .out_features = 13, .in_features = 64};
+  op.weights = {.vector_size = 4, .index_bits = 8};
+  op.weights.decoder = Decoder::signs;
+  WeightRowsData data = make_weight_rows_data(op, {.seed = 11});
+  data.first_row = 0;
+  const Plan plan = rules_plan(WeightsSimt{}, op, sweep_gpu());
+  EXPECT_TRUE(compare(reference_weight_rows(data),
+                      Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data), op.dtype)
+                  .ok);
+}
+
 using WeightRowsFaults = SweepTest<>;
 
 // Each fault changes one place of the kernel's text.
