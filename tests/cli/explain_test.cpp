@@ -289,7 +289,7 @@ TEST_F(ByAccessCounts, WhatDoesNotFitIsRefused) {
   expect_failure({"explain", folder.file("cache.json", cache.dump())}, 2,
                  {"p.json: holds no profile of keys"});
   folder.file("p.json", "{}");
-  expect_failure({"explain", config}, 2, {"p.json", "'schema' is missing"});
+  expect_failure({"explain", config}, 2, {"p.json", "'profiles' is missing"});
   folder.file("p.json", read_text(matrix_bundle()));
   expect_failure({"explain", config}, 2, {"p.json", "malformed JSON"});
 }
