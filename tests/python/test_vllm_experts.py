@@ -49,7 +49,7 @@ class RoutedExperts(torch.nn.Module):
             name: more.pop(name) for name in list(more) if name in ("num_experts", "is_lora_enabled", "has_bias")}})
         self.expert_map_manager = Fields(num_fused_shared_experts=more.pop("fused", 0))
         self.ckpt_gate_proj_name, self.ckpt_up_proj_name, self.ckpt_down_proj_name = names
-        self.global_num_experts, self.activation, self.apply_router_weight_on_input = EXPERTS, activation, weighted
+        self.activation, self.apply_router_weight_on_input = activation, weighted
         self.swiglu_limit = more.pop("swiglu_limit", None)
         assert not more
         self.quant_method = config.get_quant_method(self, PREFIX)

@@ -261,7 +261,7 @@ def test_experts_do_what_methods_rely_on(sources):
     made = ast.unparse(layer["__init__"])
     asked = made.index("self._get_quant_method(")
     for name in ("ckpt_gate_proj_name", "ckpt_up_proj_name", "ckpt_down_proj_name", "moe_config", "activation", "swiglu_limit",
-                 "swiglu_alpha", "swiglu_beta", "expert_map_manager", "global_num_experts", "apply_router_weight_on_input"):
+                 "swiglu_alpha", "swiglu_beta", "expert_map_manager", "apply_router_weight_on_input"):
         assert 0 < made.index(f"self.{name} = ") < asked, name
     assert "self.quant_method.create_weights(layer=self, **moe_quant_params)" in made
     taken, more = parameters(next(node for node in ast.walk(of_file("_experts_method.py"))

@@ -24,7 +24,7 @@ _ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.ge
 def modules_of(layer, prefix: str) -> list[str]:
     """The modules of a folder that a layer of experts has in one."""
     names = [layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name, layer.ckpt_down_proj_name]
-    return [f"{prefix}.{expert}.{name}" for expert in range(layer.global_num_experts) for name in names if name]
+    return [f"{prefix}.{expert}.{name}" for expert in range(layer.moe_config.num_logical_experts) for name in names if name]
 
 
 def are_dense(folder: Folder, layer, prefix: str) -> bool:
