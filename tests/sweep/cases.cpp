@@ -50,6 +50,32 @@ VqFormat cache_format(int bits, int vector, int num_codebooks, int scope, int he
   return format;
 }
 
+void set_weight_scope(VqFormat& format, int value, int tile_rows, int tile_columns) {
+  const bool large = format.entries() > 1024;
+  switch (value) {
+    case 1:
+      format.scope = Scope::channel_group;
+      format.group_channels = large ? 512 : format.vector_size;
+      break;
+    case 2:
+      format.scope = Scope::channel_group;
+      format.group_channels = large ? 1024 : 48;
+      break;
+    case 3:
+      format.scope = Scope::tile;
+      format.tile_rows = large ? 256 : 24;
+      format.tile_columns = large ? 1024 : 40;
+      break;
+    case 4:
+      format.scope = Scope::tile;
+      format.tile_rows = tile_rows;
+      format.tile_columns = tile_columns;
+      break;
+    default:
+      break;
+  }
+}
+
 void exclude_formats(std::set<AxisPair>& impossible, const FormatAxes& axes) {
   constexpr int kIntegers = 2;
   impossible.emplace(AxisValue{axes.bits, axes.lattice}, AxisValue{axes.scales, kIntegers});

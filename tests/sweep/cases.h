@@ -115,6 +115,12 @@ inline void with_integers(VqFormat& format, bool wanted) {
   format.stage_scales = true;
 }
 
+// The axis of the scope of a matrix's codebooks: tensor, narrow and wide channel groups, small
+// tiles, and tiles of `tile_rows` by `tile_columns`. Units of many entries are larger: narrow ones
+// would take more memory than a test may use.
+inline constexpr int kWeightScopes = 5;
+void set_weight_scope(VqFormat& format, int value, int tile_rows, int tile_columns);
+
 // The axis of a cache's basis: none, both centred, keys centred and rotated, both.
 inline constexpr int kBases = 4;
 template <class Op>

@@ -54,7 +54,7 @@ constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
 const std::vector<int> kSizes{kBitCount + 2,
                               3,
                               4,
-                              5,
+                              kWeightScopes,
                               2,
                               kRowsOf.size(),
                               6,
@@ -90,30 +90,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   std::tie(format.group_inputs, format.group_scale_bits) =
       kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
-  // Narrow units would take more memory than a test may use.
-  const bool large = format.entries() > 1024;
-  switch (v[kScope]) {
-    case 1:
-      format.scope = Scope::channel_group;
-      format.group_channels = large ? 512 : format.vector_size;
-      break;
-    case 2:
-      format.scope = Scope::channel_group;
-      format.group_channels = large ? 1024 : 48;
-      break;
-    case 3:
-      format.scope = Scope::tile;
-      format.tile_rows = large ? 256 : 24;
-      format.tile_columns = large ? 1024 : 40;
-      break;
-    case 4:
-      format.scope = Scope::tile;
-      format.tile_rows = 256;
-      format.tile_columns = large ? 1024 : 256;
-      break;
-    default:
-      break;
-  }
+  set_weight_scope(format, v[kScope], 256, format.entries() > 1024 ? 1024 : 256);
   return format;
 }
 

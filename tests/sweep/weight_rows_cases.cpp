@@ -43,7 +43,7 @@ constexpr std::array kGroupsOf{std::pair{0, 0}, std::pair{256, 0}, std::pair{16,
 const std::vector<int> kSizes{kBitsOf.size(),
                               kVectors.size(),
                               4,
-                              5,
+                              kWeightScopes,
                               2,
                               3,
                               kOuts.size(),
@@ -75,30 +75,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   std::tie(format.group_inputs, format.group_scale_bits) =
       kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
-  // Narrow units would take more memory than a test may use.
-  const bool large = format.entries() > 1024;
-  switch (v[kScope]) {
-    case 1:
-      format.scope = Scope::channel_group;
-      format.group_channels = large ? 512 : format.vector_size;
-      break;
-    case 2:
-      format.scope = Scope::channel_group;
-      format.group_channels = large ? 1024 : 48;
-      break;
-    case 3:
-      format.scope = Scope::tile;
-      format.tile_rows = large ? 256 : 24;
-      format.tile_columns = large ? 1024 : 40;
-      break;
-    case 4:
-      format.scope = Scope::tile;
-      format.tile_rows = 64;
-      format.tile_columns = 512;
-      break;
-    default:
-      break;
-  }
+  set_weight_scope(format, v[kScope], 64, 512);
   return format;
 }
 
@@ -147,12 +124,10 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 
 SweepCases weight_rows_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
-  for (const int vector : {0, 1})
-    impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kVector, vector});
-  for (const int integers : {2, 3}) {
-    impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kStageScales, integers});
-    impossible.emplace(AxisValue{kVector, 0}, AxisValue{kStageScales, integers});
-  }
+  exclude_formats(impossible, {kBits, kE8p, kVector, kStageScales});
+  constexpr int kCommonScale = 3;  // of integers
+  impossible.emplace(AxisValue{kBits, kE8p}, AxisValue{kStageScales, kCommonScale});
+  impossible.emplace(AxisValue{kVector, 0}, AxisValue{kStageScales, kCommonScale});
   for (const int stages : {1, 2, 3}) {
     impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
   }
