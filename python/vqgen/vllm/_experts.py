@@ -11,7 +11,7 @@ import torch.nn.functional
 
 import vqgen
 import vqgen.torch
-from vqgen.vllm._weights import Folder, Part, fill_random
+from vqgen.vllm._weights import Folder, Part, fill_random, row_tiles
 
 ROWS = 64  # of an expert in a launch
 _SIZES = (1, 8, ROWS)  # tokens of the kernels; more have one of up to _MOST_TOKENS
@@ -108,24 +108,15 @@ class Gemm:
                 "op": "gemv" if most <= 8 else "gemm", "dtype": self.folder.quantization.dtype, "weights": form,
                 "shape": {"m": most, "out_features": self.rows * (len(self.parts[0]) if part is None else 1),
                           "in_features": self.columns, "experts": len(self.parts), "total_rows": rows}})
-            if configs[tokens] not in self.folder.configs:
-                try:
-                    vqgen.torch.runtime(device).enumerate(vqgen.torch.parsed(configs[tokens]), 1, rows)
-                except vqgen.Infeasible as error:
-                    raise vqgen.Infeasible(f"vqgen.vllm: no kernel reads '{self.first.module}' and the other experts: "
-                                           f"{error}") from None
+            self.folder.require_kernel(configs[tokens], rows, f"'{self.first.module}' and the other experts", device)
         return Launch(form, part, configs)
 
     def _fused(self, sizes, device) -> list[Launch]:
-        """One kernel for all parts, or none: parts are row tiles, which have codebooks of their own."""
-        form, parts = self.first.form, len(self.parts[0])
-        if parts > 1:
-            if self.rows % self.first.layout[0]:
-                return []
-            if form["scope"] == "tensor":
-                form = form | {"scope": "tile", "tile_rows": self.rows, "tile_columns": self.columns}
-            elif form["scope"] != "tile" or self.rows % form["tile_rows"]:
-                return []
+        """One kernel for all parts, or none."""
+        parts = len(self.parts[0])
+        form = self.first.form if parts == 1 else row_tiles(self.first, [self.rows] * parts)
+        if form is None:
+            return []
         try:
             return [self._launch(form, None, sizes, device)]
         except (vqgen.Infeasible, vqgen.BadInput):

@@ -62,6 +62,15 @@ class Folder:
         if self._tensors is not None:
             self._tensors.require(part.module, part.whole)
 
+    def require_kernel(self, config: str, most: int, whose: str, device) -> None:
+        """Refuse a format that no kernel reads. most: rows of x. whose: the modules, for the message."""
+        if config in self.configs:
+            return
+        try:
+            vqgen.torch.runtime(device).enumerate(vqgen.torch.parsed(config), 1, most)
+        except vqgen.Infeasible as error:
+            raise vqgen.Infeasible(f"vqgen.vllm: no kernel reads {whose}: {error}") from None
+
     def prepare(self, device) -> None:
         """Compile and load the kernels of all layers; nothing if they are there."""
         if self.configs:
@@ -196,22 +205,16 @@ class Layer:
         config = vqgen.torch.config_text({
             "op": "gemm", "dtype": self.folder.quantization.dtype, "weights": form,
             "shape": {"m": MOST_ROWS, "out_features": rows, "in_features": self.parts[0].columns}})
-        if config not in self.folder.configs:
-            try:
-                vqgen.torch.runtime(self.device).enumerate(vqgen.torch.parsed(config), 1, MOST_ROWS)
-            except vqgen.Infeasible as error:
-                raise vqgen.Infeasible(f"vqgen.vllm: no kernel reads '{self.parts[first].module}': {error}") from None
+        self.folder.require_kernel(config, MOST_ROWS, f"'{self.parts[first].module}'", self.device)
         return Launch(config, form, first, end)
 
     def _fused(self) -> list[Launch]:
-        """One kernel for all parts, or none: parts are row tiles, which have codebooks of their own."""
-        form = self.parts[0].form
-        if len(self.parts) == 1 or any(part.form != form or part.rows % part.layout[0] for part in self.parts):
+        """One kernel for all parts, or none."""
+        first = self.parts[0]
+        if len(self.parts) == 1 or any(part.form != first.form for part in self.parts):
             return []
-        if form["scope"] == "tensor":
-            form = form | {"scope": "tile", "tile_rows": math.gcd(*(part.rows for part in self.parts)),
-                           "tile_columns": self.parts[0].columns}
-        elif form["scope"] != "tile" or any(part.rows % form["tile_rows"] for part in self.parts):
+        form = row_tiles(first, [part.rows for part in self.parts])
+        if form is None:
             return []
         try:
             return [self._launch(form, 0, len(self.parts))]
@@ -275,6 +278,19 @@ class Layer:
     def _fill(self, stored):
         for number, part in enumerate(self.parts):
             fill_random(part.form, {suffix: self._held(suffix, stored[suffix], number) for suffix in part.tensors})
+
+
+def row_tiles(first: Part, rows: list[int]) -> dict | None:
+    """The format of parts with the `rows`, one below the other, as one matrix: row tiles, with codebooks of their own. None
+    if tiles or layouts do not divide a part. first: one of the parts, which have equal formats and columns."""
+    form = first.form
+    if any(each % first.layout[0] for each in rows):
+        return None
+    if form["scope"] == "tensor":
+        return form | {"scope": "tile", "tile_rows": math.gcd(*rows), "tile_columns": first.columns}
+    if form["scope"] != "tile" or any(each % form["tile_rows"] for each in rows):
+        return None
+    return form
 
 
 def fill_random(form: dict, held: dict[str, torch.Tensor]) -> None:
