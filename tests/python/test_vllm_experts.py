@@ -13,7 +13,8 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import reference
 import vqgen
 import vqgen.torch as vt
-from test_vllm_weights import Fields, engine, half_by_default, refused, weight_of, write
+from test_vllm_weights import engine, half_by_default, weight_of, write
+from vllm_models import Fields, refused
 from vllm_reference import DEVICE
 from vqgen.vllm import _experts
 
@@ -137,7 +138,7 @@ def test_tokens_have_the_sum_of_their_experts(served, draw, name):
     for top_k in (1, 2) if name == "aqlm" else (2,):
         layer = RoutedExperts(config(), top_k=top_k).load(tensors)
         assert len(layer.quant_method.own.gemms["w13"].launches) == kernels
-        # Of 70 tokens, an expert has more rows than a launch takes; 200 are more than all experts take.
+        # 70 tokens give an expert more rows than a launch takes; 200 are more than all experts take.
         for tokens in (1, 3, 64, 70, 200):
             given = routed(draw, tokens, top_k)
             y = layer(*given)

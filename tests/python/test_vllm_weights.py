@@ -15,13 +15,13 @@ safetensors_torch = pytest.importorskip("safetensors.torch", reason="safetensors
 import reference
 import vqgen
 import vqgen.torch as vt
+from vllm_models import Fields, refused
 from vllm_reference import DEVICE
 from vqgen import _folders
 from vqgen._weight_books import e8p_table, lattice_points, peak_of
 from vqgen.vllm import _engine, _identity
 
 MAX_BUCKETS = 1  # of the fixture own_cache
-Fields = types.SimpleNamespace
 IN, Q, KV, DIM = 128, 4, 2, 32
 SIZES = {"self_attn.q_proj": (Q * DIM, IN), "self_attn.k_proj": (KV * DIM, IN), "self_attn.v_proj": (KV * DIM, IN),
          "mlp.down_proj": (64, IN)}
@@ -196,12 +196,6 @@ def qkv_weight(quantization, tensors, rank=0, ranks=1):
     kv = rank * KV // ranks, max(KV // ranks, 1)
     spans = [(rank * Q // ranks, Q // ranks), kv, kv]
     return np.concatenate([part[first * DIM:(first + count) * DIM] for part, (first, count) in zip(parts, spans)])
-
-
-def refused(words, call, kind=vqgen.Error):
-    with pytest.raises(kind, match=words) as found:
-        call()
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize("name", FORMATS)
