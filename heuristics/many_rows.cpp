@@ -29,7 +29,7 @@ std::optional<ManyRows> many_rows(const Plan& plan, const Gemm& op, const GpuSpe
       static_cast<double>(op.shape.out_features) * static_cast<double>(op.shape.in_features);
   const double parts = static_cast<double>(ceil_div(op.shape.out_features, dense.shape.rows));
   const double dequantize = parts * cost.part_us + 2 * elements / (cost.written_bytes * clocks);
-  // Of a launch's rows.
+  // What PyTorch's GEMM takes for the rows of one launch.
   const double gemm = 2.0 * op.shape.rows * elements / (cost.operations * clocks);
   if (gemm >= launch->us) return std::nullopt;
   const double from = std::ceil(op.shape.rows * dequantize / (launch->us - gemm));

@@ -61,7 +61,7 @@ class Quantization:
         for each in fields["modules_to_not_convert"]:
             if not isinstance(each, str):
                 self._fail(f"modules_to_not_convert has {each!r}, which is no name; quantize again")
-        # Of names without stars, there may be one for each expert.
+        # There may be a name for each expert; names without stars are looked up, and not matched one by one.
         self._dense = {each for each in fields["modules_to_not_convert"] if "*" not in each}
         self._dense_patterns = [each for each in fields["modules_to_not_convert"] if "*" in each]
 

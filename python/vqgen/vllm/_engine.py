@@ -239,7 +239,7 @@ class Engine:
         return layer
 
     def batches(self, sliding_window: int = 0) -> Batches:
-        """Of a group of layers with that window, or none."""
+        """Make the Batches of a group of layers with that window, or with none."""
         shape = self.kernels.shape
         return Batches(sequences=shape.sequences, columns=shape.tokens // shape.page_tokens, page_tokens=shape.page_tokens,
                        query_tokens=shape.query_tokens, piece_tokens=shape.piece_tokens, device=self.kernels.device,

@@ -23,7 +23,7 @@ struct WeightRowsData {
 // contradict each other, and Error(infeasible) as RowDecoder does.
 std::vector<double> reference_weight_rows(const WeightRowsData& data);
 
-// The same rows of original_weights, which the data must have.
+// The rows before quantization, of original_weights, which the data must have.
 std::vector<double> reference_weight_rows_unquantized(const WeightRowsData& data);
 
 // The weights of a linear op, and a first row that is drawn.

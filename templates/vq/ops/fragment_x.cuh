@@ -37,7 +37,7 @@ class FragmentX {
       const int step = turn % kTurns * kTogether + i % kTogether;
       const int run = turn / kTurns;
       const int first = first_place(run, step, tile);
-      // By lane the row of other octets is one past the last: zeros.
+      // If lanes sum by themselves, other lanes' octets come from the row past the last: zeros.
       const int row =
           kByLane ? (in_tile / 8 == in_tile % 4 ? 0 : 1) : in_tile / (kHalves && !kNatural ? 8 : 4);
       const U32x4 x = LinearWork<Plan>::x_octet(
