@@ -96,7 +96,7 @@ ProductFaults of_experts() {
            {"own.partials += i64{rows.first}", "own.partials += i64{0}"},
            {"own.x += i64{rows.first}", "own.x += i64{0}"},
            {"if (lane() >= step) before", "if (lane() > step) before"},
-           {"static_cast<u32>(left) << 8", "0u"},
+           {"static_cast<u32>(left) << kExpertBits", "0u"},
            {"left -= blocks[i]", "left -= 1"},
            {"offset(middle) <= row", "offset(middle) < row"}}};
 }
