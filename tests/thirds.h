@@ -43,6 +43,11 @@ inline std::uint64_t third_after(std::uint64_t number) {
   return sweep_third() == 0 ? 0 : (sweep_third() - 1 + number) % 3 + 1;
 }
 
+// True if case number `number` of those that a test draws itself is in this run's third.
+inline bool in_third(std::uint64_t number) {
+  return sweep_third() == 0 || number % 3 == sweep_third() - 1;
+}
+
 // This run's third of the cases, at least one of them; all for 0.
 template <class T>
 std::vector<T> a_third(std::span<const T> cases, std::uint64_t third) {

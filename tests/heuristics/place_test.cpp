@@ -11,6 +11,7 @@
 #include "heuristics/occupancy.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/heuristics/access_counts_random.h"
+#include "tests/thirds.h"
 
 namespace vqgen {
 namespace {
@@ -186,9 +187,11 @@ std::vector<Problem> many_problems() {
 
 TEST(Place, KeepsItsPromisesForRandomProfiles) {
   std::mt19937_64 random(7);
-  for (const std::string name : {"h200", "a10", "t4"}) {
-    const GpuSpec gpu = find_gpu(name);
-    for (const Problem& problem : many_problems()) {
+  std::uint64_t number = 0;
+  for (const Problem& problem : many_problems()) {
+    for (const std::string name :
+         test::a_third({"h200", "a10", "t4"}, test::third_after(number++))) {
+      const GpuSpec gpu = find_gpu(name);
       const std::vector<AccessCounts> profiles = random_profiles(problem, random);
       const Plan plan = choose(problem, gpu, {.chooser = Chooser::rules});
       const int registers = 32 + static_cast<int>(random() % 96);

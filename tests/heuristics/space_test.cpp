@@ -14,6 +14,7 @@
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
 #include "tests/core/support.h"
+#include "tests/thirds.h"
 
 namespace vqgen {
 namespace {
@@ -69,9 +70,10 @@ std::set<std::string> texts(const std::vector<Plan>& plans) {
 }
 
 TEST(Space, HoldsAcceptedDistinctPlansTheSameEachTime) {
-  for (const std::string& name : gpu_names()) {
-    const GpuSpec gpu = find_gpu(name);
-    for (const Problem& problem : awkward_problems()) {
+  std::uint64_t number = 0;
+  for (const Problem& problem : awkward_problems()) {
+    for (const std::string& name : test::a_third(gpu_names(), test::third_after(number++))) {
+      const GpuSpec gpu = find_gpu(name);
       SCOPED_TRACE(name + " " + to_json(problem).dump());
       const Space all = space(problem, gpu, {.most = 0});
       EXPECT_EQ(all.feasible, all.plans.size());
@@ -110,7 +112,7 @@ TEST(Space, OffersBothWaysToMergeSplits) {
 
 TEST(Space, IsThinnedToTheBoundAndKeepsEveryKind) {
   const GpuSpec gpu = find_gpu("h200");
-  for (const Problem& problem : awkward_problems()) {
+  for (const Problem& problem : test::a_third(awkward_problems())) {
     const Space all = space(problem, gpu, {.most = 0});
     std::set<std::string> kinds;
     for (const Plan& plan : all.plans) kinds.insert(kind_of(plan, problem));
