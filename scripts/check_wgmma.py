@@ -7,7 +7,7 @@
     scripts/check_wgmma.py --self-test
 
 Products (HGMMA, of bytes IGMMA) read their operand a from registers until a wait (WARPGROUP.DEPBAR) says that they are
-done; ptxas keeps that in mind along a straight line, and not always around a loop (docs/internals/testing.md). The
+done; ptxas keeps that in mind along a straight line, and not always around a loop (docs/internals/traps.md). The
 text is walked in order, with each loop twice and conditional branches not taken. Exit codes: 0, also
 where there are no products; 1 where something is written too early; 2 for a file that is no disassembly.
 """

@@ -24,7 +24,8 @@ try:
     import scipy.optimize
     import scipy.stats
 except ImportError:
-    sys.exit("fit_cost: SciPy is missing; install python3-scipy")
+    if not {"-h", "--help"} & set(sys.argv):
+        sys.exit("fit_cost: SciPy is missing; install python3-scipy")
 
 IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
 OVERLAPPING = ["memory", "l2", "shared", "lines", "lookups", "arithmetic", "tensor"]

@@ -80,12 +80,14 @@ def gpu(row: dict) -> str:
 
 
 def trials(rows: list[dict]) -> str:
-    """Kept trials first, then those left to the tuner, then dropped ones; of each the largest gain first."""
+    """Kept trials first, then those left to the tuner, then dropped ones; of each the largest gain first.
+
+    A link reaches a row by its id."""
     def place(row):
         gain = float(row["before_us"]) / float(row["after_us"]) if row["before_us"] and row["after_us"] else 0
         return VERDICTS.index(row["verdict"]), -gain, row["id"]
     head = ["id", "change", "GPU", "shape", "predicted", "before, us", "after, us", "speed-up", "verdict", "why, and other shapes", "recorded by"]
-    return table(head, [[row["id"], row["change"], gpu(row), row["shape"], row["predicted"], row["before_us"], row["after_us"],
+    return table(head, [[f'<a id="{row["id"]}"></a>{row["id"]}', row["change"], gpu(row), row["shape"], row["predicted"], row["before_us"], row["after_us"],
                          ratio(row["before_us"], row["after_us"]), row["verdict"], row["why"], row["commit"]]
                         for row in sorted(rows, key=place)])
 

@@ -27,7 +27,7 @@ struct Doc {
   static constexpr const char* kTilesInFlight = "tiles of codes in flight in shared memory";
   static constexpr const char* kTokenSplits = "blocks that share one sequence's tokens";
   static constexpr const char* kScheduledSplits =
-      "blocks that share one sequence's tokens; with schedule balanced, those of all sequences";
+      "blocks that share one sequence's tokens; with schedule balanced, tokens of all sequences";
   static constexpr const char* kMergesSplits =
       "what merges the splits: a second kernel, or the last block to end";
   static constexpr const char* kHeadsPerBlock = "query heads of one KV head that a block serves";
@@ -50,8 +50,8 @@ struct Doc {
   static constexpr const char* kSumsBlocks =
       "what sums up the blocks of an output: a second kernel, or the last block to end";
   static constexpr const char* kSchedule =
-      "whose tokens blocks share: each sequence has as many blocks, or all sequences share them by "
-      "length";
+      "per_sequence: each sequence has equally many blocks; balanced: sequences share all blocks "
+      "by their lengths";
   static constexpr const char* kRowsPerBlock = "rows of x that a block serves, a multiple of 4";
   static constexpr const char* kCodeWords =
       "32-bit words that one load of codes moves, a power of two; codes are aligned to as much";

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-CITED = re.compile(r"\[([a-z0-9]+-\d\d)\]\(([^)]*)\)")
+CITED = re.compile(r"\[([a-z0-9]+-\d{2,3})\]\(([^)]*)\)")
 GOOD = {"experiments": "id,topic,gpu,commit,change,predicted,before_us,after_us,shape,verdict,why\n"
                        "a-01,tuning,,,one change,,2.5,2,,kept,a reason\n",
         "runs": "topic,gpu,commit,op,format,problem,plan,us,baseline,baseline_us,baseline_over_us,note\n"

@@ -33,9 +33,10 @@ def prose(text):
 
 
 def anchors(text):
-    """Return the names of the headings, as code hosts make them."""
+    """Return the names of the headings, as code hosts make them, and those of anchors."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = set(re.findall(r'<a id="([\w-]+)"></a>', text))
+    return named | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links(path):

@@ -25,8 +25,8 @@ struct HostOptions {
   std::uint64_t seed = 0;  // of LaneOrder::random
   unsigned threads = 1;    // CPU threads that share the blocks of a grid
   // Reports races between threads that no barrier orders, even where the order that ran was
-  // harmless; see docs/internals/testing.md. Compiles other code, slower, and runs it on one CPU
-  // thread.
+  // harmless; see docs/internals/host-backend.md. Compiles other code, slower, and runs it on one
+  // CPU thread.
   bool check_races = false;
   // False: kernels compile faster and run slower.
   bool optimize = true;

@@ -48,8 +48,9 @@ struct AttentionHistogram {
     visit("bin_threads", &P::bin_threads, Range{32, 1024}, "threads of a block of bins");
     visit("columns_per_block", &P::columns_per_block, Range{1, 256},
           "value columns whose bins a block has in shared memory");
-    visit("bin_heads", &P::bin_heads, Range{1, 8},
-          "heads whose bins a block has, a power of two; of more heads than a KV head has all");
+    visit(
+        "bin_heads", &P::bin_heads, Range{1, 8},
+        "heads whose bins a block has, a power of two; all heads of a KV head if there are fewer");
     visit("bin_slices", &P::bin_slices, Range{1, 256},
           "blocks that share the entries of a value column as bins, a power of two");
     visit("entry_splits", &P::entry_splits, Range{1, 256},

@@ -34,10 +34,10 @@ struct AttentionInt8Mma {
     visit("combine", &P::combine, kNoCluster, Doc::kMergesSplits);
     visit("heads_per_block", &P::heads_per_block, Range{1, 8}, Doc::kHeadsPerBlock);
     visit("pipeline_stages", &P::pipeline_stages, Range{2, 8},
-          "rounds of codes that shared memory has room for; in one each warp has 32 tokens");
+          "rounds of codes that shared memory has room for; a round has 32 tokens per warp");
     visit("fused_basis", &P::fused_basis, Range{0, 1},
           "1: a block brings its query into the basis of keys with center or klt, and its results "
-          "out of that of values; 0: kernels of their own do");
+          "out of the basis of values; 0: separate kernels do");
   }
 };
 

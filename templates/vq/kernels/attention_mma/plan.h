@@ -36,8 +36,8 @@ struct AttentionMma {
           "32-bit words that one load of codes moves where it can, a power of two; rows of codes "
           "are aligned to as much");
     visit("code_stages", &P::code_stages, Range{0, 4},
-          "0: the codes of a warp's next step are on their way to registers; 2 to 4: those of so "
-          "many steps are on their way to shared memory, by bulk copies");
+          "0: codes of a warp's next step load into registers; 2 to 4: codes of that many steps "
+          "load into shared memory, by bulk copies");
     visit("key_codebook", &P::key_codebook, Range{}, Doc::kKeyCodebook);
     visit("value_codebook", &P::value_codebook, Range{}, Doc::kValueCodebook);
   }

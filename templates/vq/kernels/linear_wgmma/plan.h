@@ -44,7 +44,7 @@ struct LinearWgmma {
     visit("fetch_only_warps", &P::fetch_only_warps, Range{0, 3},
           "warps of a block that have no outputs, if fewer outputs per block fill the SMs evenly");
     visit("prefetch_steps", &P::prefetch_steps, Range{0, 1},
-          "steps that are looked up before the one ahead of them is multiplied, for registers");
+          "1: lanes look up one step further ahead of its wgmma, which takes registers");
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };

@@ -39,7 +39,7 @@ struct LinearWgmmaLargeM {
           "output features that a warp serves, a multiple of 16");
     visit(
         "chunk_columns", &P::chunk_columns, Range{1, 1 << 24},
-        "columns behind which codebooks may change, whole runs of codes; splits have whole chunks");
+        "columns after which codebooks may change, whole runs of codes; splits have whole chunks");
     visit("splits", &P::splits, Range{1, 4096}, Doc::kColumnSplits);
     visit("combine", &P::combine, Range{}, Doc::kSumsSplitsOrClusters);
     visit("groups_along_columns", &P::groups_along_columns, Range{1, 4},

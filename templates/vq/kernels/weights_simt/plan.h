@@ -21,7 +21,7 @@ struct WeightsSimt {
     visit("weight_rows", &P::weight_rows, Range{1, 65536},
           "rows of the weights that a block decodes, aligned to as many");
     visit("chunk_columns", &P::chunk_columns, Range{8, 1 << 24},
-          "columns of them, a multiple of 8");
+          "columns of the weights that a block decodes, a multiple of 8");
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
