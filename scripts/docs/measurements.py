@@ -180,7 +180,7 @@ def vllm_steps(tools):
             line.append("-")
         lines.append(line)
     head = ["GPUs", "cache", "window", "weights", *(f"{batch} x {tokens:,}, ms" for batch, tokens in VLLM_SHAPES),
-            "tokens that fit", f"full of sequences of {VLLM_FULL:,}: tokens per second"]
+            "tokens that fit", f"sequences of {VLLM_FULL:,} that fill the cache: tokens per second"]
     return table(head, lines) + (
         "\n\nLlama-3-8B's shapes with random weights, full CUDA graphs, FlashAttention 3 for FP16; medians of 64 steps. "
         "In brackets: against the first row of as many GPUs. Tokens that fit are of sequences of 32,768.") + origin("vllm-steps", rows)
