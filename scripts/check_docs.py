@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the pages of docs/ and README.md: their length, their sentences, their words.
+"""Checks the pages of docs/ and the READMEs: their length, their sentences, their words.
 
-  scripts/check_docs.py [--all-listed] [PATH...]   pages and folders [README.md docs]
+  scripts/check_docs.py [--all-listed] [PATH...]   pages and folders [all with pages]
   scripts/check_docs.py --texts [FOLDER...]        retired words in help, errors, docstrings, the schema
   scripts/check_docs.py --self-test                checks that seeded violations are found, and no more
 
@@ -32,6 +32,7 @@ import page_text  # noqa: E402
 
 MAX_WORDS = 30
 MAX_NUMBERS = 2
+PAGE_FOLDERS = ["README.md", "docs", "bench", "examples", "profiles", "templates", "tests/data"]
 TEXT_FOLDERS = ["cli", "core", "docs", "generator", "heuristics", "python/vqgen", "quantizer", "runtime"]
 BEGINNINGS = re.compile(r"[\"(_]*(Of|That of|Those|Likewise|The same|In place of|By(?! default))\b")
 # Not in an identifier, a version of a language or a name such as 16-bit.
@@ -292,7 +293,7 @@ def main(arguments):
             if not pathlib.Path(path).exists() or not pathlib.Path(path).resolve().is_relative_to(ROOT):
                 sys.exit(f"check_docs: '{path}' is no page or folder of this checkout; name one below {ROOT}")
         paths = [pathlib.Path(path).resolve().relative_to(ROOT).as_posix() for path in paths]
-        faults, count = check_pages(ROOT, rules, paths or ["README.md", "docs"], all_listed)
+        faults, count = check_pages(ROOT, rules, paths or PAGE_FOLDERS, all_listed)
     if count == 0 and not faults:
         sys.exit("check_docs: nothing to check; name pages of scripts/docs/limits.csv, or folders that have texts")
     for path, line, rule in faults:

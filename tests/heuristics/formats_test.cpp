@@ -174,7 +174,7 @@ TEST(Propose, BalancesPartsWhereItCostsLittle) {
 }
 
 // Attention by int8_mma and mma side by side on an H200:
-// bench/measurements/bytes-beside-fragments.csv.
+// bench/measurements/int8_mma-beside-mma.csv.
 TEST(Propose, TakesBytesWhereTheyWereFaster) {
   struct Case {
     int batch;
