@@ -15,6 +15,7 @@ from vqgen._bundles import ROWS, in_rows, packed, write_items
 from vqgen._models import attending, in_float32, require_served
 from vqgen._nearest import encoded
 from vqgen._reconstruction import common_share, warn_of_common
+from vqgen._sights import require_bounds
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._training import without_transforms
 from vqgen.simulation import rotated
@@ -59,6 +60,8 @@ def states_of(model, batches, device, keys=None):
     here, before anything is trained, what it could not serve. Warns at the end of keys that are mostly alike,
     where `keys` is a format that spends codes on that."""
     *_, sights = require_served(model.config)
+    for sight in dict.fromkeys(sights) if keys is not None else ():
+        require_bounds(sight, vqgen.format_fields(keys), "calibrate(keys)")
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     parts, dtype = {}, model.dtype
     for tokens in batches:

@@ -6,7 +6,9 @@ import typing
 
 import torch
 
-__all__ = ["Sight", "attended", "sights_of"]
+import vqgen
+
+__all__ = ["Sight", "attended", "require_bounds", "sights_of"]
 
 _MOST_SCORES = 1 << 27
 
@@ -30,6 +32,14 @@ class Sight(typing.NamedTuple):
             first = seen - self.sliding_window
             return first * (first > 0)
         return (seen - 1) // self.attention_chunk * self.attention_chunk if self.attention_chunk else seen * 0
+
+
+def require_bounds(sight: Sight, keys: dict, where) -> None:
+    """Refuse bounded scores over keys whose format leaves out a part of each score. keys: as of format_fields()."""
+    if sight.logit_softcap and keys.get("center"):
+        raise vqgen.Infeasible(f"{where}: its keys are centered, and the model bounds scores (soft cap "
+                               f"{sight.logit_softcap:g}), which no kernel does with centered keys; calibrate keys and "
+                               "values of the format vecinfer-d4b8i8")
 
 
 def sights_of(text) -> list[Sight | str]:

@@ -290,6 +290,8 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
                            judges, key_gain)
         return
     on_device = on_device and can_write(model.dtype, keys, values)
+    if not on_device:
+        _tool.path()  # refuses a missing tool before the model runs
     layers = states_of(model, batches, model.device if on_device else "cpu", keys)
     (write_bundle if on_device else _quantize)(out, layers, keys, values, seed, key_gain)
 

@@ -58,6 +58,18 @@ def test_logits_are_those_of_the_models_own_attention(kind, layers):
     assert sights_of(model.config.get_text_config(decoder=True)) != [Sight()] * 2
 
 
+def test_calibration_refuses_centered_keys_of_bounded_scores(tmp_path):
+    with pytest.raises(vqgen.Infeasible, match=r"calibrate\(keys\): its keys are centered.*vecinfer-d4b8i8"):
+        vqgen.hf.calibrate(made("Gemma2"), [IDS], tmp_path / "books", keys="klt-4bit-keys", values="vecinfer-d4b8i8")
+    assert not (tmp_path / "books").exists()
+
+
+def test_calibration_names_a_missing_tool(tmp_path, monkeypatch):
+    monkeypatch.setenv("VQGEN_TOOL", str(tmp_path / "vqgen"))
+    with pytest.raises(vqgen.BadInput, match="VQGEN_TOOL: .* is no program"):
+        vqgen.hf.calibrate(made("Mistral"), [], tmp_path / "books", keys="vecinfer-d4b8i8", values="vecinfer-d4b8i8")
+
+
 @pytest.mark.parametrize("kind", ["Mistral", "Gemma2", "Llama4"])
 def test_a_model_that_sees_all_says_something_else(kind):
     model = made(kind)

@@ -45,7 +45,8 @@ def _require_served(arguments):
 
     import vqgen
     from vqgen._models import require_served
-    from vqgen.vllm._engine import OTHER, require_bounds
+    from vqgen._sights import require_bounds
+    from vqgen.vllm._engine import OTHER
     *_, sights = require_served(transformers.AutoConfig.from_pretrained(arguments.model))
     for sight in dict.fromkeys(sights):
         if sight.attention_chunk:

@@ -14,7 +14,7 @@ import vqgen
 import vqgen.torch
 from vqgen._basis import row_words
 from vqgen._bundles import layers_of
-from vqgen._sights import Sight
+from vqgen._sights import Sight, require_bounds
 from vqgen.vllm import _identity
 from vqgen.vllm._batch import Batches, Table
 from vqgen.vllm._pages import HEAD_DIMS, MOST_QUERIES, PAGES, PIECE, Kernels, Layer, Shape, of_heads, require_pages, warm
@@ -248,14 +248,6 @@ class Engine:
     def raw_table(self) -> Table:
         shape = self.kernels.shape
         return Table(shape.sequences, -(-shape.tokens // shape.raw_page_tokens), self.kernels.device)
-
-
-def require_bounds(sight: Sight, keys: dict, where) -> None:
-    """Refuse bounded scores over keys whose format leaves out a part of each score."""
-    if sight.logit_softcap and keys.get("center"):
-        raise vqgen.Infeasible(f"{where}: its keys are centered, and the model bounds scores (soft cap "
-                               f"{sight.logit_softcap:g}), which no kernel does with centered keys; calibrate with "
-                               "--keys vecinfer-d4b8i8 --values vecinfer-d4b8i8")
 
 
 def page_of(block: int) -> int:
