@@ -53,7 +53,7 @@ const std::vector<OptionGroup>& groups() {
         "layout", "entries", "operand", "reorder", "dense"}},
       {"Plan",
        {"gpu", "planner", "access-counts", "placement", "compile", "plans", "sample", "top",
-        "codebooks-in"}},
+        "codebooks-in", "papers"}},
       {"Data",
        {"data", "seed", "lengths", "active-experts", "code-distribution", "shared-codebooks",
         "parts", "context", "batch"}},

@@ -23,6 +23,7 @@ struct MeasureArguments {
   std::optional<std::size_t> space;
   std::optional<std::size_t> likely;
   std::string placement = "any";
+  bool papers = false;
   std::string chooser{enum_name(kDefaultChooser)};
   std::string lengths;
   bool turns = false;
@@ -43,6 +44,7 @@ Space space_plans(const Config& config, const GpuSpec& gpu, const MeasureArgumen
   Space found = space(config.problem, gpu,
                       {.most = *options.space,
                        .placement = enum_of<SpacePlacement>(options.placement),
+                       .papers = options.papers,
                        .keep = [&](const Plan& plan) { return has_fixed_fields(plan, config); }});
   add_chosen(found.plans, config, gpu);
   return found;
@@ -333,6 +335,8 @@ void add_space(CLI::App& app, Output& output) {
           "Sample plans whose codebooks are in any memory, all in global, or all in shared memory")
       ->capture_default_str()
       ->check(CLI::IsMember(enum_names<SpacePlacement>));
+  command->add_flag("--papers", options->papers,
+                    "Sample also plans by methods of papers that the planners leave out");
 }
 
 }  // namespace vqgen::cli

@@ -282,9 +282,10 @@ std::optional<Plan> cheapest_by_length(const Plan& rules, const Config& config, 
       });
 }
 
-// The plan of the space most like the rules', of its dataflow; the rules' where there is none.
+// The plan of the space most like the rules', of its dataflow; the rules' where there is none. The
+// config's fields may ask for a paper's method.
 Plan nearest_with_overrides(const Plan& rules, const Config& config, const GpuSpec& gpu) {
-  std::vector<Plan> plans = space(config.problem, gpu, {.most = 0}).plans;
+  std::vector<Plan> plans = space(config.problem, gpu, {.most = 0, .papers = true}).plans;
   std::erase_if(plans, [&](const Plan& plan) { return plan.index() != rules.index(); });
   return least_with_overrides(
              plans, config, gpu,

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "heuristics/kernels/slice.h"
+#include "heuristics/papers/papers.h"
 
 namespace vqgen {
 namespace {
@@ -149,6 +150,7 @@ Space space(const Problem& problem, const GpuSpec& gpu, const SpaceOptions& opti
   if (!check(problem).ok) return {};
   DistinctPlans distinct(problem, gpu);
   add_plans(distinct, options.placement);
+  if (options.papers) add_paper_plans(distinct);
   std::vector<Plan> all;  // each followed by the same whose splits are merged otherwise
   for (const Plan& plan : distinct.plans) {
     all.push_back(plan);

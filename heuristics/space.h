@@ -24,6 +24,8 @@ struct SpaceOptions {
   SpacePlacement placement = SpacePlacement::any;
   // Plans whose last block merges the splits, beside those by a kernel or as a cluster.
   bool last_block = true;
+  // Plans by methods of papers too, which choosing leaves out (heuristics/papers/papers.h).
+  bool papers = false;
   std::function<bool(const Plan&)> keep = {};  // leaves out plans before they are counted
 };
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "heuristics/ablation/rows.h"
+#include "heuristics/papers/ablation/rows.h"
 #include "runtime/measure.h"
 
 namespace vqgen {

@@ -10,7 +10,7 @@
 #include "core/problem/head_dims.h"
 #include "generator/generate.h"
 #include "heuristics/explain.h"
-#include "heuristics/fusion/exchange.h"
+#include "heuristics/papers/papers.h"
 #include "heuristics/remedy.h"
 #include "runtime/code_distribution.h"
 

@@ -1,10 +1,11 @@
 // A matrix to and from int8: memory bounds it, so the rules take accesses of 16 bytes and see to it
-// that enough of them are in flight. The study's other forms are in the space for comparison.
+// that enough of them are in flight. The study's other forms are in heuristics/papers/.
+#include "heuristics/kernels/scalar_forms.h"
+
 #include <algorithm>
 #include <bit>
 
 #include "core/ceil_div.h"
-#include "heuristics/kernels/slice.h"
 
 namespace vqgen {
 namespace {
@@ -82,26 +83,22 @@ ScalarForms choose_plan(ScalarForms plan, const ScalarMatrix& op, const GpuSpec&
   return with_splits(plan, op, gpu);
 }
 
+void add_form(Candidates& to, const ScalarMatrix& op, ScalarForm form, int vector, int tokens) {
+  for (const int threads : {128, 256, 512}) {
+    for (const int lanes : {32, 64, 128}) {
+      const ScalarForms plan{
+          .form = form, .threads = threads, .lanes = lanes, .vector = vector, .tokens = tokens};
+      to.add(with_splits(with_lanes(plan, op), op, to.gpu));
+    }
+  }
+}
+
 void add_candidates(Candidates& to, ScalarForms plan, const ScalarMatrix& op, SpacePlacement) {
   to.add(choose_plan(plan, op, to.gpu));
-  const auto add = [&](ScalarForm form, int vector, int tokens) {
-    for (const int threads : {128, 256, 512}) {
-      for (const int lanes : {32, 64, 128}) {
-        ScalarForms each = plan;
-        each.form = form;
-        each.threads = threads;
-        each.lanes = lanes;
-        each.vector = vector;
-        each.tokens = tokens;
-        to.add(with_splits(with_lanes(each, op), op, to.gpu));
-      }
-    }
-  };
-  add(ScalarForm::naive, 1, 1);
-  add(ScalarForm::tiled, 1, 1);
-  for (const int tokens : {2, 4, 8, 16}) add(ScalarForm::coarsened, 1, tokens);
   for (const int vector : {2, 4, 8, 16}) {
-    for (const int tokens : {1, 2, 4, 8}) add(ScalarForm::vectorized, vector, tokens);
+    for (const int tokens : {1, 2, 4, 8}) {
+      add_form(to, op, ScalarForm::vectorized, vector, tokens);
+    }
   }
 }
 

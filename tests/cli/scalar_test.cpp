@@ -42,6 +42,21 @@ TEST_F(ScalarTool, AreExplainedAndExported) {
   expect_exported("int8_quantize_forms_f32_");
 }
 
+TEST_F(ScalarTool, FormsOfTheStudyAreSampledIfAskedFor) {
+  if (!has("host compiler")) GTEST_SKIP() << "this machine has no host compiler";
+  const std::string naive = config({{"plan", {{"form", "naive"}}}});
+  std::vector<std::string> arguments{"dev",   "space", naive,      "--backend", "host",
+                                     "--gpu", "h200",  "--sample", "1",         "--json"};
+  const auto measured_plans = [&] {
+    const Outcome outcome = vqgen(arguments);
+    expect_success(outcome);
+    return document_of(outcome)["configs"][0]["measurements"].size();
+  };
+  EXPECT_EQ(measured_plans(), 1u);  // the chosen one
+  arguments.emplace_back("--papers");
+  EXPECT_GE(measured_plans(), 2u);
+}
+
 TEST_F(ScalarTool, RefuseWhatTheyHaveNoUseFor) {
   expect_failure({"dev", "ablate", config(), "--backend", "host"}, 3, {"ablate", "int8_quantize"});
   expect_failure({"compile", config({{"plan", {{"form", "fast"}}}}), "--gpu", "h200"}, 2,

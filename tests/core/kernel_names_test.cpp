@@ -88,7 +88,7 @@ TEST(KernelNames, OfTheSpaceAreDistinctWhereThePlansAre) {
   std::set<std::string> dataflows;
   for (const Problem& problem : problems()) {
     SCOPED_TRACE(to_json(problem).dump());
-    const auto [plans, feasible] = space(problem, h200(), {.most = 40});
+    const auto [plans, feasible] = space(problem, h200(), {.most = 40, .papers = true});
     ASSERT_EQ(plans.size(), std::min<std::size_t>(feasible, 40));
     ASSERT_GE(plans.size(), 15u);
     std::map<std::string, Plan> by_name;
@@ -157,7 +157,7 @@ std::optional<std::pair<P, P>> neighbours(const std::vector<Plan>& plans, const 
 TEST(KernelNames, TellOfEachFieldOfEachDataflow) {
   std::vector<std::pair<Problem, std::vector<Plan>>> spaces;
   for (const Problem& problem : problems()) {
-    std::vector<Plan> plans = space(problem, h200(), {.most = 0}).plans;
+    std::vector<Plan> plans = space(problem, h200(), {.most = 0, .papers = true}).plans;
     for_each_dataflow([&]<class P>(const P&) {
       if (const auto* op = op_of<P>(problem)) plans.push_back(choose_plan(P{}, *op, h200()));
     });

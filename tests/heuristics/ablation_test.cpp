@@ -4,7 +4,7 @@
 #include <set>
 
 #include "core/profiles.h"
-#include "heuristics/ablation/rows.h"
+#include "heuristics/papers/ablation/rows.h"
 #include "heuristics/kernels/slice.h"
 #include "heuristics/placement/plan_use.h"
 #include "heuristics/space.h"

@@ -1,7 +1,5 @@
 // The fusion of GEMMs: the paper's choice, explain's drawing of a plan, and tiles in shared memory
 // without bank conflicts.
-#include "heuristics/fusion/exchange.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,6 +10,7 @@
 #include "core/profiles.h"
 #include "heuristics/explain.h"
 #include "heuristics/kernels/slice.h"
+#include "heuristics/papers/papers.h"
 
 namespace vqgen {
 namespace {

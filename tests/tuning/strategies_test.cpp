@@ -181,6 +181,17 @@ TEST(TuningSpace, HoldsTheSpaceTheDefaultTheRulesPlanAndTheIncumbentOnce) {
   }
 }
 
+// The space leaves out methods of papers, but a plan that was tuned with one is raced.
+TEST(TuningSpace, AnIncumbentKeepsItsMethodOfAPaper) {
+  Int8Quantize op;
+  op.shape = {.tokens = 4096, .channels = 512, .scales = Scales::computed};
+  const Plan tuned = ScalarForms{.form = ScalarForm::coarsened, .vector = 1, .tokens = 8};
+  const TuningSpace space = tuning_space(op, find_gpu("h200"), {}, tuned);
+  ASSERT_TRUE(space.incumbent);
+  EXPECT_EQ(*space.incumbent, space.feasible);
+  EXPECT_EQ(space.candidates.at(*space.incumbent).plan, tuned);
+}
+
 TEST(Neighbours, DifferInOneField) {
   for (const Problem& problem : {test::gemv_problem(), test::attention_problem()}) {
     const TuningSpace space = thinned(test::landscape(problem, 1), 11);

@@ -1,4 +1,4 @@
-#include "heuristics/ablation/placement_rule.h"
+#include "heuristics/papers/ablation/placement_rule.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "heuristics/ablation/rows.h"
+#include "heuristics/papers/ablation/rows.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/problem/config.h"
 #include "heuristics/choose.h"
-#include "heuristics/fusion/exchange.h"
+#include "heuristics/papers/papers.h"
 #include "heuristics/space.h"
 
 namespace vqgen {

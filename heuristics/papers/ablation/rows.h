@@ -1,7 +1,7 @@
-// The rows of `vqgen dev ablate`: what each part of VQ-LLM's system gives. A row restricts dataflow,
-// fusion and placement of a plan and leaves all else (tiles, warps, loads, splits and what merges
-// them) as free as for any other row, so that the restriction is the only difference. What a row
-// measures counts for each other row whose restriction it obeys.
+// The rows of `vqgen dev ablate`: what each part of VQ-LLM's system gives. A row restricts
+// dataflow, fusion and placement of a plan and leaves all else (tiles, warps, loads, splits and
+// what merges them) as free as for any other row, so that the restriction is the only difference.
+// What a row measures counts for each other row whose restriction it obeys.
 //
 // The rows of parts force the part that they add, so that a part which costs time shows that too;
 // GC*, SC* and best are what the whole space has.
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "heuristics/ablation/placement_rule.h"
+#include "heuristics/papers/ablation/placement_rule.h"
 
 namespace vqgen {
 
