@@ -122,18 +122,20 @@ int resident_blocks(const Prepared& prepared, const Problem& problem, const GpuS
       std::min<std::int64_t>(residency.occupancy.blocks, residency.blocks_an_sm(gpu)));
 }
 
-// Why the kernel is worse with its entries in registers; empty if it is not.
+// Why the kernel is worse with its entries placed by the first one's registers; empty if it is not.
 std::string worse(const Prepared& first, const Prepared& second, const Problem& problem,
                   const GpuSpec& gpu) {
   const int spills = main_resources(second, problem).spill_bytes;
   if (spills > main_resources(first, problem).spill_bytes) {
-    return fmt::format("registers: tried, but the kernel then spills {} bytes", spills);
+    return fmt::format("placed again by its registers: tried, but the kernel then spills {} bytes",
+                       spills);
   }
   const int blocks = resident_blocks(second, problem, gpu);
   const int before = resident_blocks(first, problem, gpu);
   if (blocks >= before) return "";
-  return fmt::format("registers: tried, but the kernel then takes {} and {} of {} blocks stay",
-                     main_resources(second, problem).registers, blocks, before);
+  return fmt::format(
+      "placed again by its registers: tried, but the kernel then takes {} and {} of {} blocks stay",
+      main_resources(second, problem).registers, blocks, before);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The levels one after the other: shared memory first, then registers, then copies.
+// The levels one after the other: shared memory first, then registers or copies.
 #include "heuristics/placement/place.h"
 
 #include <fmt/format.h>
@@ -58,8 +58,11 @@ class Placer {
       const bool measured = options_.strategy == Strategy::measured;
       if (measured) share_whole();
       share_by_slack();
-      for (Known& each : operands_) hold_in_registers(each);
-      if (measured) copy(1.0);
+      if (measured) {
+        copy(1.0);
+      } else {
+        for (Known& each : operands_) hold_in_registers(each);
+      }
     }
     Placed placed{plan_, {}};
     for (Known& each : operands_) {
@@ -179,7 +182,6 @@ class Placer {
                  "than the {:.1f} % that pay for a comparison on all",
                  limits, fits, 100 * share, 100 * kLeastShare);
     }
-    if (options_.strategy == Strategy::measured && !registers_pay(known, fits, limits)) return;
     placement(known).registers = fits;
     if (!check(plan_, problem_, gpu_).ok) {
       placement(known).registers = 0;
@@ -188,25 +190,6 @@ class Placer {
     held_registers_ += static_cast<int>(fits * row);
     say(known, "registers: {} entries, which catch {:.1f} % of the accesses; {}", fits, 100 * share,
         limits);
-  }
-
-  // A warp compares and selects for each entry held, 4 instructions a cycle of an SM; what it saves
-  // is passes through shared memory, one a cycle.
-  bool registers_pay(Known& known, int count, const std::string& limits) {
-    Placement held = placement(known);
-    held.registers = count;
-    const double saved = shared_passes(known.use, placement(known), known.accesses) -
-                         shared_passes(known.use, held, known.accesses);
-    constexpr double kIssued = 4;
-    const double words = known.use.entry_bytes() / 4.0;
-    const double cost = known.use.lookups / 32 * static_cast<double>(known.use.units) * count *
-                        (1 + words) / kIssued;
-    if (saved > cost) return true;
-    say(known,
-        "registers: none; {}, but to compare with {} of them takes {:.0f} cycles an SM and saves "
-        "{:.0f}",
-        limits, count, cost / gpu_.sms, std::max(saved, 0.0) / gpu_.sms);
-    return false;
   }
 
   void copy(double below) {

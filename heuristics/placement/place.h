@@ -4,7 +4,7 @@
 // Strategy paper puts entries read more often than mean + 3 sigma in registers, and the rest in
 // shared memory as far as the slack holds without losing a resident block. Strategy measured weighs
 // the wavefronts that each level saves (conflicts.h), holds whole codebooks even if resident blocks
-// are lost, and copies entries per lane.
+// are lost, copies entries per lane, and puts none in registers.
 #pragma once
 
 #include <optional>
@@ -32,7 +32,8 @@ inline constexpr int kAssumedRegisters = 64;
 
 struct PlaceOptions {
   Strategy strategy = Strategy::measured;
-  // Registers of the kernel compiled with no entries in registers; without it none are put there.
+  // Registers of the kernel compiled with no entries in registers; without it strategy paper puts
+  // none there.
   std::optional<int> registers = std::nullopt;
 };
 

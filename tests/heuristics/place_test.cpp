@@ -128,6 +128,19 @@ TEST_F(Registers, AreNotWorthItForAFewAccesses) {
   EXPECT_EQ(count(placed(counts, 64)), 1);
 }
 
+// By default no entry is in a register, however hot it is.
+TEST_F(Registers, AreForVqLlmAlone) {
+  const Gemm op = product(4096, 4096, kOneStage);
+  std::vector<std::int64_t> counts(256, 1);
+  counts[0] = 1'000'000;
+  const std::vector<AccessCounts> profiles{profile_with(Operand::weights, kOneStage, 1, counts)};
+  for (const Strategy strategy : {Strategy::paper, Strategy::measured}) {
+    const Placed found = place(choose(op, gpu, {.chooser = Chooser::rules}), op, gpu, profiles,
+                               {.strategy = strategy, .registers = 32});
+    EXPECT_EQ(count(found), strategy == Strategy::paper ? 1 : 0) << reasons_of(found);
+  }
+}
+
 TEST_F(Registers, AreNoneWhereNothingIsHot) {
   EXPECT_EQ(count(placed(std::vector<std::int64_t>(256, 5), 64)), 0);
   EXPECT_EQ(count(placed(std::vector<std::int64_t>(256, 0), 64)), 0);
@@ -206,7 +219,12 @@ TEST(Place, KeepsItsPromisesForRandomProfiles) {
           EXPECT_EQ(each.placement, *placement_of(placed.plan, each.operand));
           EXPECT_FALSE(each.reasons.empty());
         }
-        if (strategy == Strategy::measured) continue;
+        if (strategy == Strategy::measured) {
+          for (const OperandPlacement& each : placed.operands) {
+            EXPECT_EQ(each.placement.registers, 0);
+          }
+          continue;
+        }
         // Neither shared memory nor registers cost a resident block, and there are no copies.
         int held = 0;
         for (const OperandUse& use : plan_use(placed.plan, problem).operands) {
