@@ -7,6 +7,9 @@ other file has, with the time of a baseline. `commit` recorded the row: `git sho
 around it. Cells are empty where nothing was said. A row that breaks a rule of its column is refused.
 """
 
+import re
+import statistics
+
 import measured
 from markdown import none, one, table
 
@@ -14,6 +17,10 @@ TRIALS, RUNS = "experiments", "runs"
 VERDICTS = ("kept", "tuner", "dropped")
 WORDS = {"change": 15, "why": 20}
 NUMBERS = ("before_us", "after_us", "us", "baseline_us", "baseline_over_us")
+
+# What the notes of ablations and of the trial of fusions have.
+SIMT = re.compile(r"simt: global ([\d.]+), shared ([\d.]+), boundary ([\d.]+), registers ([\d.]+)")
+FUSION = re.compile(r"([\d.]+) times the time, ([\d.]+) to ([\d.]*\d)")
 
 # Topics in the order of the index: the title of the page.
 TOPICS = {
@@ -130,4 +137,36 @@ def lab_topics(args: list[str], tools) -> str:
                   for topic, title in TOPICS.items()])
 
 
-GENERATORS = {"lab": lab, "lab-topics": lab_topics}
+def ratios(pairs: list[tuple[float, float]]) -> str:
+    """The geometric mean of slow / fast, and its least and most: "3.72x (1.23 to 13.08)"."""
+    found = [slow / fast for slow, fast in pairs]
+    return f"{statistics.geometric_mean(found):.2f}x ({min(found):.2f} to {max(found):.2f})"
+
+
+def paper_methods(args: list[str], tools) -> str:
+    """What the methods cost that choosing leaves out (heuristics/papers/papers.h), from both files."""
+    none(args)
+    tried, measured = rows_of(tools, TRIALS), rows_of(tools, RUNS)
+    ask, rows = "`--placement vq-llm`, `dev ablate`", []
+    placed = {}  # by operation: times with entries in registers, of the best other simt plan, and of the best plan
+    forms = {}  # by operation and problem: times by form
+    for row in (each for each in measured if each["gpu"] == "NVIDIA H200"):
+        note = SIMT.search(row["note"])
+        if row["topic"] == "placement" and note:
+            *others, registers = map(float, note.groups())
+            placed.setdefault(row["op"], []).append((registers, min(others), float(row["us"])))
+        if row["topic"] == "scalar-quantize" and row["plan"].startswith("form="):
+            forms.setdefault((row["op"], row["problem"]), {})[row["plan"][5:]] = float(row["us"])
+    for op, times in sorted(placed.items()):
+        rows.append(["entries in registers, `simt`", "VQ-LLM, V-B", op, ask, ratios([(slow, fast) for slow, fast, _ in times]),
+                     ratios([(slow, best) for slow, _, best in times]), str(len(times))])
+    for found in (FUSION.search(row["why"]) for row in tried if row["id"] == "pl-07"):
+        mean, least, most = found.groups()
+        rows.append(["fusion `registers` or `shared`", "VQ-LLM, VI-B", "gemm", ask, f"{mean}x ({least} to {most})", "", ""])
+    for form in ("naive", "tiled", "coarsened"):
+        times = [(each[form], each["vectorized"]) for each in forms.values()]
+        rows.append([f"form `{form}`", "INT8 study, 5.3", "int8 ops", "`dev space --papers`", ratios(times), ratios(times), str(len(times))])
+    return table(["method", "paper", "operation", "ask by", "time / time of the kernel without it", "time / time of the fastest plan", "shapes"], rows)
+
+
+GENERATORS = {"lab": lab, "lab-topics": lab_topics, "paper-methods": paper_methods}

@@ -51,7 +51,7 @@ void expect_same_result(const ScalarResult& a, const ScalarResult& b) {
 }
 
 TEST_F(Matrix, TheFourFormsGiveTheReferencesBits) {
-  for (const vq::Real dtype : {vq::Real::f32, vq::Real::f16, vq::Real::bf16}) {
+  for (const vq::Real dtype : a_third({vq::Real::f32, vq::Real::f16, vq::Real::bf16})) {
     const Int8Quantize quantize = quantize_of(dtype, 75, 72, Scales::computed);
     const ScalarData data =
         make_scalar_data(quantize, {.seed = 3, .lengths = LengthPattern::ragged});
