@@ -12,11 +12,6 @@
 #include "quantizer/pack.h"
 
 namespace vqgen {
-namespace {
-
-constexpr int kMostCodeBits = 16;
-
-}  // namespace
 
 std::optional<VqFormat> gguf_codes_format(const GgufType& type) {
   const IqFormat* const iq = type.iq;
@@ -30,7 +25,6 @@ std::optional<VqFormat> gguf_codes_format(const GgufType& type) {
   format.stage_scales = true;
   format.group_inputs = iq->group;
   format.group_scale_bits = 4;
-  if (format.index_bits > kMostCodeBits) return {};
   return format;
 }
 

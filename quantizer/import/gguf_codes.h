@@ -11,8 +11,8 @@
 
 namespace vqgen {
 
-// The format of the type's codes: of IQ2_XXS, IQ3_XXS and IQ3_S. Nothing for types with codes
-// beyond 16 bits (IQ2_XS, IQ2_S), with offsets (IQ1) and without codebooks.
+// The format of the type's codes: of IQ2 and IQ3. Nothing for types with offsets (IQ1) and without
+// codebooks.
 std::optional<VqFormat> gguf_codes_format(const GgufType& type);
 
 // Why no kernel reads weights of this format and size; empty if one does.

@@ -1,4 +1,4 @@
-// GGUF's linear layers with the codes of IQ2_XXS, IQ3_XXS and IQ3_S: the folder's weights are those
+// GGUF's linear layers with the codes of i-quants: the folder's weights are those
 // that ggml decodes, and all other layers are dense.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 using gguf_models::random_blocks;
 using gguf_models::wide_llama;
 
-constexpr std::uint32_t kF16 = 1, kIq2XxsId = 16, kIq2XsId = 17, kIq3XxsId = 18, kIq3SId = 21;
+constexpr std::uint32_t kF16 = 1, kIq2XxsId = 16, kIq2XsId = 17, kIq3XxsId = 18, kIq3SId = 21,
+                        kIq2SId = 22, kIq4XsId = 23;
 
 std::vector<float> dequantized(const GgufBuilder::Tensor& tensor) {
   const GgufType& type = *find_gguf_type(tensor.type);
@@ -71,8 +72,11 @@ class ImportCodes : public test::InFolder {
 };
 
 TEST(GgufCodes, FormatsAreThePresets) {
-  const std::map<std::string, std::string> presets{
-      {"IQ2_XXS", "iq2-xxs"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"}};
+  const std::map<std::string, std::string> presets{{"IQ2_XXS", "iq2-xxs"},
+                                                   {"IQ2_XS", "iq2-xs"},
+                                                   {"IQ2_S", "iq2-s"},
+                                                   {"IQ3_XXS", "iq3-xxs"},
+                                                   {"IQ3_S", "iq3-s"}};
   std::size_t found = 0;
   for (std::uint32_t id = 0; id < 64; ++id) {
     const GgufType* const type = find_gguf_type(id);
@@ -98,7 +102,7 @@ TEST(GgufCodes, SizesThatNoKernelReadsHaveAReason) {
 // is no tolerance.
 TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const std::uint32_t id : {kIq2XxsId, kIq3XxsId, kIq3SId}) {
+    for (const std::uint32_t id : {kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId}) {
       GgufBuilder made = wide_llama({id});
       SCOPED_TRACE(find_gguf_type(id)->name);
       const ImportReport report = import(made, false, dtype);
@@ -128,7 +132,7 @@ TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
 }
 
 TEST_F(ImportCodes, TypesAreMixed) {
-  GgufBuilder made = wide_llama({kIq2XxsId, kIq3SId, kIq2XsId, kF16, kIq3XxsId, kIq2XxsId});
+  GgufBuilder made = wide_llama({kIq2XxsId, kIq3SId, kIq4XsId, kF16, kIq3XxsId, kIq2XxsId});
   const ImportReport report = import(made);
   const ModelFolder read = read_model_folder(out());
   const SafetensorsFile file(out());
@@ -167,7 +171,7 @@ TEST_F(ImportCodes, TypesAreMixed) {
   for (const char* module : {"model.embed_tokens", "lm_head"}) {
     EXPECT_EQ(std::ranges::count(read.quantization.modules_to_not_convert, module), 1);
   }
-  const auto dense = std::ranges::find(report.kinds, "IQ2_XS", &ImportedKind::from);
+  const auto dense = std::ranges::find(report.kinds, "IQ4_XS", &ImportedKind::from);
   ASSERT_NE(dense, report.kinds.end());
   EXPECT_EQ(dense->to, "F16");
 }
