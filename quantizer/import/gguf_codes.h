@@ -11,8 +11,7 @@
 
 namespace vqgen {
 
-// The format of the type's codes: of IQ2 and IQ3. Nothing for types with offsets (IQ1) and without
-// codebooks.
+// The format of the type's codes; nothing for types without codebooks.
 std::optional<VqFormat> gguf_codes_format(const GgufType& type);
 
 // Why no kernel reads weights of this format and size; empty if one does.
@@ -35,6 +34,7 @@ class GgufCodes {
 
   GgufRows rows_;
   const IqFormat& iq_;
+  float unit_ = 0;  // of an entry
   float peak_ = 0;  // the largest entry
   QuantizedTensor sizes_;
 };

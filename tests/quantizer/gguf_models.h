@@ -88,6 +88,10 @@ inline GgufBuilder qwen(const std::string& architecture) {
   return made;
 }
 
+// Of IQ1_M, whose blocks alone have their scale in parts. Bit 6 of the last byte is the first of
+// its exponent.
+inline constexpr std::size_t kIq1MBytes = 56;
+
 // Random blocks of a type whose first 2 bytes are a scale, here of 1/4 or less, and all of whose
 // other bits may be any.
 inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std::uint32_t seed) {
@@ -100,6 +104,7 @@ inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std
   for (std::size_t block = 0; block < count; ++block) {
     const std::uint16_t scale = f16_from_float(f16_to_float(scales[block]) / 2);
     std::memcpy(bytes.data() + block * block_bytes, &scale, sizeof scale);
+    if (block_bytes == kIq1MBytes) bytes[(block + 1) * block_bytes - 1] &= 0x3f;
   }
   return bytes;
 }

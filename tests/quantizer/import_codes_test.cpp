@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using gguf_models::random_blocks;
 using gguf_models::wide_llama;
 
-constexpr std::uint32_t kF16 = 1, kIq2XxsId = 16, kIq2XsId = 17, kIq3XxsId = 18, kIq3SId = 21,
-                        kIq2SId = 22, kIq4XsId = 23;
+constexpr std::uint32_t kF16 = 1, kIq1SId = 19, kIq1MId = 29, kIq2XxsId = 16, kIq2XsId = 17,
+                        kIq3XxsId = 18, kIq3SId = 21, kIq2SId = 22, kIq4XsId = 23;
 
 std::vector<float> dequantized(const GgufBuilder::Tensor& tensor) {
   const GgufType& type = *find_gguf_type(tensor.type);
@@ -72,11 +72,9 @@ class ImportCodes : public test::InFolder {
 };
 
 TEST(GgufCodes, FormatsAreThePresets) {
-  const std::map<std::string, std::string> presets{{"IQ2_XXS", "iq2-xxs"},
-                                                   {"IQ2_XS", "iq2-xs"},
-                                                   {"IQ2_S", "iq2-s"},
-                                                   {"IQ3_XXS", "iq3-xxs"},
-                                                   {"IQ3_S", "iq3-s"}};
+  const std::map<std::string, std::string> presets{
+      {"IQ1_S", "iq1-s"}, {"IQ1_M", "iq1-m"},     {"IQ2_XXS", "iq2-xxs"}, {"IQ2_XS", "iq2-xs"},
+      {"IQ2_S", "iq2-s"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"}};
   std::size_t found = 0;
   for (std::uint32_t id = 0; id < 64; ++id) {
     const GgufType* const type = find_gguf_type(id);
@@ -102,7 +100,8 @@ TEST(GgufCodes, SizesThatNoKernelReadsHaveAReason) {
 // is no tolerance.
 TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const std::uint32_t id : {kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId}) {
+    for (const std::uint32_t id :
+         {kIq1SId, kIq1MId, kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId}) {
       GgufBuilder made = wide_llama({id});
       SCOPED_TRACE(find_gguf_type(id)->name);
       const ImportReport report = import(made, false, dtype);
