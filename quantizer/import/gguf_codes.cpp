@@ -56,8 +56,8 @@ GgufCodes::GgufCodes(GgufRows rows, DType dtype)
   const GgufTensor& tensor = rows_.tensor();
   unit_ = iq_.unit / static_cast<float>(parts(iq_));
   peak_ = static_cast<float>(parts(iq_) * *std::ranges::max_element(iq_.grid()) + rise(iq_));
-  sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, tensor.shape[0],
-                        tensor.shape[1], tensor.name);
+  sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, rows_.rows(),
+                        rows_.columns(), tensor.name);
 }
 
 void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {

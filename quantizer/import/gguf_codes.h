@@ -20,7 +20,7 @@ std::string no_kernel_reads(const VqFormat& format, DType dtype, std::int64_t ou
 
 class GgufCodes {
  public:
-  // Requires a tensor of two axes whose type has a format, and a kernel that reads it.
+  // Requires the rows of one matrix whose type has a format, and a kernel that reads it.
   GgufCodes(GgufRows rows, DType dtype);
 
   // Weights as they will be, without data.
