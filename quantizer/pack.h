@@ -12,7 +12,7 @@
 namespace vqgen {
 
 // Writes exactly the words that the codes take, vq::row_words(codes.size(), 1, 1, index_bits);
-// padding bits are zero. Requires 2 <= index_bits <= 16, codes below 2^index_bits, and words.size()
+// padding bits are zero. Requires 2 <= index_bits <= 18, codes below 2^index_bits, and words.size()
 // to match.
 void pack_row(std::span<const std::uint32_t> codes, int index_bits, std::span<std::uint32_t> words);
 

@@ -23,6 +23,14 @@ std::optional<FormatFault> lattice_fault(const VqFormat& format) {
   return {};
 }
 
+// A code without signs is a number of 16 bits at most.
+std::optional<FormatFault> number_fault(const VqFormat& format) {
+  if (format.decoder == Decoder::signs || format.index_bits <= kMostNumberBits) return {};
+  return FormatFault{"index_bits",
+                     fmt::format("codes of {} bits go with decoder signs; set it to {} or less",
+                                 format.index_bits, kMostNumberBits)};
+}
+
 // A code has a bit per element and a number, of one stage.
 std::optional<FormatFault> signs_fault(const VqFormat& format) {
   if (format.decoder != Decoder::signs) return {};
@@ -89,6 +97,7 @@ std::optional<FormatFault> scalar_fault(const VqFormat& format) {
 
 std::optional<FormatFault> format_fault(const VqFormat& format) {
   if (auto fault = lattice_fault(format)) return fault;
+  if (auto fault = number_fault(format)) return fault;
   if (auto fault = signs_fault(format)) return fault;
   if (auto fault = scalar_fault(format)) return fault;
   if (format.entry_type == EntryType::int8 && !format.stage_scales) {

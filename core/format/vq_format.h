@@ -47,6 +47,9 @@ inline constexpr auto enum_names<EntryType> = std::array{"element", "int8"};
 // The sub-vectors and stages that any kernel takes; weights take fewer (core/problem/check.cpp).
 inline constexpr std::array kVectorSizes{2, 4, 8, 16, 32, 48, 64, 80, 96, 128};
 inline constexpr int kMostStages = 36;
+// Bits of a code: of all, and of those that number an entry without signs.
+inline constexpr int kMostIndexBits = 18;
+inline constexpr int kMostNumberBits = 16;
 // Inputs that share a scale, and bits of the scale (templates/vq/layout/group_scales.h).
 inline constexpr std::array kGroupInputs{0, 16, 32, 64, 128, 256};
 inline constexpr std::array kGroupScaleBits{0, 3, 4};
@@ -88,7 +91,8 @@ struct VqFormat {
     return std::make_tuple(
         field("vector_size", &F::vector_size, required_of(kVectorSizes),
               "elements one code stands for; weights: up to 8"),
-        field("index_bits", &F::index_bits, required(2, 16), "bits of a code"),
+        field("index_bits", &F::index_bits, required(2, kMostIndexBits),
+              "bits of a code; above 16 with decoder signs alone"),
         field("num_codebooks", &F::num_codebooks, optional_in(1, kMostStages),
               "stages whose entries are summed; weights: up to 4"),
         field("scope", &F::scope, Rule{}, "what one set of codebooks serves"),

@@ -14,23 +14,30 @@
 namespace vqgen {
 namespace {
 
-constexpr int kMostCodeBits = 16;
+// Bits of an index.
+int number_bits(const IqFormat& iq) {
+  const std::size_t entries = iq.grid().size() / static_cast<std::size_t>(iq.vector_size);
+  return static_cast<int>(std::bit_width(entries - 1));
+}
+
+// A code with an offset of +-1/8 has a bit for it above its index. Its entry is 8 times what the
+// grid has, plus or minus 1.
+int parts(const IqFormat& iq) { return iq.offset ? 8 : 1; }
+int rise(const IqFormat& iq) { return iq.offset ? 1 : 0; }
 
 }  // namespace
 
 std::optional<VqFormat> gguf_codes_format(const GgufType& type) {
   const IqFormat* const iq = type.iq;
-  if (iq == nullptr || iq->offset) return {};
-  const std::size_t entries = iq->grid().size() / static_cast<std::size_t>(iq->vector_size);
+  if (iq == nullptr) return {};
   VqFormat format;
   format.vector_size = iq->vector_size;
-  format.index_bits = static_cast<int>(std::bit_width(entries - 1)) + iq->vector_size;
-  format.decoder = Decoder::signs;
+  format.index_bits = number_bits(*iq) + (iq->offset ? 1 : iq->vector_size);
+  format.decoder = iq->offset ? Decoder::table : Decoder::signs;
   format.entry_type = EntryType::int8;
   format.stage_scales = true;
   format.group_inputs = iq->group;
-  format.group_scale_bits = 4;
-  if (format.index_bits > kMostCodeBits) return {};
+  format.group_scale_bits = iq->offset ? 3 : 4;
   return format;
 }
 
@@ -47,10 +54,10 @@ std::string no_kernel_reads(const VqFormat& format, DType dtype, std::int64_t ou
 GgufCodes::GgufCodes(GgufRows rows, DType dtype)
     : rows_(std::move(rows)), iq_(*rows_.tensor().type->iq) {
   const GgufTensor& tensor = rows_.tensor();
-  const std::vector<std::int8_t>& grid = iq_.grid();
-  peak_ = *std::ranges::max_element(grid);
-  sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, tensor.shape[0],
-                        tensor.shape[1], tensor.name);
+  unit_ = iq_.unit / static_cast<float>(parts(iq_));
+  peak_ = static_cast<float>(parts(iq_) * *std::ranges::max_element(iq_.grid()) + rise(iq_));
+  sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, rows_.rows(),
+                        rows_.columns(), tensor.name);
 }
 
 void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
@@ -63,12 +70,17 @@ void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
         take);
   } else if (suffix == ".codebooks") {
     std::vector<std::uint16_t> entries;
-    for (const std::int8_t number : iq_.grid()) {
-      entries.push_back(element_from_float(sizes_.dtype, number));
-    }
+    const auto add = [&](int above) {
+      for (const std::int8_t number : iq_.grid()) {
+        const auto entry = static_cast<float>(parts(iq_) * number + above);
+        entries.push_back(element_from_float(sizes_.dtype, entry));
+      }
+    };
+    add(rise(iq_));
+    if (iq_.offset) add(-rise(iq_));
     take(0, std::as_bytes(std::span(entries)));
   } else {
-    take(0, std::as_bytes(std::span(&iq_.unit, 1)));
+    take(0, std::as_bytes(std::span(&unit_, 1)));
   }
 }
 
@@ -76,7 +88,7 @@ void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
 void GgufCodes::convert(std::span<const std::byte> blocks, std::span<std::byte> into) const {
   const VqFormat& format = sizes_.format;
   const auto size = static_cast<std::size_t>(iq_.vector_size);
-  const auto index_bits = static_cast<unsigned>(format.index_bits - format.vector_size);
+  const auto index_bits = static_cast<unsigned>(number_bits(iq_));
   const std::uint32_t all_signs = (1u << size) - 1;
   const auto block_bytes = static_cast<std::size_t>(rows_.tensor().type->bytes);
   std::vector<std::uint32_t> codes, numbers;
@@ -86,8 +98,9 @@ void GgufCodes::convert(std::span<const std::byte> blocks, std::span<std::byte> 
     iq_.split(blocks.data() + at, block);
     require_finite(block);
     for (std::size_t i = 0; i < kIqBlock; i += size) {
-      const std::uint32_t signs = block.signs[i / 8] >> (i % 8) & all_signs;
-      codes.push_back(block.index[i / size] | signs << index_bits);
+      const std::uint32_t upper = iq_.offset ? static_cast<std::uint32_t>(block.below[i / 8])
+                                             : block.signs[i / 8] >> (i % 8) & all_signs;
+      codes.push_back(block.index[i / size] | upper << index_bits);
     }
     const auto groups = block.sub_scales.begin();
     numbers.insert(numbers.end(), groups, groups + kIqBlock / iq_.group);
@@ -104,8 +117,7 @@ void GgufCodes::convert(std::span<const std::byte> blocks, std::span<std::byte> 
 void GgufCodes::require_finite(const IqBlock& block) const {
   const auto groups =
       std::span(block.sub_scales).first(kIqBlock / static_cast<std::size_t>(iq_.group));
-  const float most =
-      static_cast<float>(2 * *std::ranges::max_element(groups) + 1) * iq_.unit * peak_;
+  const float most = static_cast<float>(2 * *std::ranges::max_element(groups) + 1) * unit_ * peak_;
   const std::uint16_t bits = element_from_float(sizes_.dtype, block.scale * most);
   if (!std::isfinite(element_to_float(sizes_.dtype, bits))) rows_.fail_beyond(sizes_.dtype);
 }

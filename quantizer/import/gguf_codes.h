@@ -11,8 +11,7 @@
 
 namespace vqgen {
 
-// The format of the type's codes: of IQ2_XXS, IQ3_XXS and IQ3_S. Nothing for types with codes
-// beyond 16 bits (IQ2_XS, IQ2_S), with offsets (IQ1) and without codebooks.
+// The format of the type's codes; nothing for types without codebooks.
 std::optional<VqFormat> gguf_codes_format(const GgufType& type);
 
 // Why no kernel reads weights of this format and size; empty if one does.
@@ -21,7 +20,7 @@ std::string no_kernel_reads(const VqFormat& format, DType dtype, std::int64_t ou
 
 class GgufCodes {
  public:
-  // Requires a tensor of two axes whose type has a format, and a kernel that reads it.
+  // Requires the rows of one matrix whose type has a format, and a kernel that reads it.
   GgufCodes(GgufRows rows, DType dtype);
 
   // Weights as they will be, without data.
@@ -35,6 +34,7 @@ class GgufCodes {
 
   GgufRows rows_;
   const IqFormat& iq_;
+  float unit_ = 0;  // of an entry
   float peak_ = 0;  // the largest entry
   QuantizedTensor sizes_;
 };

@@ -18,7 +18,28 @@ using Ordered = nlohmann::ordered_json;
 constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", "mistral", "LlamaForCausalLM", true, false, false},
     {"qwen2", "qwen2", "", "Qwen2ForCausalLM", false, true, false},
-    {"qwen3", "qwen3", "", "Qwen3ForCausalLM", false, false, true}};
+    {"qwen3", "qwen3", "", "Qwen3ForCausalLM", false, false, true},
+    {"llama",
+     "mixtral",
+     "",
+     "MixtralForCausalLM",
+     true,
+     false,
+     false,
+     "block_sparse_moe",
+     {"w1", "w3", "w2"},
+     "num_local_experts"},
+    {"qwen3moe",
+     "qwen3_moe",
+     "",
+     "Qwen3MoeForCausalLM",
+     false,
+     false,
+     true,
+     "mlp",
+     {"gate_proj", "up_proj", "down_proj"},
+     "num_experts",
+     true}};
 
 constexpr const char* kLike =
     "give --like HF_DIR, a folder with the config.json of the unquantized model";
@@ -73,13 +94,16 @@ class ConfigReader {
   void read_architecture() {
     const JsonCursor at = root_.member("general.architecture", "; fetch the file again");
     const std::string name = at.string();
+    const std::string count = name + ".expert_count";
+    const bool mixture = root_.has(count) && root_.at(count).integer(0, 1e9) > 0;
     for (const GgufArchitecture& each : kArchitectures) {
-      if (name == each.name) config_.architecture = &each;
+      if (name != each.name) continue;
+      if (config_.architecture == nullptr || mixture) config_.architecture = &each;
     }
     if (config_.architecture != nullptr) return;
     at.fail(
-        fmt::format("is '{}', and llama (also Mistral), qwen2 and qwen3 are imported; quantize "
-                    "the original model with vqgen quantize",
+        fmt::format("is '{}', and llama (also Mistral and Mixtral), qwen2, qwen3 and qwen3moe are "
+                    "imported; quantize the original model with vqgen quantize",
                     name));
   }
 
@@ -92,6 +116,13 @@ class ConfigReader {
     }
     config_.hidden = size("embedding_length");
     config_.intermediate = size("feed_forward_length");
+    if (config_.architecture->mixture != nullptr) {
+      config_.experts = size("expert_count");
+      config_.experts_per_token = size("expert_used_count");
+      config_.expert_intermediate = config_.architecture->own_intermediate
+                                        ? size("expert_feed_forward_length")
+                                        : config_.intermediate;
+    }
     config_.heads = size("attention.head_count");
     config_.kv_heads = size("attention.head_count_kv", config_.heads);
     config_.head_dim =
@@ -117,10 +148,18 @@ class ConfigReader {
     }
   }
 
+  // A model without experts may say so.
+  bool is_known_of_experts(const std::string& name) const {
+    if (name == "expert_feed_forward_length") return config_.architecture->own_intermediate;
+    if (name != "expert_count" && name != "expert_used_count") return false;
+    return config_.experts > 0 || root_.at(key(name.c_str())).value() == 0;
+  }
+
   void require_known() const {
     const std::string prefix = config_.architecture->name + std::string(".");
     for (const auto& [name, unused] : root_.value().items()) {
-      if (!name.starts_with(prefix) || known_keys().contains(name.substr(prefix.size()))) continue;
+      const std::string rest = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
+      if (rest.empty() || known_keys().contains(rest) || is_known_of_experts(rest)) continue;
       root_.at(name).fail(fmt::format("is a setting that no config.json is made of; {}", kLike));
     }
     if (file_.find("rope_freqs.weight") != nullptr) {
@@ -141,6 +180,15 @@ class ConfigReader {
     json["num_hidden_layers"] = config_.layers;
     json["hidden_size"] = config_.hidden;
     json["intermediate_size"] = config_.intermediate;
+    if (config_.experts > 0) {
+      json[config_.architecture->experts_key] = config_.experts;
+      json["num_experts_per_tok"] = config_.experts_per_token;
+    }
+    if (config_.architecture->own_intermediate) {
+      json["moe_intermediate_size"] = config_.expert_intermediate;
+      // What llama.cpp does with this architecture, whatever the file says.
+      json["norm_topk_prob"] = true;
+    }
     json["num_attention_heads"] = config_.heads;
     json["num_key_value_heads"] = config_.kv_heads;
     json["head_dim"] = config_.head_dim;
@@ -183,11 +231,18 @@ class ConfigReader {
                       "of that model to --like",
                       config.model_type, file_.source(), architecture.model_type));
     }
-    const std::pair<const char*, std::int64_t> sizes[] = {
+    std::vector<std::pair<const char*, std::int64_t>> sizes{
         {"num_hidden_layers", config_.layers},       {"hidden_size", config_.hidden},
         {"intermediate_size", config_.intermediate}, {"num_attention_heads", config_.heads},
         {"num_key_value_heads", config_.kv_heads},   {"head_dim", config_.head_dim},
         {"vocab_size", config_.vocabulary}};
+    if (config_.experts > 0) {
+      sizes.emplace_back(architecture.experts_key, config_.experts);
+      sizes.emplace_back("num_experts_per_tok", config_.experts_per_token);
+    }
+    if (architecture.own_intermediate) {
+      sizes.emplace_back("moe_intermediate_size", config_.expert_intermediate);
+    }
     for (const auto& [name, expected] : sizes) {
       if (!root.has(name) || root.at(name).value().is_null()) continue;
       if (const std::int64_t value = root.at(name).integer(1, 1e9); value != expected) {

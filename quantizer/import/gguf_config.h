@@ -1,6 +1,7 @@
 // What the metadata of a GGUF file says of its model, and the config.json that it makes.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -19,11 +20,18 @@ struct GgufArchitecture {
   bool permuted;    // rows of q and k: pairs of RoPE side by side
   bool biases;      // of q, k and v
   bool head_norms;  // of q and k
+  // Of mixtures of experts: the module in a layer, of an expert's gate, up and down, and the key of
+  // config.json with their number.
+  const char* mixture = nullptr;
+  std::array<const char*, 3> projections = {};
+  const char* experts_key = nullptr;
+  bool own_intermediate = false;  // an expert's intermediate size has a key of its own
 };
 
 struct GgufConfig {
   const GgufArchitecture* architecture = nullptr;
   std::int64_t layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t experts = 0, experts_per_token = 0, expert_intermediate = 0;  // 0 without experts
   std::int64_t vocabulary = 0;
   bool tied = false;  // lm_head is the embedding
   std::string text;   // config.json

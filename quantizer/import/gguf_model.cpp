@@ -24,7 +24,15 @@ struct Expected {
   std::vector<std::int64_t> shape;
   bool needed = true;
   std::int64_t heads = 0;  // whose rows are permuted; 0: none are
+  // Matrices that are stored one behind the other. Each becomes a tensor, whose number takes the
+  // place of the star in `becomes`.
+  std::int64_t experts = 0;
 };
+
+std::string of_expert(std::string name, std::int64_t expert) {
+  const std::size_t star = name.find('*');
+  return star == std::string::npos ? name : name.replace(star, 1, fmt::format("{}", expert));
+}
 
 void round(const GgufRows& rows, std::span<const float> weights, DType dtype,
            std::span<std::uint16_t> elements) {
@@ -51,9 +59,9 @@ void write_dense(const GgufRows& rows, DType dtype, const TakeBytes& take) {
   rows.write(columns * 2, convert, take);
 }
 
-// A linear layer that keeps its codes.
+// Linear layers of a tensor that keep their codes.
 struct Kept {
-  WeightShape shape;
+  std::string pattern;  // of their names
   VqFormat format;
 };
 
@@ -90,6 +98,7 @@ class GgufPlanner {
     std::ranges::sort(
         order, {}, [](const auto& each) { return std::pair(each.first->part, each.first->begin); });
     for (const auto& [tensor, each] : order) add(*tensor, each);
+    note_mixed_experts();
     plan_.config = config_text();
     add_files();
     add_arguments();
@@ -123,12 +132,14 @@ class GgufPlanner {
         {"attn_k.bias", "self_attn.k_proj.bias", {keys}, biases, k_heads},
         {"attn_v.bias", "self_attn.v_proj.bias", {keys}, biases},
         {"attn_output.bias", "self_attn.o_proj.bias", {c.hidden}, false},
-        {"ffn_norm.weight", "post_attention_layernorm.weight", {c.hidden}},
+        {"ffn_norm.weight", "post_attention_layernorm.weight", {c.hidden}}};
+    const Expected of_mlp[] = {
         {"ffn_gate.weight", "mlp.gate_proj.weight", {c.intermediate, c.hidden}},
         {"ffn_up.weight", "mlp.up_proj.weight", {c.intermediate, c.hidden}},
         {"ffn_down.weight", "mlp.down_proj.weight", {c.hidden, c.intermediate}}};
     const Expected of_norms[] = {{"attn_q_norm.weight", "self_attn.q_norm.weight", {c.head_dim}},
                                  {"attn_k_norm.weight", "self_attn.k_norm.weight", {c.head_dim}}};
+    const std::vector<Expected> of_mixture = c.experts > 0 ? mixture() : std::vector<Expected>();
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
       const auto add_layer = [&](std::span<const Expected> tensors) {
         for (Expected each : tensors) {
@@ -139,8 +150,26 @@ class GgufPlanner {
       };
       add_layer(of_layer);
       if (norms) add_layer(of_norms);
+      add_layer(c.experts > 0 ? std::span<const Expected>(of_mixture) : of_mlp);
     }
     return all;
+  }
+
+  // Of a layer: the router, and the matrices of all experts.
+  std::vector<Expected> mixture() const {
+    const GgufConfig& c = config_;
+    const auto becomes = [&](int projection) {
+      return fmt::format("{}.experts.*.{}.weight", c.architecture->mixture,
+                         c.architecture->projections[static_cast<std::size_t>(projection)]);
+    };
+    const std::vector<std::int64_t> wide{c.experts, c.expert_intermediate, c.hidden};
+    const std::vector<std::int64_t> narrow{c.experts, c.hidden, c.expert_intermediate};
+    return {{"ffn_gate_inp.weight",
+             fmt::format("{}.gate.weight", c.architecture->mixture),
+             {c.experts, c.hidden}},
+            {"ffn_gate_exps.weight", becomes(0), wide, true, 0, c.experts},
+            {"ffn_up_exps.weight", becomes(1), wide, true, 0, c.experts},
+            {"ffn_down_exps.weight", becomes(2), narrow, true, 0, c.experts}};
   }
 
   void refuse_others(const std::set<std::string>& taken) {
@@ -167,7 +196,7 @@ class GgufPlanner {
     const std::optional<VqFormat> format = gguf_codes_format(*tensor.type);
     if (all_dense_ || !format || !module.starts_with("model.layers.")) return false;
     const std::string reason =
-        no_kernel_reads(*format, dtype_, tensor.shape.front(), tensor.shape.back());
+        no_kernel_reads(*format, dtype_, *(tensor.shape.end() - 2), tensor.shape.back());
     if (reason.empty()) return true;
     plan_.notes.push_back(
         fmt::format("{} becomes dense: no kernel reads its codes: {}", tensor.name, reason));
@@ -177,21 +206,37 @@ class GgufPlanner {
   void add(const GgufTensor& tensor, const Expected& expected) {
     const GgufRows rows(file_, tensor, expected.heads);
     const std::string_view weight = ".weight";
-    if (tensor.shape.size() == 2) {
-      const std::string module =
-          expected.becomes.substr(0, expected.becomes.size() - weight.size());
-      if (keeps_codes(tensor, module)) return add_codes(GgufCodes(rows, dtype_), tensor, module);
-      dense_modules_.push_back(module);
+    const bool matrix = tensor.shape.size() > 1;
+    const std::string pattern =
+        matrix ? expected.becomes.substr(0, expected.becomes.size() - weight.size()) : "";
+    const bool codes = matrix && keeps_codes(tensor, pattern);
+    if (codes) {
+      kept_.push_back({pattern, gguf_codes_format(*tensor.type).value()});
+    } else if (matrix) {
+      dense_modules_.push_back(pattern);
     }
+    const std::int64_t parts = std::max<std::int64_t>(expected.experts, 1);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const GgufRows own = rows.part(part, parts);
+      if (codes) {
+        add_codes(GgufCodes(own, dtype_), own, of_expert(pattern, part));
+      } else {
+        add_dense(own, of_expert(expected.becomes, part), matrix);
+      }
+    }
+  }
+
+  void add_dense(const GgufRows& rows, const std::string& name, bool matrix) {
     const TensorType type = tensor_type(dtype_);
-    TensorInfo info{expected.becomes, type, std::string(enum_name(type)), tensor.shape};
+    TensorInfo info{name, type, std::string(enum_name(type)), rows.tensor().shape};
+    if (matrix) info.shape = {rows.rows(), rows.columns()};
     info.end = static_cast<std::uint64_t>(info.elements()) * 2;
-    plan_.count({tensor.type->name, info.dtype, "tensors", 1, tensor.bytes, info.end});
+    plan_.count({rows.tensor().type->name, info.dtype, "tensors", 1, rows.bytes(), info.end});
     add_tensor(std::move(info),
                [rows, dtype = dtype_](const TakeBytes& take) { write_dense(rows, dtype, take); });
   }
 
-  void add_codes(const GgufCodes& codes, const GgufTensor& tensor, const std::string& module) {
+  void add_codes(const GgufCodes& codes, const GgufRows& rows, const std::string& module) {
     const QuantizedTensor& sizes = codes.sizes();
     std::uint64_t bytes = 0;
     for (TensorInfo& info : weight_infos(module, sizes)) {
@@ -200,9 +245,27 @@ class GgufPlanner {
       add_tensor(std::move(info),
                  [codes, suffix](const TakeBytes& take) { codes.write(suffix, take); });
     }
-    plan_.count(
-        {tensor.type->name, short_name(sizes.format), "linear layers", 1, tensor.bytes, bytes});
-    kept_.push_back({{module, sizes.rows, sizes.columns}, sizes.format});
+    plan_.count({rows.tensor().type->name, short_name(sizes.format), "linear layers", 1,
+                 rows.bytes(), bytes});
+    shapes_.push_back({module, sizes.rows, sizes.columns});
+  }
+
+  // vLLM, which alone serves experts, takes all of a layer with codes or none.
+  void note_mixed_experts() {
+    const auto layer_of = [](const std::string& pattern) {
+      return pattern.substr(0, pattern.find(".*."));
+    };
+    for (const std::string& dense : dense_modules_) {
+      if (dense.find(".*.") == std::string::npos) continue;
+      const bool mixed = std::ranges::any_of(
+          kept_, [&](const Kept& kept) { return layer_of(kept.pattern) == layer_of(dense); });
+      if (!mixed) continue;
+      plan_.notes.push_back(
+          fmt::format("{} are dense, and other experts of the layer keep codes: vLLM refuses the "
+                      "folder; import with --dense",
+                      dense));
+      return;
+    }
   }
 
   void add_tensor(TensorInfo info, std::function<void(const TakeBytes&)> write) {
@@ -220,13 +283,11 @@ class GgufPlanner {
     quantization.dtype = dtype_;
     quantization.format = std::ranges::max_element(kept_, {}, count)->format;
     quantization.modules_to_not_convert = dense_modules_;
-    std::vector<WeightShape> shapes;
     for (const Kept& kept : kept_) {
-      shapes.push_back(kept.shape);
       if (kept.format == quantization.format) continue;
-      quantization.overrides.push_back({kept.shape.modules, kept.format});
+      quantization.overrides.push_back({kept.pattern, kept.format});
     }
-    quantization.weight_shapes = shape_patterns(shapes);
+    quantization.weight_shapes = shape_patterns(shapes_);
     ModelConfig config;
     config.text = config_.text;
     return with_quantization(config, quantization);
@@ -259,6 +320,7 @@ class GgufPlanner {
   DType dtype_ = DType::f16;
   GgufConfig config_;
   std::vector<Kept> kept_;
+  std::vector<WeightShape> shapes_;  // of the kept
   std::vector<std::string> dense_modules_;
   std::uint64_t written_ = 0;
   ImportPlan plan_;

@@ -15,9 +15,18 @@ constexpr int kMostThreads = 8;
 
 GgufRows::GgufRows(GgufPointer file, const GgufTensor& tensor, std::int64_t heads)
     : file_(std::move(file)), tensor_(tensor), rows_(tensor.rows()), columns_(tensor.shape.back()) {
-  if (heads == 0) return;
-  if (tensor.shape.size() == 1) std::swap(rows_, columns_);
-  head_rows_ = rows_ / heads;
+  if (heads > 0) {
+    if (tensor.shape.size() == 1) std::swap(rows_, columns_);
+    head_rows_ = rows_ / heads;
+  }
+  row_bytes_ = tensor.bytes / static_cast<std::uint64_t>(rows_);
+}
+
+GgufRows GgufRows::part(std::int64_t number, std::int64_t parts) const {
+  GgufRows part = *this;
+  part.rows_ /= parts;
+  part.first_ += number * part.rows_;
+  return part;
 }
 
 void GgufRows::fail_beyond(DType dtype) const {
@@ -30,12 +39,11 @@ void GgufRows::write(std::size_t into_bytes, const Convert& convert, const TakeB
   const std::int64_t together =
       head_rows_ * std::max<std::int64_t>(kWeightsAtATime / (columns_ * head_rows_), 1);
   std::vector<std::byte> blocks, converted;
-  const auto row_bytes = tensor_.bytes / static_cast<std::uint64_t>(rows_);
   for (std::int64_t first = 0; first < rows_; first += together) {
     const std::int64_t rows = std::min(together, rows_ - first);
-    blocks.resize(static_cast<std::size_t>(rows) * row_bytes);
+    blocks.resize(static_cast<std::size_t>(rows) * row_bytes_);
     converted.resize(static_cast<std::size_t>(rows) * into_bytes);
-    file_->read_bytes(tensor_, static_cast<std::uint64_t>(first) * row_bytes, blocks);
+    file_->read_bytes(tensor_, static_cast<std::uint64_t>(first_ + first) * row_bytes_, blocks);
     convert_rows(blocks, rows, convert, converted);
     take(static_cast<std::uint64_t>(first) * into_bytes, converted);
   }

@@ -17,9 +17,14 @@ class GgufRows {
   // `heads`: whose rows are permuted; 0: none are. A permuted tensor of one axis, a bias, has a
   // number per row.
   GgufRows(GgufPointer file, const GgufTensor& tensor, std::int64_t heads);
+  // Part `number` of so many equal ones, such as the rows of an expert. More than one part requires
+  // rows without heads.
+  GgufRows part(std::int64_t number, std::int64_t parts) const;
 
   const GgufTensor& tensor() const { return tensor_; }
+  std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(rows_) * row_bytes_; }
   [[noreturn]] void fail(std::string_view problem) const { file_->fail(tensor_.name, problem); }
   // The error of a weight that is not finite as this type.
   [[noreturn]] void fail_beyond(DType dtype) const;
@@ -36,7 +41,9 @@ class GgufRows {
 
   GgufPointer file_;
   const GgufTensor& tensor_;
+  std::int64_t first_ = 0;  // row of the tensor
   std::int64_t rows_ = 0, columns_ = 0;
+  std::uint64_t row_bytes_ = 0;
   std::int64_t head_rows_ = 1;  // rows that are permuted among each other
 };
 

@@ -42,7 +42,8 @@ double scale_of_group(const QuantizedTensor& t, std::span<const std::uint32_t> w
 
 void check_sizes(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
-  require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 && f.index_bits <= 16,
+  require(f.vector_size > 0 && f.num_codebooks > 0 && f.index_bits >= 2 &&
+              f.index_bits <= (f.decoder == Decoder::signs ? 18 : 16),
           "quantized tensor: vector_size, num_codebooks or index_bits out of range");
   require(f.decoder != Decoder::e8p || (f.vector_size == 8 && f.index_bits == 16),
           "quantized tensor: e8p makes 8 elements of 16 bits");

@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"fraction", {{"/profiles/1/counts/3", "1.5"}}, {"/profiles/1/counts/3", "whole"}},
         Lie{"huge", {{"/profiles/0/counts/3", "1e19"}}, {"/profiles/0/counts/3", "from 0"}},
         Lie{"null", {{"/profiles/0/counts/3", "null"}}, {"/profiles/0/counts/3", "not null"}},
-        Lie{"index_bits", {{"/profiles/0/format/index_bits", "17"}}, {"2 to 16"}}),
+        Lie{"index_bits", {{"/profiles/0/format/index_bits", "19"}}, {"2 to 18"}}),
     [](const auto& test) { return test.param.name; });
 
 const char* const kFull = "9000000000000000";

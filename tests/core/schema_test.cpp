@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
                {{"/keys", R"({"preset": "cq-4c8b", "bits": 8})"}},
                {"/keys: additional bits"}},
         Broken{"index_bits_0", true, {{"/keys/index_bits", "0"}}, {"/keys/index_bits: minimum"}},
-        Broken{"index_bits_17", false, {{"/weights/index_bits", "17"}}, {"index_bits: maximum"}},
+        Broken{"index_bits_19", false, {{"/weights/index_bits", "19"}}, {"index_bits: maximum"}},
         Broken{"layout", false, {{"/weights/layout", "4"}}, {"/weights/layout: type"}},
         Broken{"layout_rows", true, {{"/keys/layout", R"({"rows": 64})"}}, {"rows: maximum"}},
         Broken{"layout_field", true, {{"/keys/layout", R"({"row": 4})"}}, {"additional row"}},

@@ -88,9 +88,22 @@ TEST(Format, CodesWithSignsAreRefusedByField) {
   EXPECT_EQ(fault(8, 8, 1),
             "index_bits: a code of 8 bits has no bit for an entry beside 8 signs; set it to 9 or "
             "more, or decoder to table");
+  EXPECT_EQ(fault(8, 18, 1), "");
   EXPECT_EQ(fault(8, 16, 2), "num_codebooks: signs has one stage, not 2; remove it");
   EXPECT_EQ(fault(16, 16, 1),
             "vector_size: signs goes with 2, 4 or 8 elements, not 16; set one of these");
+}
+
+TEST(Format, CodesWithoutSignsHave16Bits) {
+  for (const Decoder decoder : {Decoder::table, Decoder::signs}) {
+    VqFormat format{.vector_size = 8, .index_bits = 17};
+    format.decoder = decoder;
+    const std::optional<FormatFault> fault = format_fault(format);
+    ASSERT_EQ(fault.has_value(), decoder == Decoder::table);
+    if (!fault) continue;
+    EXPECT_STREQ(fault->field, "index_bits");
+    EXPECT_EQ(fault->message, "codes of 17 bits go with decoder signs; set it to 16 or less");
+  }
 }
 
 TEST(Format, GroupsOfInputsHaveWordsBehindTheCodes) {

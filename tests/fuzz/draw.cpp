@@ -230,7 +230,7 @@ void add_signs_and_groups(Draw& draw, Json& format) {
     format["decoder"] = "signs";
     const auto signs = format["vector_size"].get<std::int64_t>();
     if (!draw.wrong()) {
-      format["index_bits"] = signs + 2 + static_cast<std::int64_t>(draw.below(7));
+      format["index_bits"] = signs + 2 + static_cast<std::int64_t>(draw.below(9));
       format.erase("num_codebooks");
     }
   }

@@ -75,7 +75,8 @@ def test_an_aqlm_folder_is_refused_with_its_remedy(tmp_path):
         vqgen.hf.load(tmp_path / "model")
 
 
-IQ_BYTES = {16: 66, 18: 98, 21: 110}  # of a block of 256 weights of IQ2_XXS, IQ3_XXS and IQ3_S
+# Bytes of a block of 256 weights of IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ3_S and IQ2_S.
+IQ_BYTES = {16: 66, 17: 74, 18: 98, 19: 50, 21: 110, 22: 82}
 
 
 def write_gguf(path, types):
@@ -105,7 +106,7 @@ def write_gguf(path, types):
             data = normal(outputs, inputs)
             if kind in IQ_BYTES:
                 data = draw.integers(0, 256, (inputs * outputs // 256, IQ_BYTES[kind]), dtype=np.uint8)
-                unit = {16: 8, 18: 4, 21: 1}[kind]
+                unit = {16: 8, 17: 8, 18: 4, 19: 16, 21: 1, 22: 8}[kind]
                 data[:, :2] = (draw.uniform(0.5, 1, len(data)) * 0.0006 * unit / 8).astype(np.float16)[:, None].view(np.uint8)
             add(f"blk.{layer}.{name}.weight", (inputs, outputs), kind, data)
     keys = [("general.architecture", 8, text("llama"))]
@@ -121,7 +122,8 @@ def write_gguf(path, types):
     path.write_bytes(header + bytes(-len(header) % 32) + data)
 
 
-@pytest.mark.parametrize("types,kept", [((16,), 14), ((18,), 14), ((21,), 14), ((21, 16, 1, 18, 16), 11)])
+@pytest.mark.parametrize("types,kept", [((16,), 14), ((18,), 14), ((21,), 14), ((17,), 14), ((19,), 14), ((22,), 14),
+                                        ((21, 16, 1, 18, 16), 11)])
 def test_a_gguf_model_with_codes_is_the_dense_model(tmp_path, types, kept):
     write_gguf(tmp_path / "model.gguf", types)
     done = run_import(tmp_path / "model.gguf", tmp_path / "codes")

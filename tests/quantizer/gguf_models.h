@@ -1,7 +1,8 @@
 // Tiny models as GGUF files: of one layer with 64 channels, 4 query and 2 KV heads of 16 and 96
-// between; and of two layers whose rows are whole blocks of 256 weights.
+// between; of two layers whose rows are whole blocks of 256 weights; and a mixture of experts.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -88,6 +89,10 @@ inline GgufBuilder qwen(const std::string& architecture) {
   return made;
 }
 
+// Of IQ1_M, whose blocks alone have their scale in parts. Bit 6 of the last byte is the first of
+// its exponent.
+inline constexpr std::size_t kIq1MBytes = 56;
+
 // Random blocks of a type whose first 2 bytes are a scale, here of 1/4 or less, and all of whose
 // other bits may be any.
 inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std::uint32_t seed) {
@@ -100,6 +105,7 @@ inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std
   for (std::size_t block = 0; block < count; ++block) {
     const std::uint16_t scale = f16_from_float(f16_to_float(scales[block]) / 2);
     std::memcpy(bytes.data() + block * block_bytes, &scale, sizeof scale);
+    if (block_bytes == kIq1MBytes) bytes[(block + 1) * block_bytes - 1] &= 0x3f;
   }
   return bytes;
 }
@@ -137,6 +143,46 @@ inline GgufBuilder wide_llama(const std::vector<std::uint32_t>& types) {
             random_blocks(static_cast<std::size_t>(type.bytes), inputs * outputs / 256, number));
       }
     }
+  }
+  return made;
+}
+
+// A mixture of 3 experts, 2 per token, of 256 channels and 512 between, of one layer: as "llama"
+// (Mixtral) or as "qwen3moe". The types are those of gate, up and down.
+inline GgufBuilder wide_mixture(const std::string& architecture,
+                                const std::array<std::uint32_t, 3>& types) {
+  GgufBuilder made;
+  made.word("general.architecture", architecture);
+  const bool qwen = architecture == "qwen3moe";
+  const std::pair<const char*, std::uint32_t> sizes[] = {
+      {"block_count", 1},          {"context_length", 128},
+      {"embedding_length", 256},   {"feed_forward_length", qwen ? 1024 : 512},
+      {"attention.head_count", 4}, {"attention.head_count_kv", 2},
+      {"expert_count", 3},         {"expert_used_count", 2}};
+  for (const auto& [name, size] : sizes) made.number(architecture + "." + name, size);
+  if (qwen) made.number("qwen3moe.expert_feed_forward_length", 512);
+  made.real(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
+  add_halves(made, "token_embd.weight", {256, 64}, 7);
+  add_halves(made, "output.weight", {256, 64}, 8);
+  for (const char* norm : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"}) {
+    add_floats(made, norm + std::string(".weight"), 256);
+  }
+  if (qwen) {
+    add_floats(made, "blk.0.attn_q_norm.weight", 64);
+    add_floats(made, "blk.0.attn_k_norm.weight", 64);
+  }
+  add_halves(made, "blk.0.attn_q.weight", {256, 256}, 1);
+  add_halves(made, "blk.0.attn_k.weight", {256, 128}, 2);
+  add_halves(made, "blk.0.attn_v.weight", {256, 128}, 3);
+  add_halves(made, "blk.0.attn_output.weight", {256, 256}, 4);
+  add_halves(made, "blk.0.ffn_gate_inp.weight", {256, 3}, 5);
+  const std::tuple<const char*, std::uint64_t, std::uint64_t> experts[] = {
+      {"ffn_gate_exps", 256, 512}, {"ffn_up_exps", 256, 512}, {"ffn_down_exps", 512, 256}};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const auto& [name, inputs, outputs] = experts[i];
+    const GgufType& type = *find_gguf_type(types[i]);
+    made.add(std::string("blk.0.") + name + ".weight", {inputs, outputs, 3}, types[i],
+             random_blocks(static_cast<std::size_t>(type.bytes), 3 * inputs * outputs / 256, i));
   }
   return made;
 }

@@ -1,8 +1,10 @@
-// GGUF's linear layers with the codes of IQ2_XXS, IQ3_XXS and IQ3_S: the folder's weights are those
+// GGUF's linear layers with the codes of i-quants: the folder's weights are those
 // that ggml decodes, and all other layers are dense.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <functional>
 #include <map>
 
 #include "core/error.h"
@@ -22,7 +24,8 @@ namespace fs = std::filesystem;
 using gguf_models::random_blocks;
 using gguf_models::wide_llama;
 
-constexpr std::uint32_t kF16 = 1, kIq2XxsId = 16, kIq2XsId = 17, kIq3XxsId = 18, kIq3SId = 21;
+constexpr std::uint32_t kF16 = 1, kIq1SId = 19, kIq1MId = 29, kIq2XxsId = 16, kIq2XsId = 17,
+                        kIq3XxsId = 18, kIq3SId = 21, kIq2SId = 22, kIq4XsId = 23;
 
 std::vector<float> dequantized(const GgufBuilder::Tensor& tensor) {
   const GgufType& type = *find_gguf_type(tensor.type);
@@ -72,7 +75,8 @@ class ImportCodes : public test::InFolder {
 
 TEST(GgufCodes, FormatsAreThePresets) {
   const std::map<std::string, std::string> presets{
-      {"IQ2_XXS", "iq2-xxs"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"}};
+      {"IQ1_S", "iq1-s"}, {"IQ1_M", "iq1-m"},     {"IQ2_XXS", "iq2-xxs"}, {"IQ2_XS", "iq2-xs"},
+      {"IQ2_S", "iq2-s"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"}};
   std::size_t found = 0;
   for (std::uint32_t id = 0; id < 64; ++id) {
     const GgufType* const type = find_gguf_type(id);
@@ -98,7 +102,8 @@ TEST(GgufCodes, SizesThatNoKernelReadsHaveAReason) {
 // is no tolerance.
 TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const std::uint32_t id : {kIq2XxsId, kIq3XxsId, kIq3SId}) {
+    for (const std::uint32_t id :
+         {kIq1SId, kIq1MId, kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId}) {
       GgufBuilder made = wide_llama({id});
       SCOPED_TRACE(find_gguf_type(id)->name);
       const ImportReport report = import(made, false, dtype);
@@ -128,7 +133,7 @@ TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
 }
 
 TEST_F(ImportCodes, TypesAreMixed) {
-  GgufBuilder made = wide_llama({kIq2XxsId, kIq3SId, kIq2XsId, kF16, kIq3XxsId, kIq2XxsId});
+  GgufBuilder made = wide_llama({kIq2XxsId, kIq3SId, kIq4XsId, kF16, kIq3XxsId, kIq2XxsId});
   const ImportReport report = import(made);
   const ModelFolder read = read_model_folder(out());
   const SafetensorsFile file(out());
@@ -167,9 +172,129 @@ TEST_F(ImportCodes, TypesAreMixed) {
   for (const char* module : {"model.embed_tokens", "lm_head"}) {
     EXPECT_EQ(std::ranges::count(read.quantization.modules_to_not_convert, module), 1);
   }
-  const auto dense = std::ranges::find(report.kinds, "IQ2_XS", &ImportedKind::from);
+  const auto dense = std::ranges::find(report.kinds, "IQ4_XS", &ImportedKind::from);
   ASSERT_NE(dense, report.kinds.end());
   EXPECT_EQ(dense->to, "F16");
+}
+
+// Expert `number` of 3.
+std::vector<float> of_expert(const std::vector<float>& weights, std::size_t number) {
+  const auto size = static_cast<std::ptrdiff_t>(weights.size() / 3);
+  const auto first = weights.begin() + static_cast<std::ptrdiff_t>(number) * size;
+  return {first, first + size};
+}
+
+TEST_F(ImportCodes, ExpertsAreLayersOfTheirOwn) {
+  struct Names {
+    const char* architecture;
+    const char* module;
+    std::array<const char*, 3> projections;
+    const char* router;
+  };
+  const Names each[] = {
+      {"llama", "block_sparse_moe.experts", {"w1", "w3", "w2"}, "block_sparse_moe.gate"},
+      {"qwen3moe", "mlp.experts", {"gate_proj", "up_proj", "down_proj"}, "mlp.gate"}};
+  for (const Names& names : each) {
+    SCOPED_TRACE(names.architecture);
+    GgufBuilder made =
+        gguf_models::wide_mixture(names.architecture, {kIq2XxsId, kIq2XxsId, kIq3SId});
+    const ImportReport report = import(made);
+    const auto kind = std::ranges::find(report.kinds, "IQ3_S", &ImportedKind::from);
+    ASSERT_NE(kind, report.kinds.end());
+    EXPECT_EQ(fmt::format("{} {}", kind->count, kind->unit), "3 linear layers");
+    EXPECT_EQ(kind->bytes_before, 3u * 512 * 256 / 256 * 110);
+    const ModelFolder read = read_model_folder(out());
+    EXPECT_EQ(read.layers.size(), 9u);
+    // One pattern for the experts that differ.
+    ASSERT_EQ(read.quantization.overrides.size(), 1u);
+    EXPECT_EQ(read.quantization.overrides[0].modules,
+              fmt::format("model.layers.0.{}.*.{}", names.module, names.projections[2]));
+    const char* const stored[] = {"blk.0.ffn_gate_exps.weight", "blk.0.ffn_up_exps.weight",
+                                  "blk.0.ffn_down_exps.weight"};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::vector<float> all = dequantized(made.find(stored[i]));
+      for (std::size_t expert = 0; expert < 3; ++expert) {
+        EXPECT_EQ(decoded(fmt::format("model.layers.0.{}.{}.{}", names.module, expert,
+                                      names.projections[i])),
+                  of_expert(all, expert));
+      }
+    }
+    const SafetensorsFile file(out());
+    EXPECT_EQ(file.read_bits16(fmt::format("model.layers.0.{}.weight", names.router)),
+              gguf_models::halves(3 * 256, 5));
+    EXPECT_EQ(std::ranges::count(read.quantization.modules_to_not_convert,
+                                 fmt::format("model.layers.0.{}", names.router)),
+              1);
+    fs::remove_all(out());
+  }
+}
+
+TEST_F(ImportCodes, ExpertsMayBeDense) {
+  GgufBuilder made = gguf_models::wide_mixture("qwen3moe", {kIq2XxsId, kIq2XxsId, kIq4XsId});
+  for (const bool dense : {false, true}) {
+    const ImportReport report = import(made, dense);
+    EXPECT_EQ(std::ranges::count_if(report.notes,
+                                    [](const std::string& note) {
+                                      return note.starts_with(
+                                          "model.layers.0.mlp.experts.*.down_proj are dense, and ");
+                                    }),
+              dense ? 0 : 1);
+    const SafetensorsFile file(out());
+    const std::vector<float> exact = dequantized(made.find("blk.0.ffn_down_exps.weight"));
+    for (std::size_t expert = 0; expert < 3; ++expert) {
+      const std::string name =
+          fmt::format("model.layers.0.mlp.experts.{}.down_proj.weight", expert);
+      ASSERT_NE(file.find(name), nullptr);
+      EXPECT_EQ(file.at(name).shape, (std::vector<std::int64_t>{256, 512}));
+      const std::vector<float> own = of_expert(exact, expert);
+      const std::vector<std::uint16_t> written = file.read_bits16(name);
+      for (std::size_t i = 0; i < own.size(); ++i) ASSERT_EQ(written[i], f16_from_float(own[i]));
+    }
+    EXPECT_EQ(file.find("model.layers.0.mlp.experts.2.up_proj.weight") != nullptr, dense);
+    if (!dense) {
+      const auto modules = read_model_folder(out()).quantization.modules_to_not_convert;
+      EXPECT_EQ(std::ranges::count(modules, "model.layers.0.mlp.experts.*.down_proj"), 1);
+    }
+    fs::remove_all(out());
+  }
+  const auto config = [&](const char* architecture) {
+    import(gguf_models::wide_mixture(architecture, {kIq2XxsId, kIq2XxsId, kIq3SId}), true);
+    const Json json = parse_json(read_text(out() / "config.json"), "config.json");
+    fs::remove_all(out());
+    return json;
+  };
+  const Json qwen = config("qwen3moe"), mixtral = config("llama");
+  EXPECT_EQ(qwen["architectures"][0], "Qwen3MoeForCausalLM");
+  EXPECT_EQ(qwen["model_type"], "qwen3_moe");
+  EXPECT_EQ(qwen["num_experts"], 3);
+  EXPECT_EQ(qwen["num_experts_per_tok"], 2);
+  EXPECT_EQ(qwen["moe_intermediate_size"], 512);
+  EXPECT_EQ(qwen["intermediate_size"], 1024);
+  EXPECT_EQ(qwen["norm_topk_prob"], true);
+  EXPECT_EQ(mixtral["model_type"], "mixtral");
+  EXPECT_EQ(mixtral["num_local_experts"], 3);
+  EXPECT_EQ(mixtral["intermediate_size"], 512);
+}
+
+TEST_F(ImportCodes, ExpertsThatDoNotFitAreRefused) {
+  const auto refused = [&](const std::function<void(GgufBuilder&)>& change,
+                           const std::string& words) {
+    GgufBuilder made = gguf_models::wide_mixture("qwen3moe", {kIq2XxsId, kIq2XxsId, kIq3SId});
+    change(made);
+    const std::string message = message_of([&] { import(made); });
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(out()));
+  };
+  refused(
+      [](auto& made) {
+        made.find("blk.0.ffn_up_exps.weight").axes = {256, 768, 2};
+      },
+      "'blk.0.ffn_up_exps.weight': has shape [2, 768, 256] where the metadata asks for "
+      "[3, 512, 256]");
+  refused([](auto& made) { made.find("blk.0.ffn_gate_inp.weight").name = "blk.0.ffn_gate.weight"; },
+          "'blk.0.ffn_gate_inp.weight': is not there");
+  refused([](auto& made) { gguf_models::add_floats(made, "blk.0.ffn_up_shexp.weight", 256); },
+          "'blk.0.ffn_up_shexp.weight': is no tensor of qwen3moe");
 }
 
 TEST_F(ImportCodes, EmbeddingsAndLmHeadAreDense) {

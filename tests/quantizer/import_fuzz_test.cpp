@@ -45,9 +45,12 @@ class ImportFuzz : public test::InFolder {};
 
 TEST_F(ImportFuzz, Gguf) {
   bound_memory();
-  const std::vector<std::string> corpus{
-      gguf_models::llama().file(), gguf_models::qwen("qwen2").file(),
-      gguf_models::qwen("qwen3").file(), gguf_models::wide_llama({16, 21, 17, 18}).file()};
+  const std::vector<std::string> corpus{gguf_models::llama().file(),
+                                        gguf_models::qwen("qwen2").file(),
+                                        gguf_models::qwen("qwen3").file(),
+                                        gguf_models::wide_llama({16, 21, 17, 18}).file(),
+                                        gguf_models::wide_mixture("llama", {16, 29, 22}).file(),
+                                        gguf_models::wide_mixture("qwen3moe", {19, 19, 10}).file()};
   const fs::path path = folder_ / "model.gguf";
   fuzz("gguf", corpus, [&](Mutator& mutator, std::size_t base) {
     const std::string& whole = corpus[base];

@@ -295,7 +295,7 @@ TEST_F(ImportGguf, RefusesMetadataThatDoesNotFit) {
   };
   expect_refused(llama_with([](auto&) {}), "general.architecture");
   expect_refused(llama_with([](auto& made) { made.word("general.architecture", "mamba"); }),
-                 "is 'mamba', and llama (also Mistral), qwen2 and qwen3 are imported");
+                 "is 'mamba', and llama (also Mistral and Mixtral), qwen2, qwen3 and qwen3moe are");
   expect_refused(llama_with([](auto& made) { made.word("general.architecture", "llama"); }),
                  "llama.block_count");
   expect_refused(llama_with([](auto& made) {
@@ -306,7 +306,9 @@ TEST_F(ImportGguf, RefusesMetadataThatDoesNotFit) {
   expect_refused([](auto& made) { made.number("llama.attention.value_length", 32); },
                  "is 32 where heads have 16 channels");
   expect_refused([](auto& made) { made.number("llama.expert_count", 8); },
-                 "/llama.expert_count: is a setting that no config.json is made of; give --like");
+                 "'llama.expert_used_count' is missing");
+  expect_refused([](auto& made) { made.number("llama.expert_shared_count", 1); },
+                 "/llama.expert_shared_count: is a setting that no config.json is made of");
 }
 
 TEST_F(ImportGguf, RefusesFilesThatAreCutShort) {

@@ -34,12 +34,13 @@ enum Axis {
 };
 constexpr int kBitCount = 15;     // index_bits 2..16 of a table, and then
 constexpr int kE8p = kBitCount;   // lattice codes, which have vectors of 8 alone, and
-constexpr int kSigns = kE8p + 1;  // codes of 8 bits with signs, in one stage
-constexpr int kFragments = 1;     // dataflow mma
-constexpr int kTables = 2;        // dataflow lut
-constexpr int kWarpgroups = 3;    // dataflow wgmma
-constexpr int kSlices = 4;        // dataflow sliced_codebook
-constexpr int kRowgroups = 5;     // dataflow wgmma_large_m
+constexpr int kSigns = kE8p + 1;  // numbers of 8, 9 and 10 bits with signs, in one stage
+constexpr int kLastSigns = kSigns + 2;
+constexpr int kFragments = 1;   // dataflow mma
+constexpr int kTables = 2;      // dataflow lut
+constexpr int kWarpgroups = 3;  // dataflow wgmma
+constexpr int kSlices = 4;      // dataflow sliced_codebook
+constexpr int kRowgroups = 5;   // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
 
 // Inputs that share a scale, and its bits.
@@ -51,7 +52,7 @@ constexpr int kGemvs = 4;
 constexpr std::array kRowsOf{1, 2, 5, 8, 2, 9, 31, 100};  // of GEMV, and then of GEMM
 constexpr std::array kOuts{1, 15, 16, 17, 101, 300};
 constexpr std::array kIns{8, 64, 96, 520, 1000, 2048};
-const std::vector<int> kSizes{kBitCount + 2,
+const std::vector<int> kSizes{kLastSigns + 1,
                               3,
                               4,
                               kWeightScopes,
@@ -79,10 +80,10 @@ VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
   format.vector_size = kVectors[static_cast<std::size_t>(v[kVector])];
   format.index_bits = v[kBits] == kE8p     ? 16
-                      : v[kBits] == kSigns ? 8 + format.vector_size
+                      : v[kBits] >= kSigns ? 8 + v[kBits] - kSigns + format.vector_size
                                            : v[kBits] + 2;
   if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
-  if (v[kBits] == kSigns) format.decoder = Decoder::signs;
+  if (v[kBits] >= kSigns) format.decoder = Decoder::signs;
   format.num_codebooks = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
@@ -196,7 +197,7 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     }
   }
   // No block has room for larger tables, and no table serves units across which a chunk extends.
-  for (int bits = kMostTableBits - 1; bits <= kSigns; ++bits) {
+  for (int bits = kMostTableBits - 1; bits <= kLastSigns; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kTables});
   }
   for (const int scope : {2, 3})
@@ -211,11 +212,11 @@ SweepCases linear_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     if ((bits & (bits - 1)) != 0)
       impossible.emplace(AxisValue{kBits, bits - 2}, AxisValue{kDataflow, kSlices});
   }
-  for (const int bits : {kE8p, kSigns}) {
+  for (int bits = kE8p; bits <= kLastSigns; ++bits) {
     impossible.emplace(AxisValue{kBits, bits}, AxisValue{kDataflow, kSlices});
-  }
-  for (const int stages : {1, 2, 3}) {
-    impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
+    for (int stages = 1; stages <= 3 && bits >= kSigns; ++stages) {
+      impossible.emplace(AxisValue{kBits, bits}, AxisValue{kResiduals, stages});
+    }
   }
   impossible.emplace(AxisValue{kResiduals, 2}, AxisValue{kDataflow, kSlices});
   for (int groups = 1; groups < static_cast<int>(kGroupsOf.size()); ++groups) {

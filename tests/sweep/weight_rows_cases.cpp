@@ -28,9 +28,9 @@ enum Axis {
   kLayout,
   kGroups,
 };
-constexpr std::array kBitsOf{2, 3, 5, 8, 12, 16, 0, -1};
+constexpr std::array kBitsOf{2, 3, 5, 8, 12, 16, 0, -1, -2};
 constexpr int kE8p = 6;    // lattice codes, which have vectors of 8 alone
-constexpr int kSigns = 7;  // codes of 8 bits with signs, in one stage
+constexpr int kSigns = 7;  // numbers of 8 and 10 bits with signs, in one stage
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kOuts{1, 17, 101, 300};
 constexpr std::array kIns{8, 36, 96, 520, 1000, 2048};
@@ -63,10 +63,10 @@ VqFormat weight_format(const std::vector<int>& v) {
   VqFormat format;
   format.vector_size = kVectors[static_cast<std::size_t>(v[kVector])];
   format.index_bits = v[kBits] == kE8p     ? 16
-                      : v[kBits] == kSigns ? 8 + format.vector_size
+                      : v[kBits] >= kSigns ? 8 + 2 * (v[kBits] - kSigns) + format.vector_size
                                            : kBitsOf[static_cast<std::size_t>(v[kBits])];
   if (v[kBits] == kE8p) format.decoder = Decoder::e8p;
-  if (v[kBits] == kSigns) format.decoder = Decoder::signs;
+  if (v[kBits] >= kSigns) format.decoder = Decoder::signs;
   format.num_codebooks = v[kResiduals] + 1;
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
@@ -130,6 +130,7 @@ SweepCases weight_rows_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   impossible.emplace(AxisValue{kVector, 0}, AxisValue{kStageScales, kCommonScale});
   for (const int stages : {1, 2, 3}) {
     impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
+    impossible.emplace(AxisValue{kBits, kSigns + 1}, AxisValue{kResiduals, stages});
   }
   // No block has room for the copies of so many entries.
   for (const int bits : {4, 5}) {
