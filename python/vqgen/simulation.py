@@ -21,14 +21,38 @@ _MOST_SCORES = 1 << 28
 
 
 def rotated(rows: torch.Tensor) -> torch.Tensor:
-    """Rows [..., n] times the orthonormal Hadamard matrix (VecInfer, equation 5); its own inverse."""
+    """Rows [..., n] times the orthonormal Hadamard matrix (VecInfer, equation 5), which is its own inverse: of order n, a
+    power of two, or one times 12, 20 or 28."""
     size = rows.shape[-1]
+    power = size & -size
+    order = 1 if power == size else 4 * (size // power)
     flat, step = rows.reshape(-1, size), 1
-    while step < size:
+    while step < size // order:
         pairs = flat.view(-1, size // (2 * step), 2, step)
         flat = torch.stack((pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]), 2)
         flat, step = flat.reshape(-1, size), 2 * step
+    if order > 1:
+        flat = torch.einsum("nar,ab->nbr", flat.view(-1, order, size // order), _paley(order).to(rows)).reshape(-1, size)
     return (flat / size**0.5).view(rows.shape)
+
+
+def _paley(order: int) -> torch.Tensor:
+    """Paley's second Hadamard matrix of order 12, 20 or 28, which is symmetric."""
+    q = order // 2 - 1
+    if order not in (12, 20, 28):
+        raise vqgen.Infeasible(f"there is no Hadamard matrix of {order} times a power of two; use one of 12, 20 or 28 times "
+                               "one")
+    if q == 9:  # a + 3 b stands for a + b x with x x = -1, of which a and b x alone are squares
+        a, b = torch.arange(9) % 3, torch.arange(9) // 3
+        square = (a[:, None] == a) | (b[:, None] == b)
+    else:
+        squares = {root * root % q for root in range(1, q)}
+        square = torch.tensor([[(i - j) % q in squares for j in range(q)] for i in range(q)])
+    conference = torch.ones(q + 1, q + 1)
+    conference[1:, 1:] = torch.where(square, 1.0, -1.0)
+    conference.fill_diagonal_(0)
+    return (torch.kron(conference, torch.tensor([[1.0, 1], [1, -1]]))
+            + torch.kron(torch.eye(q + 1), torch.tensor([[1.0, -1], [-1, -1]])))
 
 
 def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None,
