@@ -270,7 +270,7 @@ TEST(HostIntegers, MasksOfDraftsThatAreNoTreesAreNamed) {
   vqgen_attention_args& args = trial.args();
   args.lengths = lengths.data();
   args.query_start = starts.data();
-  args.query = args.out = args.new_keys = args.new_values = rows.data();
+  args.query = args.new_keys = args.new_values = args.out = rows.data();
   args.lse = static_cast<float*>(sums.data());
   const auto said = [&](std::int64_t row, std::uint64_t mask) {
     std::vector<std::int64_t> masks(67);

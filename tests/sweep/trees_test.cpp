@@ -222,7 +222,7 @@ TEST_P(Trees, FaultsAreFound) {
   AttentionDecode op = problem();
   const bool several = GetParam().heads_per_block > op.group();
   std::vector<Fault> faults{{"& (own - 1)) | own", "& (own - 1))"},
-                            {"& (own - 1)) | own", "| own"},
+                            {"& (own - 1)) | own", ") | own"},
                             {"u64{1} << (number + held)", "u64{1} << held"},
                             {"masks + 2 * held + 1", "masks + 2 * held"},
                             {"draft < 0 || (path >> draft % 64 & 1) != 0", "true"},
