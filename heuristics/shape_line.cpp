@@ -19,6 +19,7 @@ std::string seen_text(const AttentionShape& s) {
   if (s.attention_chunk > 0) text += fmt::format(", in chunks of {}", s.attention_chunk);
   if (s.logit_softcap > 0) text += fmt::format(", scores within {}", s.logit_softcap);
   if (s.sink_logits) text += ", with sink logits";
+  if (s.tree_mask) text += ", drafts in a tree";
   return text;
 }
 

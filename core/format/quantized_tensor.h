@@ -80,7 +80,9 @@ struct AttentionData {
   int sliding_window = 0, attention_chunk = 0;  // 0: query tokens see all before them
   double logit_softcap = 0;                     // 0: none
   std::vector<float> sink_logits;               // [query_heads]; empty: none
-  std::vector<std::uint16_t> raw_keys;          // [keys.batch][kv_heads][slots][head_dim], see args
+  // [query_rows()], in a tree of drafts: bit j of a row is draft j of its sequence. Else empty.
+  std::vector<std::int64_t> tree_masks;
+  std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][head_dim], see args
   std::vector<std::uint16_t> raw_values;
   // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;

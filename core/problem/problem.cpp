@@ -193,7 +193,10 @@ class Validator {
   template <class Op>
   void waiting(const Op& op, int tokens, const std::string& path, const char* what) const {
     int least = tokens;
-    if constexpr (requires { op.shape.query_tokens; }) least += op.shape.query_tokens - 1;
+    if constexpr (requires { op.shape.query_tokens; }) {
+      if (!op.shape.tree_mask)
+        least += op.shape.query_tokens - 1;  // drafts of a tree are not there
+    }
     require(op.shape.recent_tokens >= least, "/shape/recent_tokens",
             fmt::format("{} is too few for {} {}, whose tokens stay raw until the {} is full; "
                         "set it to {} at least",
@@ -260,9 +263,9 @@ class Validator {
 
 void validate(const AttentionDecode& op, const Validator& validator) {
   const AttentionShape& shape = op.shape;
-  validator.require(shape.sliding_window == 0 || shape.attention_chunk == 0,
-                    "/shape/attention_chunk",
-                    "goes without sliding_window; a layer has one of the two, so remove the other");
+  if (const auto fault = mask_fault(shape)) {
+    validator.require(false, std::string("/shape/") + fault->field, fault->message);
+  }
   validator.require(shape.logit_softcap == 0 || !op.keys.center, "/shape/logit_softcap",
                     "bounds whole scores, and centered keys leave out what their mean adds; take "
                     "keys without center, such as vecinfer-d4b8i8");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -18,6 +19,10 @@ inline constexpr const char* kPageTokensDoc =
 inline constexpr const char* kRawPageTokensDoc =
     "tokens of a page of raw rows, which have a table of their own; a multiple of 8; 0 where each "
     "sequence has slots for its newest tokens";
+
+// Query tokens of a sequence: in a chain, and in a tree, whose masks have a bit for each.
+inline constexpr int kMostQueryTokens = 16;
+inline constexpr int kMostTreeTokens = 64;
 
 // Slots of the ring of newest tokens: twice the 1024 of VQKV (sec. 3.3), and room for drafts.
 inline constexpr int kMostWindow = 4096;
@@ -50,6 +55,7 @@ struct AttentionShape {
   int attention_chunk = 0;
   double logit_softcap = 0;
   bool sink_logits = false;
+  bool tree_mask = false;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -66,8 +72,9 @@ struct AttentionShape {
         field("sinks", &S::sinks, optional_in(0, 64), "first tokens kept raw, at most"),
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("raw_page_tokens", &S::raw_page_tokens, silent_in(0, 256), kRawPageTokensDoc),
-        field("query_tokens", &S::query_tokens, silent_in(1, 16),
-              "query tokens of a sequence, at most; each sees the tokens up to its own"),
+        field("query_tokens", &S::query_tokens, silent_in(1, kMostTreeTokens),
+              "query tokens of a sequence, at most 16, or 64 with tree_mask; each sees the tokens "
+              "up to its own"),
         field("batch_invariant", &S::batch_invariant, silent(),
               "no bit of a result depends on other sequences or on other query tokens"),
         field("sliding_window", &S::sliding_window, silent_in(1, 2147483647),
@@ -78,7 +85,9 @@ struct AttentionShape {
               "c: a score s counts as c tanh(s / c) (Gemma 2)"),
         field("sink_logits", &S::sink_logits, silent(),
               "true: an argument has a logit per query head, which adds to the denominator alone "
-              "(GPT-OSS)"));
+              "(GPT-OSS)"),
+        field("tree_mask", &S::tree_mask, silent(),
+              "true: an argument has 64 bits per query token, the draft tokens that it sees"));
   }
   bool operator==(const AttentionShape&) const = default;
 };
@@ -100,6 +109,9 @@ struct AttentionDecode {
   }
   bool operator==(const AttentionDecode&) const = default;
 };
+
+// What is wrong with the masks of a shape (windows, chunks, trees), and the field that has it.
+std::optional<FormatFault> mask_fault(const AttentionShape& shape);
 
 // Tokens that a cache of these formats keeps raw at least, in the window's ring: a group that is
 // not full yet.

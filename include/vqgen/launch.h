@@ -101,6 +101,15 @@ typedef struct vqgen_attention_args {
    * denominator, and to its lse; -inf adds nothing. */
   const float* sink_logits;
   vqgen_raw_pages raw_pages;
+  /* 64 bits per row of `query` where the config says tree_mask, else null. The query tokens of a
+   * sequence are then drafts that form a tree: new_keys and new_values are given, in any order in
+   * which parents come first. Bit j of draft i, counted from the sequence's first, says that it
+   * sees draft j: its ancestors and itself. It is at position lengths[b] + its number of ancestors,
+   * and sees the cache as the token there would, by recent_counts[b] and sliding_window. The host
+   * backend refuses a draft that does not see itself, or sees a later one; a device takes bit i as
+   * set and later ones as clear. The call leaves the cache as it is: append the rows of the drafts
+   * that are accepted, in the order of their path, by vqgen_append_launch(). */
+  const int64_t* tree_mask;
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an

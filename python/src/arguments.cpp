@@ -16,6 +16,7 @@ std::vector<DLDataType> types_of(const std::string& word) {
   const auto type = [](TypeCode code, std::uint8_t bits) { return DLDataType{code, bits, 1}; };
   if (word == "u32") return {type(kUint, 32), type(kInt, 32)};
   if (word == "i32") return {type(kInt, 32)};
+  if (word == "i64") return {type(kInt, 64)};
   if (word == "i8") return {type(kInt, 8)};
   if (word == "f32") return {type(kFloat, 32)};
   return {type(word == "f16" ? kFloat : kBfloat, 16), type(kUint, 16)};

@@ -9,7 +9,7 @@ from transformers import AttentionInterface
 
 import vqgen
 import vqgen._masks  # registers the masks of "vqgen"
-from vqgen._opaque import Mask, Sealed, opened, parts_of
+from vqgen._opaque import Mask, Sealed, opened, parts_of, sees_of
 from vqgen._sights import Sight, attended
 
 __all__ = ["HARMLESS", "REFUSED", "SERVED", "prompt_attention", "require_sight"]
@@ -55,7 +55,7 @@ def require_sight(module, attention_mask, named, sight: Sight = Sight()) -> torc
     said = {"sliding_window": sight.sliding_window, "softcap": sight.logit_softcap}
     for name, value in named.items():
         if name in said and value is not None and value != said[name] and not (
-                name == "sliding_window" and not said[name] and type(attention_mask) is Mask):  # which says it
+                name == "sliding_window" and not said[name] and isinstance(attention_mask, Mask)):  # which says it
             raise vqgen.Infeasible(f"{type(module).__name__}: '{name}' is {value}, and its config says {said[name] or 'none'}"
                                    f" for this layer; take the model's own cache and attention")
         if value is None or name in SERVED or name in HARMLESS or (name == "is_causal" and value is True) or (
@@ -63,7 +63,7 @@ def require_sight(module, attention_mask, named, sight: Sight = Sight()) -> torc
             continue
         raise vqgen.Infeasible(f"{type(module).__name__}: '{name}' asks for {REFUSED.get(name, 'what is unknown here')}"
                                ", which vqgen's attention does not serve; take the model's own cache and attention")
-    if type(attention_mask) is Mask:
+    if isinstance(attention_mask, Mask):
         padding, kinds, window = parts_of(attention_mask)
         if window != {name: size for name, size in sight.shape.items() if name != "logit_softcap"} and not kinds:
             kinds = ", ".join(f"{name} {size}" for name, size in window.items()) or "all tokens before a token's own"
@@ -95,19 +95,23 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **named)
         if sinks is not None and (sinks.dim() != 1 or len(sinks) != query.shape[1]):
             raise vqgen.Infeasible(f"{type(module).__name__}: s_aux is {list(sinks.shape)}, and sink logits are one for "
                                    f"each of {query.shape[1]} query heads; take the model's own cache and attention")
-        return layer.attend(query, key, value, query.shape[-1]**-0.5 if scaling is None else scaling, padding, sinks), None
+        scaling = query.shape[-1]**-0.5 if scaling is None else scaling
+        return layer.attend(query, key, value, scaling, padding, sinks, sees_of(attention_mask)), None
 
 
-def prompt_attention(query, key, value, dense, state, scaling, sight: Sight = Sight(), sinks=None):
+def prompt_attention(query, key, value, dense, state, scaling, sight: Sight = Sight(), sinks=None, sees=None):
     """Tokens of a prompt attend to each other raw, and to earlier ones as `dense` has them; None
-    where there are none. state: the cache's Tokens; sinks: [query_heads] sink logits, or None."""
+    where there are none. state: the cache's Tokens; sinks: [query_heads] sink logits, or None. sees: the mask of
+    a prompt with none before it, instead of the sight's, bool [batch, 1, tokens, tokens], or None."""
     plain = not sight.shape and sinks is None
     options = {"scale": scaling, "enable_gqa": query.shape[1] != key.shape[1]}
     tokens = query.shape[2]
 
     def attend(query, keys, values, end):
         if not plain:
-            return attended(query, keys, values, scaling, sight, sinks)
+            return attended(query, keys, values, scaling, sight, sinks, sees)
+        if sees is not None:
+            return torch.nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=sees, **options)
         of_all = {"is_causal": True} if end is None else {"attn_mask": causal_lower_right(query.shape[2], end)}
         return torch.nn.functional.scaled_dot_product_attention(query, keys, values, **of_all, **options)
 

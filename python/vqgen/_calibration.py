@@ -45,11 +45,11 @@ def _by_kernels(fields) -> bool:
 class _Recorded(TokensLayer):
     """Attends to a prompt and keeps its keys and values."""
 
-    def attend(self, query, key, value, scaling, padding, sinks):
+    def attend(self, query, key, value, scaling, padding, sinks, sees=None):
         if self.number == 0:
             self.tokens.begin(key.shape[2], padding)
         self.keys, self.values = key, value
-        out = prompt_attention(query, key, value, None, self.tokens, scaling, self.sight, sinks)
+        out = prompt_attention(query, key, value, None, self.tokens, scaling, self.sight, sinks, sees)
         return out.transpose(1, 2).contiguous()
 
 

@@ -4,10 +4,10 @@ model may ask for masks that no layer takes, so that attention refuses them, and
 from __future__ import annotations
 
 from transformers import AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 import vqgen
-from vqgen._opaque import Mask
+from vqgen._opaque import HandedMask, Mask
 
 __all__ = ["MASKS", "causal_mask"]
 
@@ -39,17 +39,29 @@ WINDOWS = {
 
 
 def causal_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=causal_mask_function,
-                attention_mask=None, **_):
+                attention_mask=None, use_vmap=False, device="cpu", config=None, **_):
     """The mask of a pass of `q_length` tokens, as transformers asks for it. attention_mask: bool [batch,
-    kv_length] or None. It reads nothing on the device. Other keywords say how other functions make a tensor."""
-    window = _window_of(mask_function)
-    if mask_function is not causal_mask_function and not window:
-        return Mask(None, ", ".join(dict.fromkeys(MASKS.get(name) or name for name in _parts(mask_function)
+    kv_length] or None. It reads nothing on the device. With blocks of tokens that see later ones of their own, the
+    mask of a prompt is a tensor; a single token behind it sees what is before it, in a block or not.
+    Other keywords say how other functions make a tensor."""
+    window, sees = _window_of(mask_function), None
+    # Of PaliGemma's decoders, to which models hand their masks.
+    kind = HandedMask if getattr(config, "use_bidirectional_attention", False) else Mask
+    if _has_blocks(mask_function):
+        window = _window_in(mask_function)
+        if q_length == kv_length:  # a whole prompt
+            sees = sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask,
+                             allow_is_causal_skip=False, use_vmap=use_vmap, device=device)
+            sees = sees | ~sees.any(-1, keepdim=True)  # rows of padding have numbers too
+        elif q_length > 1 or (window and next(_parts(mask_function)) == "or_masks"):
+            return kind(None, "blocks that see later tokens of their own, behind the first pass over a prompt")
+    elif mask_function is not causal_mask_function and not window:
+        return kind(None, ", ".join(dict.fromkeys(MASKS.get(name) or name for name in _parts(mask_function)
                                                   if name != "causal_mask_function")))
     if attention_mask is not None and tuple(attention_mask.shape) != (batch_size, kv_length):
         raise vqgen.BadInput(f"attention_mask is {list(attention_mask.shape)}; give [{batch_size}, {kv_length}], "
                              "the tokens in the cache and the new ones, or none")
-    return Mask(attention_mask, window=window)
+    return kind(attention_mask, window=window, sees=sees)
 
 
 def _window_of(function) -> dict:
@@ -57,9 +69,23 @@ def _window_of(function) -> dict:
     names = list(_parts(function))
     if len(names) != 3 or names[0] != "and_masks" or set(names[1:]) - WINDOWS.keys() != {"causal_mask_function"}:
         return {}
-    overlay = next(each for each in _held(function) if each is not causal_mask_function)
-    field, variable = WINDOWS[overlay.__qualname__.split(".")[0]]
-    return {field: dict(zip(overlay.__code__.co_freevars, overlay.__closure__))[variable].cell_contents}
+    return _window_in(function)
+
+
+def _has_blocks(function) -> bool:
+    """Whether it is causality within a window or none, and blocks that are seen whole."""
+    names = list(_parts(function))
+    return names.count("blockwise_overlay") == 1 and names.count("causal_mask_function") == 1 and "or_masks" in names and (
+        not {*names} - {"and_masks", "or_masks", "causal_mask_function", "blockwise_overlay", *WINDOWS})
+
+
+def _window_in(function) -> dict:
+    """The window that a function was made of, or none."""
+    name = function.__qualname__.split(".")[0]
+    if name in WINDOWS:
+        field, variable = WINDOWS[name]
+        return {field: dict(zip(function.__code__.co_freevars, function.__closure__))[variable].cell_contents}
+    return {field: size for each in _held(function) for field, size in _window_in(each).items()}
 
 
 def _held(function):

@@ -84,7 +84,8 @@ def require_served(config) -> tuple[int, int, int, list[Sight]]:
         refuse(f"layers other than attention: {numbers} ({', '.join(dict.fromkeys(others.values()))})")
     for name, what in (("use_bidirectional_attention", "tokens that see later ones"),
                        ("num_kv_shared_layers", "layers that share keys and values")):
-        if getattr(text, name, None):
+        # The text config of a model of images says so of its prompts, whose masks say more.
+        if getattr(text, name, None) and not (name == "use_bidirectional_attention" and text is not config):
             refuse(f"{what} ({name} {getattr(text, name)})")
     if not getattr(text, "is_causal", True):
         refuse("attention that is not causal (is_causal False)")

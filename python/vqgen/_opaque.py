@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 import vqgen
 
 
@@ -59,14 +61,27 @@ def opened(sealed):
 class Mask(Opaque):
     """What a model's mask is. `_padding`: bool [batch, tokens so far], false where a token is padding, or
     None; `_kinds`: what it has beside causality, padding and a window, in words, or none; `_window`: its sliding
-    window or chunk, by the name of a config's field."""
+    window or chunk, by the name of a config's field; `_sees`: bool [batch, 1, tokens, tokens], the whole mask of a
+    prompt in which blocks of tokens see later ones of their own, or None."""
 
     _misuse = ("attention_mask: the model changes the mask that vqgen made ({what}); a VQCache serves causal "
                "attention, sliding windows and chunks alone: take the model's own cache")
 
-    def __init__(self, padding, kinds="", window=None):
-        self._padding, self._kinds, self._window = padding, kinds, window or {}
+    def __init__(self, padding, kinds="", window=None, sees=None):
+        self._padding, self._kinds, self._window, self._sees = padding, kinds, window or {}, sees
+
+
+class HandedMask(Mask):
+    """A mask that a model of images makes and hands to its decoder, which asks whether it is a tensor of four
+    dimensions, so that none is to be made. Whatever uses it otherwise raises, too."""
+
+    __class__ = property(lambda self: torch.Tensor)
+    shape = (1, 1, 1, 1)
 
 
 def parts_of(mask: Mask):
     return mask._padding, mask._kinds, mask._window
+
+
+def sees_of(mask) -> torch.Tensor | None:
+    return mask._sees if isinstance(mask, Mask) else None

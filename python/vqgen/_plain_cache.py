@@ -21,7 +21,7 @@ class _Layer(TokensLayer):
         self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
                                   for _ in range(2))
 
-    def attend(self, query, key, value, scaling, padding, sinks):
+    def attend(self, query, key, value, scaling, padding, sinks, sees=None):
         if sinks is not None:
             raise vqgen.Infeasible("s_aux: sink logits are not in the attention that steps are compared with")
         tokens, count = self.tokens, query.shape[2]
@@ -31,7 +31,7 @@ class _Layer(TokensLayer):
                             tokens.positions.long())  # which all layers write to
         if count > 1:
             self.keys[:, :, :count], self.values[:, :, :count] = key, value
-            return prompt_attention(query, key, value, None, tokens, scaling).transpose(1, 2).contiguous()
+            return prompt_attention(query, key, value, None, tokens, scaling, sees=sees).transpose(1, 2).contiguous()
         for held, new in ((self.keys, key), (self.values, value)):
             held[tokens.slots] = new[:, :, 0]
         return self.fastest(query, self.keys, self.values, scaling).transpose(1, 2)

@@ -46,7 +46,7 @@ class Op:
 
     @property
     def arguments(self) -> list[Argument]:
-        """What a call takes, with types ("f16", "bf16", "f32", "i32", "u32") and shapes."""
+        """What a call takes, with types ("f16", "bf16", "f32", "i32", "i64", "u32") and shapes."""
         return [Argument(each["name"], each["type"], tuple(each["shape"]))
                 for each in self.description["arguments"]]
 
@@ -80,7 +80,7 @@ class Attention(Op):
                  key_smooth=None, key_mean=None, key_rotation=None, value_mean=None, value_rotation=None,
                  raw_keys=None, raw_values=None, recent_counts=None, sinks=None,
                  query_start=None, new_keys=None, new_values=None, block_table=None, raw_block_table=None, sink_logits=None,
-                 tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
+                 tree_mask=None, tokens: int | None = None, softmax_scale: float = 0.0, return_lse: bool = False, stream: int | None = None):
         """softmax(query keys^T) values.
 
         query, out: [batch, query_heads, head_dim] in the op's dtype.
@@ -106,6 +106,10 @@ class Attention(Op):
             raw_values that token t's row is in, as block_table. Entries of tokens in no window are not read.
         sink_logits: float32 [query_heads], where the config has them: exp(logit) is added to each head's
             denominator, and to its lse.
+        tree_mask: int64 [rows], where the config has it: the query tokens of a sequence are drafts in a tree, with
+            new_keys and new_values. Bit j of a draft's says that it sees draft j of its sequence: its ancestors,
+            which come first, and itself. Its position is lengths[b] + its number of ancestors. Append the rows
+            of those that are accepted.
         tokens: at least the most that a query token sees, which picks the kernel; by default all
             that the codes, or the pages of the block table, have room for.
         softmax_scale: 0 stands for 1 / sqrt(head_dim).
@@ -121,7 +125,7 @@ class Attention(Op):
                      key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
                      raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,
                      query_start=query_start, new_keys=new_keys, new_values=new_values, block_table=block_table, raw_block_table=raw_block_table,
-                     sink_logits=sink_logits)
+                     sink_logits=sink_logits, tree_mask=tree_mask)
         self._launch(given | cache_arguments(keys, values), tokens, softmax_scale, stream)
         return (out, lse) if return_lse else out
 

@@ -71,9 +71,10 @@ def sights_of(text) -> list[Sight | str]:
     return [sight_of(*each) for each in enumerate(layers)]
 
 
-def attended(query, keys, values, scaling: float, sight: Sight, sinks=None) -> torch.Tensor:
+def attended(query, keys, values, scaling: float, sight: Sight, sinks=None, sees=None) -> torch.Tensor:
     """Attention of the newest tokens, [batch, query_heads, tokens, head_dim] in the query's dtype, over keys and values
-    [batch, kv_heads, all tokens, head_dim]. sinks: [query_heads], logits that add to the denominator alone, or None."""
+    [batch, kv_heads, all tokens, head_dim]. sinks: [query_heads], logits that add to the denominator alone, or None.
+    sees: bool [batch, 1, tokens, all tokens], what they see instead of the sight's window and what is before them."""
     batch, heads, tokens, _ = query.shape
     kv_heads, held = keys.shape[1], keys.shape[2]
     out = torch.empty_like(query)
@@ -81,14 +82,18 @@ def attended(query, keys, values, scaling: float, sight: Sight, sinks=None) -> t
     for row in range(0, tokens, step):
         rows = min(step, tokens - row)
         seen = held - tokens + row + 1  # by the first of them
-        begin, end = sight.first_seen(seen), seen + rows - 1
+        begin, end = (sight.first_seen(seen), seen + rows - 1) if sees is None else (0, held)
         asking = query[:, :, row:row + rows].unflatten(1, (kv_heads, -1)).flatten(2, 3)
         scores = (asking @ keys[:, :, begin:end].mT).float().unflatten(2, (-1, rows)) * scaling
         if sight.logit_softcap:
             scores = sight.logit_softcap * torch.tanh(scores / sight.logit_softcap)
-        past = torch.arange(begin, end, device=query.device)
-        each_sees = torch.arange(seen, seen + rows, device=query.device)[:, None]
-        scores.masked_fill_((past >= each_sees) | (past < sight.first_seen(each_sees)), -torch.inf)
+        if sees is None:
+            past = torch.arange(begin, end, device=query.device)
+            each_sees = torch.arange(seen, seen + rows, device=query.device)[:, None]
+            hidden = (past >= each_sees) | (past < sight.first_seen(each_sees))
+        else:
+            hidden = ~sees[:, :, None, row:row + rows]
+        scores.masked_fill_(hidden, -torch.inf)
         if sinks is not None:
             own = sinks.float().view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
             scores = torch.cat((scores, own), -1)

@@ -86,9 +86,9 @@ class Tokens:
                                  "does not hide a token later; give the mask by which they were read, with the new ones")
         return None if whole else new.sum(1, dtype=torch.int32)
 
-    def begin(self, tokens: int, padding) -> None:
+    def begin(self, tokens: int, padding, steps: bool = True) -> None:
         """A forward pass over `tokens` more. padding: bool [batch, tokens so far], true where one is real, or
-        None where those of this pass are and earlier ones are as they were."""
+        None where those of this pass are and earlier ones are as they were. steps: it may be a step."""
         counts = self._counts_of(tokens, padding)
         self.require_room(tokens, counts)
         self.begun = True
@@ -98,7 +98,7 @@ class Tokens:
             if tokens > 1:
                 self.order = padding[:, -tokens:].long().argsort(dim=1, descending=True, stable=True)
                 self.order_back = self.order.argsort(1)
-        self.is_step = self.counts is None and tokens <= self.drafts + 1 and self.drafts > 0
+        self.is_step = steps and self.counts is None and tokens <= self.drafts + 1 and self.drafts > 0
         if self.drafts:
             self.settled_at.copy_(self.lengths)
             self.settled.copy_(self.held)
@@ -152,12 +152,22 @@ class TokensLayer(CacheLayerMixin):
 
     def __init__(self, tokens: Tokens, number: int, sight: Sight = Sight()):
         super().__init__()
-        self.tokens, self.number, self.sight, self.is_initialized = tokens, number, sight, True
+        self.tokens, self.number, self.sight = tokens, number, sight
 
-    def attend(self, query, key, value, scaling: float, padding, sinks):
+    @property
+    def is_initialized(self) -> bool:
+        """Whether it has tokens: a model of images tells the first pass over a prompt by it."""
+        return self.tokens.seen > 0
+
+    @is_initialized.setter
+    def is_initialized(self, _) -> None:
+        pass  # which transformers sets to false
+
+    def attend(self, query, key, value, scaling: float, padding, sinks, sees=None):
         """Out [batch, tokens, query_heads, head_dim] of query [batch, query_heads, tokens, head_dim] over what
         is held and these new keys and values [batch, kv_heads, tokens, head_dim], which it then holds. padding:
-        as of Tokens.begin(), which layer 0 calls. sinks: [query_heads] sink logits, or None."""
+        as of Tokens.begin(), which layer 0 calls. sinks: [query_heads] sink logits, or None. sees: as of
+        prompt_attention()."""
         raise NotImplementedError
 
     def lazy_initialization(self, key_states, value_states):

@@ -56,7 +56,7 @@ class AttentionShape:
     those of a page of raw rows, `flush_block` those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
     of the call. A query token sees the newest `sliding_window` tokens, or those of its own chunk of
     `attention_chunk`; its scores stay within `logit_softcap`; with `sink_logits` a call has logits that
-    add to the denominators."""
+    add to the denominators, with `tree_mask` which drafts of a tree each query token sees."""
 
     batch: int
     query_heads: int
@@ -74,6 +74,7 @@ class AttentionShape:
     attention_chunk: Optional[int] = None
     logit_softcap: Optional[float] = None
     sink_logits: Optional[bool] = None
+    tree_mask: Optional[bool] = None
 
 
 @dataclass

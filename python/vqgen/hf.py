@@ -9,7 +9,8 @@ Importing this registers the attention function "vqgen" and its masks with trans
 attended to raw and encoded at once; a later part of it attends to the earlier ones decoded; a single
 token is encoded, and attends to codes. Padding is never stored. Models are decoders whose layers all
 have causal attention, such as Llama's and Qwen's, also within sliding windows or chunks, with a soft cap or
-sink logits, as those of Gemma, Llama 4 and GPT-OSS; what else a model asks for is refused by name
+sink logits, as those of Gemma, Llama 4 and GPT-OSS, and prompts whose images or prefixes see later tokens of
+their own, as those of PaliGemma and Gemma 3, read in one pass; what else a model asks for is refused by name
 (docs/guides/huggingface.md). For inference alone; beams are not reordered.
 
 With `drafts`, generate() takes prompt_lookup_num_tokens or an assistant_model, inside captured().
@@ -85,7 +86,7 @@ class _Layer(TokensLayer):
             self.cache.prepare_sinks()
         self.sinks = None if sinks is None else sinks.detach().float()
 
-    def attend(self, query, key, value, scaling, padding, sinks):
+    def attend(self, query, key, value, scaling, padding, sinks, sees=None):
         self.require(query, key, value)
         self.take_sinks(sinks)
         tokens, state = key.shape[2], self.tokens
@@ -93,13 +94,15 @@ class _Layer(TokensLayer):
             if tokens > 1 and (padding is not None or tokens > state.drafts + 1):
                 # No step: what can fail does so before anything has changed.
                 self.prepare(tokens, decodes=state.seen > 0)
-            state.begin(tokens, padding)
+            state.begin(tokens, padding, steps=sees is None)
         self.settle()
         if state.is_step:
             return self.step(query, key, value, scaling)
         if state.order is not None:  # real tokens first
             order = state.order[:, None, :, None]
             query, key, value = (each.take_along_dim(order, 2) for each in (query, key, value))
+            if sees is not None:
+                sees = sees.take_along_dim(order, 2).take_along_dim(order.mT, 3)
         dense = None
         if tokens > 1 and state.earlier > 0:  # before the raw window is written over
             dense = self.cache.dequantize(state.longest, state.positions, zeroed=False)
@@ -108,7 +111,8 @@ class _Layer(TokensLayer):
             out, _ = self.cache.attend(query[:, :, 0].contiguous(), tokens=state.longest, softmax_scale=scaling,
                                        sink_logits=self.sinks)
             return out[:, None]
-        out = prompt_attention(query, key, value, dense, state, scaling, self.sight, self.sinks).transpose(1, 2)
+        out = prompt_attention(query, key, value, dense, state, scaling, self.sight, self.sinks,
+                               sees).transpose(1, 2)
         if state.order is not None:
             out = out.take_along_dim(state.order_back[..., None, None], 1)
         return out.contiguous()

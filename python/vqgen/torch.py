@@ -8,6 +8,7 @@ backend, which is slow and for tests. All functions may be called from several t
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import torch
@@ -233,7 +234,8 @@ class VQCache:
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     flush_block: tokens that leave the window together (docs/guides/kv-cache.md). sliding_window, attention_chunk,
-    logit_softcap: as in a config's shape, 0 for none. attention_plan: fields of
+    logit_softcap: as in a config's shape, 0 for none. tree_tokens: drafts of a sequence that an attend() with
+    tree_mask takes, 2 to 64. attention_plan: fields of
     its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/guides/serving.md). A cache
     can be copied and saved. It passes no gradients on: backward() raises.
     """
@@ -245,7 +247,7 @@ class VQCache:
                  key_gain=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  sliding_window: int = 0, attention_chunk: int = 0, logit_softcap: float = 0.0,
-                 attention_plan: dict | None = None):
+                 tree_tokens: int = 0, attention_plan: dict | None = None):
         _require_tensor("key_codebooks", key_codebooks)
         for name, mean, rotation in (("key", key_mean, key_rotation), ("value", value_mean, value_rotation)):
             _basis.require(name, mean, rotation)
@@ -261,7 +263,10 @@ class VQCache:
             query_heads=query_heads, query_tokens=query_tokens, batch_invariant=batch_invariant) | {
                 name: value for name, value in seen.items() if value}}
         self.attention_config = config_text(attended)
-        self._sinks_config = config_text(attended | {"shape": attended["shape"] | {"sink_logits": True}})
+        more = {"sink_logits": {"sink_logits": True}, "tree_mask": {"tree_mask": True, "query_tokens": tree_tokens}}
+        self._more_configs = {names: config_text(attended | {"shape": functools.reduce(dict.__or__, (
+            more[name] for name in names), attended["shape"])}) for names in (("sink_logits",), ("tree_mask",), tuple(more))}
+        self.tree_tokens = tree_tokens
         self._shape, self._formats, self._append_configs = shape, both, {}
         self._dequantize_config = config_text({"op": "kv_dequantize", "shape": shape, **both})
         self.tokens, self.batch_invariant = tokens, batch_invariant
@@ -295,6 +300,13 @@ class VQCache:
                 {"op": "kv_append", "shape": {**self._shape, "new_tokens": new_tokens}, **self._formats})
         return self._append_configs[new_tokens]
 
+    def append_drafts(self, new_keys, new_values, query_start, drafts, counts=None) -> None:
+        """append() of the accepted drafts of a tree, whose keys and values attend() was given, [rows, kv_heads,
+        head_dim]. drafts: integers [batch, most], the numbers of each sequence's accepted drafts, from 0 on in
+        their order. counts: int32 [batch], how many of them are real; what is behind may hold anything."""
+        rows = (query_start[:-1, None] + drafts.clamp(min=0)).clamp(max=len(new_keys) - 1)
+        self.append(new_keys[rows], new_values[rows], counts)
+
     def append(self, new_keys, new_values, counts=None) -> None:
         """write() behind what each sequence has."""
         self.write(new_keys, new_values, self.lengths, counts)
@@ -326,20 +338,33 @@ class VQCache:
 
     def prepare_sinks(self) -> None:
         """Compiles what attend() with sink_logits takes; nothing once that is done."""
-        prepare(self._sinks_config, self.lengths.device)
+        prepare(self._config_with(sink_logits=True), self.lengths.device)
+
+    def prepare_tree(self, sink_logits: bool = False) -> None:
+        """Compiles what attend() with tree_mask takes, or with both; nothing once that is done."""
+        prepare(self._config_with(sink_logits=sink_logits, tree_mask=True), self.lengths.device)
+
+    def _config_with(self, **given: bool) -> str:
+        names = tuple(name for name, value in given.items() if value)
+        if "tree_mask" in names and not self.tree_tokens:
+            raise vqgen.BadInput("tree_mask is given, and tree_tokens of the cache is 0; make it with the most drafts "
+                                 "of a sequence, 2 to 64")
+        return self._more_configs[names] if names else self.attention_config
 
     def attend(self, query, *, tokens: int | None = None, softmax_scale: float = 0.0,
-               query_start=None, new_keys=None, new_values=None, sink_logits=None):
+               query_start=None, new_keys=None, new_values=None, sink_logits=None, tree_mask=None):
         """(out, lse) of query [batch, query_heads, head_dim]. `tokens` is at least the longest
         sequence's, and picks the kernel, unless `batch_invariant`. With query_tokens above 1, query has a
-        row per query token; query_start, new_keys, new_values and sink_logits are those of vqgen.Attention. The first
-        call with sink_logits compiles, unless prepare_sinks() has."""
+        row per query token; query_start, new_keys, new_values, sink_logits and tree_mask are those of vqgen.Attention.
+        With tree_mask there are up to tree_tokens of a sequence. The first call with sink_logits or tree_mask compiles,
+        unless prepare_sinks() or prepare_tree() has."""
+        config = self._config_with(sink_logits=sink_logits is not None, tree_mask=tree_mask is not None)
         return self._read(lambda: torch.ops.vqgen.attention(
-            self.attention_config if sink_logits is None else self._sinks_config, query, *self.keys, *self.values, self.lengths,
+            config, query, *self.keys, *self.values, self.lengths,
             **self.transforms, raw_keys=self.raw_keys, raw_values=self.raw_values,
             recent_counts=self._windows, sinks=self._sinks, softmax_scale=softmax_scale,
             tokens=None if self.batch_invariant else tokens, query_start=query_start,
-            new_keys=new_keys, new_values=new_values, sink_logits=sink_logits))
+            new_keys=new_keys, new_values=new_values, sink_logits=sink_logits, tree_mask=tree_mask))
 
     def dequantize(self, tokens: int, lengths=None, *, zeroed: bool = True):
         """(keys, values) of the first `tokens` of each sequence, [batch, kv_heads, tokens, head_dim]:

@@ -20,6 +20,8 @@ std::string type_of(Content content, const Op& op) {
       return "f32";
     case Content::i32:
       return "i32";
+    case Content::i64:
+      return "i64";
     case Content::i8:
       return "i8";
     case Content::own:

@@ -161,6 +161,9 @@ void examine_together(FirstFault& fault, const AttentionDecode& op, const Demand
   // The caller gives both or neither.
   fault.present("new_keys", args.new_keys, 0, args.new_values != nullptr);
   fault.present("new_values", args.new_values, 0, args.new_keys != nullptr);
+  fault.require(!op.shape.tree_mask || args.new_keys != nullptr, VQGEN_BAD_INPUT,
+                "new_keys and new_values are null, and tree_mask of the config is true; give the "
+                "keys and values of the drafts, which the cache does not hold");
   // Written so that NaN fails.
   fault.require(args.softmax_scale >= 0 && args.softmax_scale <= 3e38f, VQGEN_BAD_INPUT,
                 "softmax_scale is negative or not finite; 0 stands for 1 / sqrt(head_dim)");

@@ -17,12 +17,14 @@ vqgen_status refuse(fmt::format_string<Values...> text, Values&&... values) {
 }
 
 // Checks that `count` integers of an array, from number `first` on, are in memory that may be read.
-vqgen_status judge_array(const Backend& backend, const char* name, const std::int32_t* array,
+template <class Int>
+vqgen_status judge_array(const Backend& backend, const char* name, const Int* array,
                          std::int64_t first, std::int64_t count) {
+  constexpr std::int64_t kBytes = sizeof(Int);
   const std::uintptr_t begin =
-      reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(4 * first);
+      reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(kBytes * first);
   const auto why = backend.out_of_reach(reinterpret_cast<const void*>(begin),
-                                        4 * static_cast<std::size_t>(count));
+                                        static_cast<std::size_t>(kBytes * count));
   if (!why) return VQGEN_OK;
   return refuse(
       "{}[{}] to [{}] are {}; give all of it as memory of vqgen_alloc() or "
@@ -119,6 +121,32 @@ vqgen_status judge_raw(const Shape& shape, const Args& args, std::int64_t b, int
   return VQGEN_OK;
 }
 
+// The masks of the drafts of sequence b, whose first is in row `first`.
+vqgen_status judge_tree(const Backend& backend, const vqgen_attention_args& args, std::int64_t b,
+                        std::int64_t first, std::int64_t drafts) {
+  if (drafts == 0) return VQGEN_OK;
+  if (const auto status = judge_array(backend, "tree_mask", args.tree_mask, first, drafts)) {
+    return status;
+  }
+  for (std::int64_t i = 0; i < drafts; ++i) {
+    const auto mask = static_cast<std::uint64_t>(args.tree_mask[first + i]);
+    const std::uint64_t own = std::uint64_t{1} << i;
+    if ((mask & own) == 0) {
+      return refuse(
+          "tree_mask[{}] is {:#x}, and bit {} is not set, of draft {} of sequence {} itself; set "
+          "the bits of a draft and of its ancestors",
+          first + i, mask, i, i, b);
+    }
+    if (mask / 2 >= own) {
+      return refuse(
+          "tree_mask[{}] is {:#x}, with bits behind bit {}, of draft {} of sequence {} itself; put "
+          "ancestors first, and set their bits alone",
+          first + i, mask, i, i, b);
+    }
+  }
+  return VQGEN_OK;
+}
+
 }  // namespace
 
 vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
@@ -143,6 +171,9 @@ vqgen_status judge_integers(const Backend& backend, const AttentionShape& shape,
             b, b + 1, first, behind);
       }
       queries = std::min<std::int64_t>(behind - first, shape.query_tokens);
+      if (shape.tree_mask) {
+        if (const auto status = judge_tree(backend, args, b, first, queries)) return status;
+      }
     }
     const bool fresh = args.new_keys != nullptr && queries > 0;
     const std::int64_t seen = length + (fresh ? queries : 0);

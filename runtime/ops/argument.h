@@ -19,7 +19,7 @@ namespace vqgen {
 using Extents = std::vector<std::int64_t>;
 
 // own: the op's dtype.
-enum class Content { own, f32, i32, i8 };
+enum class Content { own, f32, i32, i64, i8 };
 
 // The properties of all arguments, named where they are declared.
 template <class Op>
@@ -41,6 +41,8 @@ template <class Op>
 constexpr auto i32 = [](const Op&) { return Content::i32; };
 template <class Op>
 constexpr auto f32 = [](const Op&) { return Content::f32; };
+template <class Op>
+constexpr auto i64 = [](const Op&) { return Content::i64; };
 
 struct None {};
 

@@ -210,7 +210,12 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
             ? heads + 1
             : std::max(kv_heads, std::min<std::int64_t>(heads, 65535 / kv_heads * kv_heads));
     if (draw.one_in(4)) shape["query_tokens"] = draw.field(1, 16);
-    if (draw.one_in(4)) shape["batch_invariant"] = true;
+    if (draw.one_in(8)) {
+      shape["query_tokens"] = draw.field(2, 64);
+      shape["tree_mask"] = true;
+    }
+    const bool in_tree = shape.contains("tree_mask") && !draw.wrong();
+    if (draw.one_in(4) && !in_tree) shape["batch_invariant"] = true;
   }
   if (draw.one_in(3)) {
     shape["page_tokens"] = draw.wrong() ? draw.field(0, 256) : draw.of({0, 16, 32, 64, 128, 256});

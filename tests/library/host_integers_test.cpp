@@ -256,6 +256,44 @@ TEST_P(HostCounts, ArraysThatAreNotThereOrTooShortAreNamed) {
   expect_words(said(false, {.query_start = {0, 3}}), {"query_start[0] to [2] are"});
 }
 
+// A draft that does not see itself, and one that sees a later one: parents come first.
+TEST(HostIntegers, MasksOfDraftsThatAreNoTreesAreNamed) {
+  const Json config = edited(attention_json(), {{"/shape/head_dim", "64"},
+                                                {"/shape/tokens", "80"},
+                                                {"/shape/query_tokens", "64"},
+                                                {"/shape/tree_mask", "true"}});
+  const OwnedOp attention(config);
+  AttentionTrial trial(host(), std::get<AttentionDecode>(read_config(config, "test").problem), 80);
+  const Integers lengths({10, 10}), starts({0, 64, 67});
+  const DeviceBuffer rows(host()->registry->backend(), 128 * 8 * 64 * 2);
+  const DeviceBuffer sums(host()->registry->backend(), 128 * 8 * sizeof(float));
+  vqgen_attention_args& args = trial.args();
+  args.lengths = lengths.data();
+  args.query_start = starts.data();
+  args.query = args.new_keys = args.new_values = args.out = rows.data();
+  args.lse = static_cast<float*>(sums.data());
+  const auto said = [&](std::int64_t row, std::uint64_t mask) {
+    std::vector<std::int64_t> masks(67);
+    for (std::int64_t i = 0; i < 67; ++i) {
+      masks[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(std::uint64_t{1} << i % 64);
+    }
+    masks[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(mask);
+    const DeviceBuffer memory(host()->registry->backend(), masks.size() * 8);
+    host()->registry->backend().upload(memory.data(), std::as_bytes(std::span(masks)));
+    args.tree_mask = static_cast<const std::int64_t*>(memory.data());
+    return refusal_of(attention, trial);
+  };
+  EXPECT_EQ(said(0, 1), "");
+  EXPECT_EQ(said(63, ~std::uint64_t{0}), "");
+  EXPECT_EQ(said(66, 7), "");
+  expect_words(said(0, 0), {"tree_mask[0] is 0x0, and bit 0 is not set, of draft 0 of sequence 0"});
+  expect_words(said(63, 1), {"tree_mask[63] is 0x1, and bit 63 is not set"});
+  expect_words(said(66, 15), {"tree_mask[66] is 0xf, with bits behind bit 2, of draft 2 of "
+                              "sequence 1 itself"});
+  args.tree_mask = reinterpret_cast<const std::int64_t*>(std::uintptr_t{64});
+  expect_words(refusal_of(attention, trial), {"tree_mask[0] to [63] are", "outside every"});
+}
+
 // Each integer array of each op, at an address outside all memory.
 TEST(HostIntegers, PointersToNowhereAreNamed) {
   const auto* const nowhere = reinterpret_cast<const std::int32_t*>(std::uintptr_t{64});

@@ -57,6 +57,22 @@ TEST(Launch, SeveralQueryTokensAreRight) {
   }
 }
 
+TEST(Launch, TreesOfDraftsAreRight) {
+  for (const char* plan : {R"({"dataflow": "simt"})",
+                           R"({"dataflow": "mma", "splits": 3, "combine": "last_block"})"}) {
+    const Json config = edited(attention_json(), {{"/shape/head_dim", "64"},
+                                                  {"/shape/tokens", "300"},
+                                                  {"/shape/recent_tokens", "8"},
+                                                  {"/shape/query_tokens", "40"},
+                                                  {"/shape/tree_mask", "true"},
+                                                  {"/plan", plan}});
+    const OwnedOp prepared(config);
+    ASSERT_NE(prepared.op, nullptr);
+    const auto op = std::get<AttentionDecode>(read_config(config, "test").problem);
+    for (const std::int64_t tokens : {41, 299}) expect_right(prepared, op, tokens);
+  }
+}
+
 // Launches with the last block's merge, repeatedly with one workspace: each leaves its counters at
 // 0.
 TEST(Launch, TheLastBlockMergesAsOftenAsWanted) {

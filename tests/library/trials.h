@@ -56,6 +56,8 @@ class AttentionTrial {
         device_(backend_) {
     const auto results = static_cast<std::size_t>(data_.query_rows() * op_.shape.query_heads);
     args_.query_start = device_.input(data_.query_start);
+    make_masks_sound();
+    args_.tree_mask = device_.input(data_.tree_masks);
     args_.new_keys = device_.input(data_.new_keys);
     args_.new_values = device_.input(data_.new_values);
     args_.struct_bytes = sizeof(args_);
@@ -101,6 +103,17 @@ class AttentionTrial {
   }
 
  private:
+  // Drafts see themselves and none behind, as a launch on the host requires.
+  void make_masks_sound() {
+    for (std::int64_t b = 0; b < data_.batch && !data_.tree_masks.empty(); ++b) {
+      const auto [first, last] = data_.query_rows(b);
+      for (std::int64_t row = first; row < last; ++row) {
+        const std::uint64_t own = std::uint64_t{1} << (row - first);
+        auto& mask = data_.tree_masks[static_cast<std::size_t>(row)];
+        mask = static_cast<std::int64_t>((static_cast<std::uint64_t>(mask) & (own - 1)) | own);
+      }
+    }
+  }
   static AttentionDecode resized_op(AttentionDecode op, std::int64_t tokens) {
     op.shape.tokens = tokens;
     return op;

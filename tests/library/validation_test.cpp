@@ -122,6 +122,24 @@ TEST_F(Validation, QueryTokensAreAskedForAsTheConfigHasThem) {
             VQGEN_ALIGNMENT);
 }
 
+TEST_F(Validation, TreesComeWithTheirDrafts) {
+  const auto masks = as<std::int64_t>(buffer);
+  EXPECT_EQ(attention([&](auto& a) { a.tree_mask = masks; }, "tree_mask of the config is not true"),
+            VQGEN_BAD_INPUT);
+  vqgen_op_release(attention_);
+  attention_ =
+      prepared(edited(own_config(), {{"/shape/query_tokens", "4"}, {"/shape/tree_mask", "true"}}));
+  a_.query_start = as<std::int32_t>(buffer);
+  EXPECT_EQ(attention([](auto&) {}, "'tree_mask'"), VQGEN_BAD_INPUT);
+  a_.tree_mask = masks;
+  EXPECT_EQ(attention([](auto&) {}, "new_keys and new_values are null, and tree_mask"),
+            VQGEN_BAD_INPUT);
+  a_.new_keys = a_.new_values = buffer;
+  EXPECT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention([](auto& a) { a.tree_mask = as<std::int64_t>(at(2)); }, "'tree_mask'"),
+            VQGEN_ALIGNMENT);
+}
+
 TEST_F(Validation, WhatIsNotAligned) {
   EXPECT_EQ(attention([](auto& a) { a.query = at(1); }, "'query'"), VQGEN_ALIGNMENT);
   EXPECT_EQ(attention([](auto& a) { a.lse = as<float>(at(2)); }, "'lse'"), VQGEN_ALIGNMENT);

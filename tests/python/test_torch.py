@@ -1,5 +1,6 @@
 """PyTorch ops, on a GPU if there is one, otherwise on the host backend."""
 
+import copy
 import os
 import subprocess
 
@@ -187,6 +188,34 @@ def test_several_query_tokens(draw):
     others[-1] = others[-1] - 1
     torch.library.opcheck(torch.ops.vqgen.attention, (config, *others),
                           {"query_start": starts, "new_keys": fresh[0], "new_values": fresh[1]})
+
+
+def test_a_server_keeps_the_accepted_path_of_a_tree(draw):
+    cache = new_cache(draw, 8, 2, tree_tokens=6)
+    chain = copy.deepcopy(cache)
+    def fresh(*shape):
+        return [tensor(draw.standard_normal((*shape, 2, 64)).astype(np.float16)) for _ in range(2)]
+    prompt = fresh(2, 9)
+    for each in (cache, chain):
+        each.append(*prompt)
+    starts, drafts = tensor(np.array([0, 4, 6], np.int32)), fresh(6)
+    query = tensor(draw.standard_normal((6, 4, 64)).astype(np.float16))
+    # 0 - 1 - 3 and 0 - 2; 0 and 1, both of the cache's last token.
+    mask = tensor(np.array([1, 3, 5, 11, 1, 2], np.int64))
+    out, lse = cache.attend(query, query_start=starts, new_keys=drafts[0], new_values=drafts[1], tree_mask=mask)
+    cache.append_drafts(*drafts, starts, tensor(np.array([[0, 1, 3], [1, -1, 99]])), tensor(np.array([3, 1], np.int32)))
+    assert cache.lengths.tolist() == [12, 10]
+    for step, (row, other) in enumerate(((0, 5), (1, None), (3, None))):
+        counts = tensor(np.array([1, int(other is not None)], np.int32))
+        rows = [row, 5 if other is None else other]
+        chain.append(*(each[rows][:, None] for each in drafts), counts)
+        expected, expected_lse = chain.attend(query[rows])
+        for at, row in enumerate(rows[:1 + (other is not None)]):
+            assert reference.worst(out[row].cpu(), expected[at].double().cpu().numpy()) < 4e-3, (step, row)
+            torch.testing.assert_close(lse[row], expected_lse[at], atol=2e-2, rtol=0)
+    assert torch.equal(cache.keys.codes, chain.keys.codes) and torch.equal(cache.raw_values, chain.raw_values)
+    with pytest.raises(vqgen.BadInput, match="tree_mask is given, and tree_tokens of the cache is 0"):
+        new_cache(draw).attend(query, query_start=starts, new_keys=drafts[0], new_values=drafts[1], tree_mask=mask)
 
 
 def test_whole_graphs_compile(draw):

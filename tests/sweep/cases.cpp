@@ -123,4 +123,13 @@ void set_mask(AttentionDecode& op, int value) {
   op.shape.sink_logits = value == 3 || value >= 6 || (caps && op.keys.center);
 }
 
+void exclude_trees(std::set<AxisPair>& impossible, AxisValue tree, int mask_axis,
+                   int batch_invariant_axis) {
+  const auto exclude = [&](AxisValue other) {
+    impossible.emplace(std::min(tree, other), std::max(tree, other));
+  };
+  for (const int mask : {1, 4}) exclude({mask_axis, mask});
+  exclude({batch_invariant_axis, 1});
+}
+
 }  // namespace vqgen::test

@@ -141,6 +141,9 @@ inline void exclude_rotations(std::set<AxisPair>& impossible, AxisValue transfor
 // not bounded.
 inline constexpr int kMasks = 8;
 void set_mask(AttentionDecode& op, int value);
+// A tree takes no chunks, no window shorter than itself, and no batch-invariant results.
+void exclude_trees(std::set<AxisPair>& impossible, AxisValue tree, int mask_axis,
+                   int batch_invariant_axis);
 
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
 // tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2

@@ -28,7 +28,8 @@ enum Stream : std::uint64_t {
   kExtents,
   kPrefixes,
   kUnevenChannels = 9,
-  kSinkLogits
+  kSinkLogits,
+  kTrees
 };
 
 std::vector<std::int32_t> make_lengths(int batch, std::int64_t tokens, LengthPattern pattern,
@@ -95,6 +96,29 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
   const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
   data.new_keys.resize(static_cast<std::size_t>(fresh));
   data.new_values.resize(static_cast<std::size_t>(fresh));
+}
+
+// A tree of each sequence's drafts: chains, bushes and what is between. Some drafts see any of
+// those before them. Bits that do not count are random.
+void add_trees(AttentionData& data, std::uint64_t seed) {
+  Random random(seed, kTrees);
+  data.tree_masks.resize(static_cast<std::size_t>(data.query_rows()));
+  for (std::int64_t b = 0; b < data.batch; ++b) {
+    const auto [first, last] = data.query_rows(b);
+    const double chain = 0.25 * static_cast<double>(random.below(5));
+    std::vector<std::uint64_t> paths;
+    for (std::int64_t i = 0; i < last - first; ++i) {
+      const std::uint64_t own = std::uint64_t{1} << i;
+      const std::int64_t parent = random.chance(chain) ? i - 1 : random.below(i + 1) - 1;
+      std::uint64_t path = parent < 0 ? own : paths[static_cast<std::size_t>(parent)] | own;
+      const std::uint64_t any = random.bits();
+      if (random.chance(0.1)) path = any | own;
+      paths.push_back(path & (2 * own - 1));
+      const std::uint64_t behind = ~(2 * own - 1);
+      data.tree_masks[static_cast<std::size_t>(first + i)] =
+          static_cast<std::int64_t>((paths.back() & ~own) | (any & (own | behind)));
+    }
+  }
 }
 
 // For each of a sequence's [rows]: whether the row is read from its codes.
@@ -243,7 +267,10 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   };
   data.keys = make(problem.keys, kKeys);
   data.values = make(problem.values, kValues);
-  add_query_tokens(data, shape.query_tokens, input, extents);
+  HardInput given = input;
+  given.fresh = input.fresh || shape.tree_mask;
+  add_query_tokens(data, shape.query_tokens, given, extents);
+  if (shape.tree_mask) add_trees(data, input.seed);
 
   std::vector<std::vector<bool>> used;
   for (std::int64_t b = 0; b < tensor.batch; ++b) used.push_back(rows_in_use(data, b));

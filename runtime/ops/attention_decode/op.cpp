@@ -69,6 +69,9 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
   data.attention_chunk = op.shape.attention_chunk;
   data.logit_softcap = op.shape.logit_softcap;
   if (data.keys.batch == 1) repeat_cache(data);
+  if (op.shape.tree_mask) {
+    matcher.fail("holds no drafts, which the config takes; run on generated data");
+  }
   if (op.shape.query_tokens > 1) {  // of which a bundle has one per sequence
     data.query_start.resize(static_cast<std::size_t>(data.batch) + 1);
     std::iota(data.query_start.begin(), data.query_start.end(), 0);
@@ -107,6 +110,8 @@ std::function<vq::AttentionDecodeArgs(int, int)> AttentionDecodeTraits::upload(
   args.batch = op.shape.batch;
   args.softmax_scale = softmax_scale(op);
   set_softcap(args, op);
+  args.tree_mask =
+      reinterpret_cast<const vq::u32*>(to.device.input(data.tree_masks, to.misalignment.words));
   args.out = to.device.output<std::uint16_t>(rows * static_cast<std::size_t>(op.shape.head_dim),
                                              to.misalignment.results);
   args.lse = to.device.output<float>(rows, to.misalignment.words);

@@ -34,6 +34,7 @@ struct OpTraits<AttentionDecode> {
     call.batch = op.shape.batch;
     call.softmax_scale = args.softmax_scale > 0 ? args.softmax_scale : softmax_scale(op);
     set_softcap(call, op);
+    call.tree_mask = reinterpret_cast<const vq::u32*>(args.tree_mask);
   }
   static void set_softcap(DeviceArgs& call, const Op& op);
 
@@ -115,7 +116,19 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
                         .content = f32<Op>,
                         .taken = [](const Op& op) { return op.shape.sink_logits; },
                         .refused = "is given, and sink_logits of the config is not true; leave it "
-                                   "null, or prepare with it"}}});
+                                   "null, or prepare with it"}},
+          // Kernels read words.
+          Array{"tree_mask", &C::tree_mask, None{}, None{},
+                About<Op>{.shape = [](const Op& op) -> Extents {
+                            return {std::int64_t{op.shape.batch} * op.shape.query_tokens};
+                          },
+                          .content = i64<Op>,
+                          .taken = [](const Op& op) { return op.shape.tree_mask; },
+                          .refused = "is given, and tree_mask of the config is not true; leave it "
+                                     "null, or prepare with it",
+                          .free = 0,
+                          .least = 0,
+                          .free_with = "query_start"}}});
 }
 
 }  // namespace vqgen

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <bitset>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -77,6 +78,9 @@ void check(const AttentionData& d) {
           "attention data: windows are not [batch] within 0..max_recent_tokens");
   require(d.sink_logits.empty() || std::ssize(d.sink_logits) == d.query_heads,
           "attention data: sink_logits are not [query_heads]");
+  require(d.tree_masks.empty() || (std::ssize(d.tree_masks) == d.query_rows() &&
+                                   std::ssize(d.new_keys) == fresh && !d.query_start.empty()),
+          "attention data: tree_masks are not [query rows], of tokens in new_keys");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
   const std::int64_t raw = d.batch * k.heads * d.raw_slots().count() * k.columns;
@@ -141,6 +145,8 @@ struct Query {
   std::vector<double> sum;          // of values in their basis
   double of_basis = 0;              // the weights of these
   std::int64_t first = 0;           // token that it sees
+  std::int64_t alone = 0;           // tokens that it would see behind its ancestors alone
+  std::vector<bool> hidden;         // [tokens seen], drafts that are no ancestors; empty: none
   double sink = 0;                  // logit
   double* out = nullptr;
   double* lse = nullptr;
@@ -157,7 +163,7 @@ double dot(const std::vector<double>& a, const double* b) {
 }
 
 // Turns the scores from `first` on into probabilities, which with exp(sink) sum to 1; returns the
-// log of the sum of exponentials. The others become 0.
+// log of the sum of exponentials. The others become 0, as do those of -inf.
 double softmax(std::vector<double>& scores, std::int64_t first, double sink) {
   const std::span<double> seen(scores.begin() + first, scores.end());
   std::fill(scores.begin(), scores.begin() + first, 0.0);
@@ -168,6 +174,20 @@ double softmax(std::vector<double>& scores, std::int64_t first, double sink) {
   for (double& score : seen) sum += score = std::exp(score - largest);
   for (double& score : seen) score /= sum;
   return largest + std::log(sum);
+}
+
+// For each of the tokens that a draft sees in a chain: whether its tree hides the token from it.
+std::vector<bool> hidden_drafts(const AttentionData& data, std::int64_t sequence,
+                                std::int64_t row) {
+  const std::int64_t cached = data.lengths[static_cast<std::size_t>(sequence)];
+  const std::int64_t own = row - data.query_rows(sequence).first;
+  std::vector<bool> hidden(static_cast<std::size_t>(cached + own + 1), false);
+  const std::bitset<64> seen(
+      static_cast<std::uint64_t>(data.tree_masks[static_cast<std::size_t>(row)]));
+  for (std::int64_t draft = 0; draft < own; ++draft) {
+    hidden[static_cast<std::size_t>(cached + draft)] = !seen[static_cast<std::size_t>(draft)];
+  }
+  return hidden;
 }
 
 // The queries of a sequence that read one head of its cache.
@@ -182,7 +202,8 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
       const auto token = static_cast<std::int64_t>(t);
       for (Query& query : queries) {
         if (t >= query.weights.size() || token < query.first) continue;
-        const TokenPlace place = token_place(data, sequence, token, std::ssize(query.weights));
+        if (!query.hidden.empty() && query.hidden[t]) continue;
+        const TokenPlace place = token_place(data, sequence, token, query.alone);
         visit(query, query.weights[t], place,
               place == TokenPlace::fresh ? behind_cache + token : token);
       }
@@ -197,6 +218,11 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
     const double cap = data.logit_softcap;
     if (cap > 0) score = cap * std::tanh(score / cap);
   });
+  for (Query& query : queries) {
+    for (std::size_t t = 0; t < query.hidden.size(); ++t) {
+      if (query.hidden[t]) query.weights[t] = -std::numeric_limits<double>::infinity();
+    }
+  }
   for (Query& query : queries) *query.lse = softmax(query.weights, query.first, query.sink);
   for_each_token([&](Query& query, double weight, TokenPlace place, std::int64_t token) {
     const double* row = values.row(place, token);
@@ -243,7 +269,12 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
       query.sum.resize(static_cast<std::size_t>(dim));
       const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(sequence, row));
       query.weights.resize(static_cast<std::size_t>(seen));
-      query.first = data.first_seen(seen);
+      query.alone = seen;
+      if (!data.tree_masks.empty()) {
+        query.hidden = hidden_drafts(data, sequence, row);
+        query.alone -= std::count(query.hidden.begin(), query.hidden.end(), true);
+      }
+      query.first = data.first_seen(query.alone);
       query.sink = data.sink_logits.empty()
                        ? -std::numeric_limits<double>::infinity()
                        : static_cast<double>(
@@ -335,6 +366,7 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
   plain.attention_chunk = data.attention_chunk;
   plain.logit_softcap = data.logit_softcap;
   plain.sink_logits = data.sink_logits;
+  plain.tree_masks = data.tree_masks;
   plain.new_keys = data.new_keys;
   plain.new_values = data.new_values;
   plain.lengths = plain.sinks = data.lengths;

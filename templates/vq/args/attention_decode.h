@@ -70,6 +70,10 @@ struct AttentionDecodeArgs {
   const i32* raw_table;
   i64 raw_table_columns;
   i64 raw_token_stride;  // elements
+  // With a tree of drafts, else null: [row][2], rows as of `query`, the low word first. Bit j of a
+  // row says that its token, number i of the sequence, sees token j of those in new_keys. Bit i
+  // counts as set and those behind it as clear, whatever they are.
+  const u32* tree_mask;
 };
 
 }  // namespace vq

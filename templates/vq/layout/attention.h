@@ -30,6 +30,7 @@ struct AttentionProblem {
   int attention_chunk;    // or those of its chunk of so many; 0: all
   bool softcaps;          // scores are bounded (logit_softcap)
   bool sink_logits;       // heads have a logit that adds to the denominator alone
+  bool tree_mask;         // query tokens are drafts, of which each sees some before it
   FormatConfig keys;      // in parts: the first
   FormatConfig values;    // in parts: the first
   Parts key_parts;
@@ -56,6 +57,7 @@ struct AttentionProblem {
     visit("attention_chunk", &P::attention_chunk);
     visit("softcaps", &P::softcaps);
     visit("sink_logits", &P::sink_logits);
+    visit("tree_mask", &P::tree_mask);
     visit("keys", &P::keys);
     visit("values", &P::values);
     visit("key_parts", &P::key_parts);
@@ -160,6 +162,11 @@ VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
 // True if query tokens do not see all tokens before them.
 VQ_HD constexpr bool sees_part(const AttentionProblem& c) {
   return c.sliding_window > 0 || c.attention_chunk > 0;
+}
+// True if query tokens of a block may see different tokens of what the block reads.
+template <class Plan>
+VQ_HD constexpr bool masks_tokens(const AttentionConfig<Plan>& c) {
+  return block_tokens(c) > 1 || c.tree_mask;
 }
 // True if the query of such keys takes channel factors.
 VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {

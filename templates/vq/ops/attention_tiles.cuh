@@ -26,6 +26,7 @@ struct AttentionSoftmax {
   static constexpr int kThreads = Plan::config().threads;
   static constexpr int kTile = Plan::config().tile_tokens;
   static constexpr int kHeads = Plan::config().heads_per_block;
+  static constexpr bool kTree = Plan::config().tree_mask;
   VQ_HD static constexpr AttentionTilesShared at() { return shared_layout(Plan::config(), kPart); }
 
   // Scores, then probabilities, [kHeads][kTile]; the rest [kHeads].
@@ -43,8 +44,10 @@ struct AttentionSoftmax {
   }
 
   // Updates the softmax with the scores of `count` >= 1 tokens, of which the first `unseen`, fewer
-  // than all, do not count. Barriers must precede and follow.
-  VQ_DEVICE static void tile(const AttentionDecodeArgs& args, int count, int unseen) {
+  // than all, do not count; nor do any in a tree of drafts of which hides(number) is true. Barriers
+  // must precede and follow.
+  template <class Hides>
+  VQ_DEVICE static void tile(const AttentionDecodeArgs& args, int count, int unseen, Hides hides) {
     for (int h = warp(); h < kHeads; h += kThreads / 32) {
       float* row = scores() + h * kTile;
       const float before = load_shared(maximum() + h);
@@ -53,7 +56,8 @@ struct AttentionSoftmax {
         if (Plan::config().softcaps) {
           store_shared(row + t, soft_capped<Plan>(args, load_shared(row + t)));
         }
-        const float score = t < unseen ? -infinity() : load_shared(row + t);
+        float score = t < unseen ? -infinity() : load_shared(row + t);
+        if constexpr (kTree) score = hides(t) ? -infinity() : score;
         highest = score > highest ? score : highest;
       }
       VQ_UNROLL
@@ -61,9 +65,12 @@ struct AttentionSoftmax {
         const float other = shuffle_xor(highest, mask);
         highest = other > highest ? other : highest;
       }
+      float base = highest;
+      if constexpr (kTree) base = highest == -infinity() ? 0.0f : highest;  // no token so far
       float total = 0.0f;
       for (int t = lane(); t < count; t += 32) {
-        const float probability = t < unseen ? 0.0f : exp2_approx(load_shared(row + t) - highest);
+        float probability = t < unseen ? 0.0f : exp2_approx(load_shared(row + t) - base);
+        if constexpr (kTree) probability = hides(t) ? 0.0f : probability;
         store_shared(row + t, probability);
         total += probability;
       }
@@ -71,7 +78,7 @@ struct AttentionSoftmax {
       for (int mask = 16; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
       sync_warp();  // all lanes have read the maximum that lane 0 replaces
       if (lane() == 0) {
-        const float factor = exp2_approx(before - highest);
+        const float factor = exp2_approx(before - base);
         store_shared(rescale() + h, factor);
         store_shared(maximum() + h, highest);
         store_shared(sum() + h, load_shared(sum() + h) * factor + total);
@@ -122,6 +129,7 @@ class ValuesOfFormat {
     if (slice() >= kSlices) return;
     for (int token = slice(); token < count; token += kSlices) {
       if (Work::kSeesPart && first + token < work_.start) continue;  // may hold anything
+      if (!work_.is_on_path(0, first + token)) continue;
       float value[kVectorSize];
       if (reads_raw(Plan::config()) && work_.is_raw(first + token)) {
         load_raw(work_.raw_value(args_, first + token), value);
@@ -306,7 +314,8 @@ class AttentionTiles {
           scores_.score(first, count, keys, Softmax::scores());
           sync_block();
           const int before = work_.start - first;
-          Softmax::tile(args_, count, Work::kSeesPart && before > 0 ? before : 0);
+          Softmax::tile(args_, count, Work::kSeesPart && before > 0 ? before : 0,
+                        [&](int t) { return !work_.is_on_path(0, first + t); });
           sync_block();
           values_.accumulate(first, count, keys + kTile * Scores::kWords);
         });

@@ -72,11 +72,18 @@ struct QueryToken {
   }
 };
 
+// What a block keeps of a tree of drafts.
+struct DraftMasks {
+  const u32* masks;  // of the block's first query token and those behind it
+  u64 own_path;      // of a block with one query token
+};
+struct NoDraftMasks {};
+
 // Tokens [begin, end) of the sequence that the last of the block's query tokens sees, and its query
 // heads: `heads` real ones from `first_head` on. With several query tokens each token's heads are
 // contiguous.
 template <class Plan>
-struct AttentionWork {
+struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks> {
   static constexpr int kHeadDim = Plan::config().head_dim;
   static constexpr int kGroup = group(Plan::config());
   static constexpr int kHeads = Plan::config().heads_per_block;
@@ -91,6 +98,7 @@ struct AttentionWork {
   using Raw = RawRows<Plan>;
   static constexpr bool kRawApart = raw_apart(Plan::config());
   static constexpr bool kSeesPart = sees_part(Plan::config());
+  static constexpr bool kTree = Plan::config().tree_mask;
 
   int batch, split, splits, slot;  // split of the sequence's `splits`; slot in the partials
   int kv_head, first_head, heads;
@@ -182,23 +190,60 @@ struct AttentionWork {
   // Ends of the tokens that a query token of the block reads from codes, and of those it sees.
   VQ_DEVICE int codes_end(int query_token) const {
     if constexpr (kTokens == 1) return raw.recent_tokens;
+    if constexpr (kTree) return codes_end_at(path_end(query_token));
     const int own = Raw::least(recent_tokens - behind + query_token, token.cached);
     if constexpr (Raw::kTogether == 1) return own;
     return Raw::codes_end(own, Raw::least(seen_end(query_token), token.cached));
   }
+  // The least of codes_end() of all the block's query tokens, or less.
+  VQ_DEVICE int least_codes_end() const {
+    if constexpr (kTree && kTokens > 1) return codes_end_at(token.cached + 1);
+    return codes_end(0);
+  }
   VQ_DEVICE int seen_end(int query_token) const {
-    if constexpr (kTokens == 1) return end;
+    if constexpr (kTokens == 1 && !kTree) return end;
     return seen - behind + query_token;
   }
   // The first token that a query token of the block sees.
   VQ_DEVICE int seen_begin(int query_token) const {
     if constexpr (!kSeesPart) return 0;
     if constexpr (kTokens == 1) return start;
-    return first_seen<Plan>(seen_end(query_token));
+    return first_seen<Plan>(path_end(query_token));
+  }
+  // With a tree of drafts: which of them a query token of the block sees, from bit 0 on, the first
+  // that the cache lacks. Query tokens that the block lacks have the path of its last one.
+  VQ_DEVICE u64 path(int query_token) const {
+    if constexpr (kTokens == 1) return this->own_path;
+    return masked_path(query_token);
+  }
+  // The same from memory: its own bit counts as set and those behind it as clear.
+  VQ_DEVICE u64 masked_path(int query_token) const {
+    const int held = query_token < behind ? query_token : behind;
+    const u64 high = load_global(this->masks + 2 * held + 1);
+    const u64 own = u64{1} << (number + held);
+    return ((high << 32 | load_global(this->masks + 2 * held)) & (own - 1)) | own;
+  }
+  // True unless `token`, before seen_end(), is a draft that the query token does not see.
+  VQ_DEVICE bool is_on_path(int query_token, int token) const {
+    if constexpr (kTree) {
+      return is_on(path(query_token), token - this->token.cached);
+    } else {
+      return true;
+    }
+  }
+  // True unless `draft`, a number or negative, is one that this path lacks.
+  VQ_DEVICE static bool is_on(u64 path, int draft) {
+    return draft < 0 || (path >> draft % 64 & 1) != 0;
+  }
+  // How many tokens a query token would see alone, its own the last. With a tree, drafts off its
+  // path do not count.
+  VQ_DEVICE int path_end(int query_token) const {
+    if constexpr (kTree) return token.cached + ones_of(path(query_token));
+    return seen_end(query_token);
   }
   // The first token that any reads raw and that is no sink; `end` or more where there is none.
   VQ_DEVICE int raw_begin() const {
-    return kTokens > 1 && (Raw::kTogether > 1 || raw.recent_tokens < seen) ? codes_end(0)
+    return kTokens > 1 && (Raw::kTogether > 1 || raw.recent_tokens < seen) ? least_codes_end()
                                                                            : raw.recent_tokens;
   }
 
@@ -353,6 +398,7 @@ struct AttentionWork {
     const int last = token.read(args, batch, number, kTokens, count);
     if (kQueryTokens > 1 && count <= 0) return false;
     const int length = kQueryTokens == 1 || last > 0 ? last : 0;
+    if constexpr (kTree) return read_drafts(args, last, count, set_range);
     common_start = first_seen<Plan>(length);
     start = kTokens > 1 ? first_seen<Plan>(last - count + 1) : common_start;
     set_range(length);
@@ -370,6 +416,27 @@ struct AttentionWork {
     }
     return true;
   }
+  // The same of `count` drafts in a tree, the last of which would see the tokens before `last` in a
+  // chain.
+  template <class SetRange>
+  VQ_DEVICE bool read_drafts(const AttentionDecodeArgs& args, int last, int count,
+                             SetRange set_range) {
+    behind = count - 1;
+    this->masks = args.tree_mask + 2 * token.row;
+    if constexpr (kTokens == 1) this->own_path = masked_path(0);
+    const int most = kTokens == 1 ? path_end(0) : last;  // that any would see alone, or more
+    common_start = first_seen<Plan>(most);
+    start = kTokens == 1 ? common_start : first_seen<Plan>(token.cached + 1);
+    set_range(last);
+    seen = last;
+    raw = Raw::counted(args, batch, most);
+    recent_tokens = raw.recent_tokens;
+    if constexpr (kTokens > 1) heads = count * kGroup;
+    raw.end_with_codes(most);
+    if (token.cached < raw.recent_tokens) raw.recent_tokens = token.cached;
+    raw.end_with_codes(token.cached);
+    return true;
+  }
   // The split's tokens of [from, to), of which splits take whole tiles.
   VQ_DEVICE void take_share(const AttentionDecodeArgs& args, int from, int to) {
     const i64 share = share_of_split(args, to - from);
@@ -381,6 +448,11 @@ struct AttentionWork {
       if (split == kSplits - 1) end = to;
       if (end < begin) end = begin;
     }
+  }
+  // The end of the codes of a query token that sees so many tokens, of a block with several.
+  VQ_DEVICE int codes_end_at(int sees) const {
+    const int own = Raw::least(recent_tokens - (seen - sees), token.cached);
+    return Raw::codes_end(own, Raw::least(sees, token.cached));
   }
   // The end of the tokens that any query token of the block reads from codes, where raw ones are
   // shared out apart.

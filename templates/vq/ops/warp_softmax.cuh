@@ -119,7 +119,7 @@ class WarpSoftmax {
       score *= scale[i % kQuads];
       if constexpr (kScaled) score += scales.logarithm[i / kQuads];
     }
-    if constexpr (block_tokens(kConfig) == 1) common = {first, end};
+    if constexpr (!masks_tokens(kConfig)) common = {first, end};
     const bool before = base < first || (sees_part(kConfig) && base < common.begin);
     if (before || base + 8 * kTiles > (end < common.end ? end : common.end))
       mask(scores, base, first, end, counts);
@@ -348,7 +348,7 @@ class WarpSoftmax {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {
         bool counted = inside;
-        if constexpr (block_tokens(kConfig) > 1) {
+        if constexpr (masks_tokens(kConfig)) {
           counted = inside && counts((quad * 4 + place_in_group()) / group(kConfig), token);
         }
         if (!counted) scores[tile][quad] = -infinity();

@@ -40,6 +40,7 @@ VQ_DEVICE float shuffle(float value, int source_lane) {
 }
 
 VQ_DEVICE bool any_of_warp(bool mine) { return __any_sync(0xffffffffu, mine) != 0; }
+VQ_DEVICE int ones_of(u64 bits) { return __popcll(bits); }
 // The largest of all lanes, from sm_80 on in one instruction.
 VQ_DEVICE u32 largest_of_warp(u32 mine) {
 #if __CUDA_ARCH__ >= 800
@@ -367,7 +368,6 @@ VQ_DEVICE u32 larger_halves(u32 a, u32 b) {
   return byte_permute(low, high, 0x7610u);
 #endif
 }
-
 // a * b + c, rounded once.
 VQ_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 // The larger and the smaller one; a NaN is passed over.
@@ -386,8 +386,8 @@ VQ_DEVICE float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
-// log2 x, absolute error within 2^-22 near 1, subnormals kept.
 VQ_DEVICE float reciprocal_approx(float x) { return __fdividef(1.0f, x); }
+// log2 x, absolute error within 2^-22 near 1, subnormals kept.
 VQ_DEVICE float log2_approx(float x) {
   float result;
   asm("lg2.approx.f32 %0, %1;" : "=f"(result) : "f"(x));

@@ -346,4 +346,6 @@ VQ_DEVICE u32 float_bits(float value) { return host::bits<u32>(value); }
 VQ_DEVICE float float_from_bits(u32 bits) { return host::bits<float>(bits); }
 VQ_DEVICE float infinity() { return __builtin_inff(); }
 
+VQ_DEVICE int ones_of(u64 bits) { return __builtin_popcountll(bits); }
+
 }  // namespace vq

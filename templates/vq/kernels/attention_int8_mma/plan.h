@@ -162,6 +162,10 @@ struct AttentionInt8MmaShared {
 
 // Room for a RawTokens.
 VQ_HD constexpr i64 raw_tokens_bytes(const AttentionProblem& c) { return sees_part(c) ? 36 : 32; }
+// Room for the TokenEnds of a block: two words per query token; in a tree five, and one of all.
+VQ_HD constexpr i64 token_ends_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
+  return i64{block_tokens(c)} * (c.tree_mask ? 20 : 8) + (c.tree_mask ? 4 : 0);
+}
 // Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
 VQ_HD constexpr int part_row(int head_dim) { return query_span(head_dim) + 4; }
 
@@ -197,7 +201,7 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
         carve(i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4);
     at.raw_tokens = carve(raw_tokens_bytes(c));
   }
-  if (block_tokens(c) > 1) at.token_ends = carve(i64{block_tokens(c)} * 8);
+  if (masks_tokens(c)) at.token_ends = carve(token_ends_bytes(c));
   at.maximum = carve(warps * quad_heads(c) * 4);
   at.sum = carve(warps * quad_heads(c) * 4);
   at.merge = balanced(c) ? carve(4) : 0;

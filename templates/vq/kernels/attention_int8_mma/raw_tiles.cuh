@@ -167,6 +167,7 @@ class RawTiles {
         const bool raw = tile < tokens.sink_tiles() || token >= ends_.codes(quad);
         counts = counts && raw && token < ends_.seen(quad);
         if constexpr (kSeesPart) counts = counts && token >= ends_.begin(quad);
+        counts = counts && ends_.is_on_path(quad, token, tokens.cached);
       }
       const float score = counts ? soft_capped<Plan>(args, scores[0][quad] * scale) : -infinity();
       float highest = larger(maximum_[quad], score);

@@ -10,9 +10,8 @@
 // the same path with raw elements for entries. Scalar codes become operands in a few instructions
 // (codebook/scalar_operands.cuh): the query takes the keys' scales, sums of values theirs.
 //
-// A block may serve several query tokens, as further heads. Each has its own end of codes and its
-// own raw tokens; other tokens are masked to probability 0, which turns an infinite raw value into
-// NaN.
+// A block may serve several query tokens, as further heads. Each has its own end of codes and raw
+// tokens; others are masked to probability 0, which turns an infinite raw value into NaN.
 #pragma once
 
 #include <vq/args/attention_decode.h>
@@ -129,9 +128,8 @@ class AttentionMmaBlock {
         softmax_.scale_outputs(value_book_.scale(0, 0));
       }
       attend_raw(seen_from(work_.begin), work_.end < work_.raw.sinks ? work_.end : work_.raw.sinks);
-      const int recent_tokens = work_.raw_begin();
-      const int after =
-          work_.raw.sinks > recent_tokens ? work_.raw.sinks : recent_tokens;  // may overlap
+      const int first = work_.raw_begin();
+      const int after = work_.raw.sinks > first ? work_.raw.sinks : first;  // may overlap
       attend_raw(seen_from(work_.begin > after ? work_.begin : after), work_.end);
     }
     const float scale = Values::kScaled || kRaw ? 1.0f : value_book_.scale(0, 0);
@@ -229,7 +227,7 @@ class AttentionMmaBlock {
     const int counted = Reader::kAligned > 1 && first < begin ? begin : first;
     softmax_.template to_probabilities<kScaled>(
         scores, scale, Reader::base_of(first, end), counted, end,
-        {work_.common_start, work_.codes_end(0)},
+        {work_.common_start, work_.least_codes_end()},
         [this](int query_token, int token) {
           return token < work_.codes_end(query_token) && token >= work_.seen_begin(query_token);
         },
@@ -328,8 +326,10 @@ class AttentionMmaBlock {
           scores, of_scores, first, counted, end, {},
           [this](int query_token, int token) {
             const bool raw = token < work_.raw.sinks || token >= work_.codes_end(query_token);
-            return raw && token < work_.seen_end(query_token) &&
-                   token >= work_.seen_begin(query_token);
+            const bool seen = raw && token < work_.seen_end(query_token) &&
+                              token >= work_.seen_begin(query_token);
+            if constexpr (Work::kTree) return seen && work_.is_on_path(query_token, token);
+            return seen;
           },
           {});
       VQ_UNROLL
