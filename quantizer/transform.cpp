@@ -1,5 +1,7 @@
 #include "quantizer/transform.h"
 
+#include <vq/layout/hadamard.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -32,7 +34,9 @@ std::vector<float> smooth_factors(const FloatTensor& keys) {
 
 void hadamard(std::span<float> row) {
   const std::size_t size = row.size();
-  for (std::size_t half = 1; half < size; half *= 2) {
+  const auto order = static_cast<std::size_t>(vq::paley_order(static_cast<int>(size)));
+  const std::size_t run = size / order;  // channels of Sylvester's part
+  for (std::size_t half = 1; half < run; half *= 2) {
     for (std::size_t start = 0; start < size; start += 2 * half) {
       for (std::size_t i = start; i < start + half; ++i) {
         const float a = row[i];
@@ -40,6 +44,19 @@ void hadamard(std::span<float> row) {
         row[i] = a + b;
         row[i + half] = a - b;
       }
+    }
+  }
+  if (order > 1) {
+    const vq::PaleyTable table = vq::paley_table(static_cast<int>(order));
+    const std::vector<float> given(row.begin(), row.end());
+    for (std::size_t i = 0; i < size; ++i) {
+      const std::uint32_t negative = table.rows[i / run];
+      float sum = 0;
+      for (std::size_t j = 0; j < order; ++j) {
+        const float other = given[j * run + i % run];
+        sum += (negative >> j & 1u) != 0 ? -other : other;
+      }
+      row[i] = sum;
     }
   }
   const float norm = 1.0f / std::sqrt(static_cast<float>(size));

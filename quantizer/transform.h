@@ -16,7 +16,8 @@ namespace vqgen {
 // [heads][columns].
 std::vector<float> smooth_factors(const FloatTensor& keys);
 
-// row <- row H in place (VecInfer eq. 5: natural order, factor 1/sqrt(n)). Requires a power of two.
+// row <- row H in place (VecInfer eq. 5: natural order, factor 1/sqrt(n)), the matrix of
+// <vq/layout/hadamard.h>, which must have one for its channels.
 void hadamard(std::span<float> row);
 
 // k~ of every row, as the format asks for. `smooth` is [heads][columns], or empty where the format

@@ -46,28 +46,21 @@ void judge_weights(Judge& judge, const VqFormat& format) {
   judge_format(judge, format, "weights");
 }
 
-constexpr std::array kAttentionHeadDims{64, 96, 128, 256};
-constexpr std::array kCacheHeadDims{64, 80, 96, 128, 256};
+constexpr std::array kHeadDims{64, 80, 96, 112, 128, 160, 192, 256};
 
-std::span<const int> head_dims(const Problem& problem) {
-  if (std::holds_alternative<AttentionDecode>(problem)) return kAttentionHeadDims;
-  const bool cache =
-      std::holds_alternative<KvAppend>(problem) || std::holds_alternative<KvDequantize>(problem);
-  return cache ? kCacheHeadDims : std::span<const int>();
-}
-
-std::string head_dim_fault(std::span<const int> built, int head_dim) {
-  if (std::ranges::find(built, head_dim) != built.end()) return "";
+std::string head_dim_fault(int head_dim) {
+  if (std::ranges::find(kHeadDims, head_dim) != kHeadDims.end()) return "";
   return fmt::format("{} is not built yet; use {} or {}", head_dim,
-                     fmt::join(built.first(built.size() - 1), ", "), built.back());
+                     fmt::join(std::span(kHeadDims).first(kHeadDims.size() - 1), ", "),
+                     kHeadDims.back());
 }
 
-// Rules of ops that write or read cache rows unchanged.
+// Rules of ops on a cache.
 template <class Op>
 void judge_cache(Judge& judge, const Op& op) {
   judge_format(judge, op.keys, "keys");
   judge_format(judge, op.values, "values");
-  const std::string fault = head_dim_fault(kCacheHeadDims, op.shape.head_dim);
+  const std::string fault = head_dim_fault(op.shape.head_dim);
   judge.require(fault.empty(), "head_dim {}", fault);
 }
 
@@ -76,7 +69,7 @@ void judge_cache(Judge& judge, const Op& op) {
 std::string klt_remedy(const VqFormat& format, const std::string& path, int head_dim) {
   const bool keys = path.starts_with("/keys");
   // Presets of more bits have no parts, and serve any head_dim.
-  if (!format.klt || !head_dim_fault(kAttentionHeadDims, head_dim).empty() ||
+  if (!format.klt || !head_dim_fault(head_dim).empty() ||
       format.bits_per_element() != (keys ? 1.25 : 0.75)) {
     return "";
   }
@@ -85,24 +78,15 @@ std::string klt_remedy(const VqFormat& format, const std::string& path, int head
 }
 
 std::string head_dim_fault(const Problem& problem) {
-  const std::span<const int> built = head_dims(problem);
-  if (built.empty()) return "";
   return std::visit(
-      [&](const auto& op) -> std::string {
-        if constexpr (requires { op.shape.head_dim; }) {
-          return head_dim_fault(built, op.shape.head_dim);
-        }
+      [](const auto& op) -> std::string {
+        if constexpr (requires { op.keys; }) return head_dim_fault(op.shape.head_dim);
         return "";
       },
       problem);
 }
 
-void judge_problem(Judge& judge, const AttentionDecode& op) {
-  judge_format(judge, op.keys, "keys");
-  judge_format(judge, op.values, "values");
-  const std::string fault = head_dim_fault(kAttentionHeadDims, op.shape.head_dim);
-  judge.require(fault.empty(), "head_dim {}", fault);
-}
+void judge_problem(Judge& judge, const AttentionDecode& op) { judge_cache(judge, op); }
 
 void judge_problem(Judge& judge, const KvAppend& op) { judge_cache(judge, op); }
 

@@ -1,6 +1,7 @@
 #include "core/problem/problem.h"
 
 #include <fmt/format.h>
+#include <vq/layout/hadamard.h>
 
 #include <bit>
 
@@ -146,11 +147,11 @@ class Validator {
     require(!format.output_scales, path + "/output_scales",
             "is for weights only; remove it, or "
             "take a format of caches (vqgen list formats)");
-    require(
-        !format.hadamard || std::has_single_bit(static_cast<unsigned>(head_dim)), path,
-        fmt::format("hadamard takes a head_dim that is a power of two, not {}; set it to false, "
-                    "as in {{\"preset\": NAME, \"hadamard\": false}}",
-                    head_dim));
+    require(!format.hadamard || vq::paley_order(head_dim) > 0, path,
+            fmt::format("hadamard takes a head_dim that is a power of two, or one times 12, 20 or "
+                        "28, not {}; set it to false, as in {{\"preset\": NAME, \"hadamard\": "
+                        "false}}",
+                        head_dim));
   }
 
   void operand(const VqFormat& format, const std::string& path, int head_dim) const {

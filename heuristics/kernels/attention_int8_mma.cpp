@@ -6,18 +6,20 @@
 namespace vqgen {
 namespace {
 
-// Threads that the sums of one quad of heads, and of two, leave registers to.
-constexpr int kThreadsOfQuad = 512;
-constexpr int kThreadsOfTwoQuads = 384;
-
-int most_threads(const AttentionInt8Mma& plan) {
-  return plan.heads_per_block <= 4 ? kThreadsOfQuad : kThreadsOfTwoQuads;
+// Threads that the sums of heads leave registers to: of one quad of up to 128 channels 512, of two
+// 384. Of more channels fewer, as their sums take registers; 0: a block has too many.
+int most_threads(const AttentionInt8Mma& plan, int head_dim) {
+  const int quads = vq::ceil_div(plan.heads_per_block, 4);
+  if (head_dim <= 128) return quads == 1 ? 512 : 384;
+  const int channels = quads * head_dim;
+  return channels <= 160 ? 384 : channels <= 192 ? 320 : channels <= 320 ? 256 : 0;
 }
 // One query token, so that there are no new rows to bring into the basis; pieces of a balanced
 // schedule would rotate one by one.
 bool may_fuse_basis(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   return (has_basis(op.keys) || has_basis(op.values)) && op.shape.query_tokens == 1 &&
-         plan.schedule == Schedule::per_sequence;
+         plan.schedule == Schedule::per_sequence &&
+         (op.shape.head_dim == 64 || op.shape.head_dim == 128);
 }
 // Blocks of further waves would wait for the rotation again.
 bool fuses_basis(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
@@ -27,10 +29,11 @@ bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.value
 // The heuristics take fewer threads for parts and entries of 2 elements, which need more registers.
 int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   const bool pairs = op.keys.vector_size == 2 || op.values.vector_size == 2;
-  if (!in_parts(op) && !pairs) return most_threads(plan);
+  const int most = most_threads(plan, op.shape.head_dim);
   constexpr int kOfQuad = 384;
   constexpr int kOfTwoQuads = 256;
-  return plan.heads_per_block <= 4 ? kOfQuad : kOfTwoQuads;
+  if (!in_parts(op) && !pairs) return most;
+  return std::min(most, plan.heads_per_block <= 4 ? kOfQuad : kOfTwoQuads);
 }
 
 // Codes are bytes that number the entries of one codebook a head, or one per part.
@@ -128,7 +131,7 @@ AttentionInt8Mma for_mixed_lengths(AttentionInt8Mma plan, const AttentionDecode&
   }
   plan = of_size(plan, op, gpu, kThreads);
   plan.splits = 2;
-  const int registers = 65536 / most_threads(plan, op) / 8 * 8;
+  const int registers = 65536 / std::max(most_threads(plan, op), 1) / 8 * 8;
   const int resident =
       occupancy(gpu, plan.threads, registers, call_shape(plan, op).shared_bytes()).blocks;
   const std::int64_t blocks = std::int64_t{std::max(resident, 1)} * gpu.sms;
@@ -200,8 +203,13 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
                 "{} ({}) has no int8 mma, which dataflow int8_mma takes; use dataflow mma",
                 gpu.name, gpu.arch);
   const int head_dim = op.shape.head_dim;
-  judge.require(head_dim == 64 || head_dim == 128,
-                "head_dim {} is neither 64 nor 128, as dataflow int8_mma takes; use dataflow mma",
+  judge.require(head_dim % 16 == 0 && head_dim >= 64 && head_dim <= 256,
+                "head_dim {} is no multiple of 16 from 64 to 256, as dataflow int8_mma takes; use "
+                "dataflow simt",
+                head_dim);
+  judge.require(head_dim % 32 == 0 || !in_parts(op),
+                "head_dim {} is no multiple of 32, as rows in parts of dataflow int8_mma are; use "
+                "dataflow simt",
                 head_dim);
   judge_format(judge, op.keys, head_dim, "keys");
   judge_format(judge, op.values, head_dim, "values");
@@ -209,13 +217,20 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   const auto config = configured(plan, op);
   judge_rows(judge, config, false, "keys");
   judge_rows(judge, config, true, "values");
-  judge.require(plan.threads <= most_threads(plan),
-                "threads {} with heads_per_block {}: more than 4 heads have registers in blocks of "
-                "at most {} threads",
-                plan.threads, plan.heads_per_block, kThreadsOfTwoQuads);
+  const int most = most_threads(plan, head_dim);
+  judge.require(
+      most > 0,
+      "heads_per_block {}: blocks have no registers for more than 4 heads of {} channels; "
+      "use 4",
+      plan.heads_per_block, head_dim);
+  if (!judge.ok()) return;
+  judge.require(plan.threads <= most,
+                "threads {} with heads_per_block {}: so many heads of {} channels have registers "
+                "in blocks of at most {} threads",
+                plan.threads, plan.heads_per_block, head_dim, most);
   judge.require(plan.fused_basis == 0 || may_fuse_basis(plan, op),
-                "fused_basis 1 takes keys or values with center or klt, one query token and "
-                "schedule per_sequence; use fused_basis 0");
+                "fused_basis 1 takes keys or values with center or klt, head_dim 64 or 128, one "
+                "query token and schedule per_sequence; use fused_basis 0");
   // Splits begin with a whole turn.
   const std::int64_t split =
       std::min<std::int64_t>(op.shape.tokens, op.split_tokens() + vq::turn_tokens(config));
@@ -233,8 +248,8 @@ namespace {
 // quad per block needs fewer splits, or none, and is faster.
 AttentionInt8Mma choose_heads(AttentionInt8Mma plan, const AttentionDecode& op,
                               const GpuSpec& gpu) {
-  constexpr int kMostHeads = 8;
-  const int heads = heads_of_tokens(op, kMostHeads, kMostHeads);
+  const int of_block = op.shape.head_dim > 160 ? 4 : 8;  // that have registers
+  const int heads = heads_of_tokens(op, of_block, of_block);
   if (plan.schedule == Schedule::balanced) {
     plan.heads_per_block = heads;
     return for_mixed_lengths(plan, op, gpu);
@@ -355,7 +370,7 @@ void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDeco
   to.prologue += around_turns(plan, op) + kOfWarp * std::max(0.0, warps - 8);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(vq::kBytesStep / 8.0, quads, op);
-  to.registers = 65536 / most_threads(plan) / 8 * 8;
+  to.registers = 65536 / most_threads(plan, op.shape.head_dim) / 8 * 8;
   to.times = std::ceil(warps / 4) * 4 / warps;
   // Two quads of heads without splits take registers for one.
   const bool alone = quads > 1 && plan.splits == 1 && op.shape.head_dim > 64;

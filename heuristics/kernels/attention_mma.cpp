@@ -222,6 +222,11 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
                 "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
+  judge.require(
+      op.shape.head_dim % 32 == 0,
+      "head_dim {} is no multiple of 32, as dataflow mma takes; use dataflow int8_mma, or "
+      "simt",
+      op.shape.head_dim);
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
                 "{} has no int8 mma, which dataflow mma takes for scalar codes; use dataflow simt",
                 gpu.name);

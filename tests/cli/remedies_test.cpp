@@ -49,18 +49,19 @@ TEST_F(Remedy, HeadsOfASizeThatNoKernelHas) {
     Json config = cache(keys ? preset : "vecinfer-d4b8i8", preset);
     config["shape"]["recent_tokens"] = 64;
     config["shape"]["head_dim"] = 100;
-    expect_words(refusal(config),
-                 {"c.json: /shape/head_dim: 100 is not built yet; use 64, 96, 128 or 256"});
+    expect_words(refusal(config), {"c.json: /shape/head_dim: 100 is not built yet; use 64, 80, 96, "
+                                   "112, 128, 160, 192 or 256"});
     if (keys) {  // the remedy of a transform leads to it too
       Json plain = config;
       plain["keys"] = {{"preset", preset}, {"smooth", false}, {"hadamard", false}};
-      expect_words(refusal(plain),
-                   {"c.json: /shape/head_dim: 100 is not built yet; use 64, 96, 128 or 256"});
+      expect_words(refusal(plain), {"c.json: /shape/head_dim: 100 is not built yet; use 64, 80, "
+                                    "96, 112, 128, 160, 192 or 256"});
     }
     config["op"] = "kv_append";
     config["shape"].erase("query_heads");
     config["shape"]["new_tokens"] = 1;
-    expect_words(refusal(config), {"head_dim", "100 is not built yet; use 64, 80, 96, 128 or 256"});
+    expect_words(refusal(config),
+                 {"head_dim", "100 is not built yet; use 64, 80, 96, 112, 128, 160, 192 or 256"});
   }
 }
 

@@ -124,10 +124,8 @@ TEST(CheckAttentionInt8Mma, ABlockServesTheHeadsOfWholeQueryTokens) {
   expect_ok(of_problem([](Op& op) { op.shape.head_dim = 64; }));
   expect_ok(of_problem([](Op& op) { op.dtype = DType::bf16; }));
   expect_ok(of_problem([](Op& op) { op.shape.batch_invariant = true; }));
-  for (const int head_dim : {96, 256}) {
-    expect_refused(
-        of_problem([&](Op& op) { op.shape.head_dim = head_dim; }),
-        {"head_dim " + std::to_string(head_dim), "neither 64 nor 128", "use dataflow mma"});
+  for (const int head_dim : {80, 96, 112}) {
+    expect_ok(of_problem([&](Op& op) { op.shape.head_dim = head_dim; }));
   }
   expect_ok(of_problem([](Op& op) { op.shape.recent_tokens = 128; }));
   expect_ok(of_problem([](Op& op) { op.shape.sinks = 4; }));
@@ -193,6 +191,21 @@ TEST(CheckAttentionInt8Mma, MoreThanAQuadOfHeadsHasRegistersInSmallerBlocks) {
   expect_ok(with(8, 384));
   expect_refused(with(5, 416), {"threads 416", "heads_per_block 5", "at most 384"});
   expect_refused(with(8, 200), {"not a multiple of 32"});
+  const auto of_heads = [](int head_dim, int heads, int threads) {
+    AttentionDecode op = integers();
+    op.shape.query_heads = 8 * 8;
+    op.shape.head_dim = head_dim;
+    return check(
+        AttentionInt8Mma{.threads = threads, .heads_per_block = heads, .pipeline_stages = 2}, op,
+        find_gpu("h200"));
+  };
+  for (const auto& [head_dim, heads, most] : std::vector<std::array<int, 3>>{
+           {160, 4, 384}, {160, 8, 256}, {192, 4, 320}, {256, 4, 256}}) {
+    expect_ok(of_heads(head_dim, heads, most));
+    expect_refused(of_heads(head_dim, heads, most + 32),
+                   {"heads of " + std::to_string(head_dim), "at most " + std::to_string(most)});
+  }
+  expect_refused(of_heads(192, 8, 128), {"heads_per_block 8", "192 channels", "use 4"});
   expect_refused(of_plan([](AttentionInt8Mma& p) {
                    p.heads_per_block = 5;
                    p.threads = 256;

@@ -30,15 +30,28 @@ TEST(CheckAttention, FormatsOfKeysAndValues) {
 
 TEST(CheckAttention, HeadDim) {
   AttentionDecode op = sound_attention();
-  for (const int head_dim : {64, 96, 128, 256}) {
+  for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
     op.shape.head_dim = head_dim;
     expect_ok(check(op));
   }
-  for (const int head_dim : {32, 80, 112, 512}) {
+  for (const int head_dim : {32, 72, 144, 512}) {
     op.shape.head_dim = head_dim;
     expect_refused(check(op), {"head_dim " + std::to_string(head_dim), "not built yet", "96"});
     expect_refused(judge({}, op), {"head_dim " + std::to_string(head_dim), "not built yet"});
   }
+}
+
+TEST(CheckAttention, HadamardTakesTheSizesThatHaveAMatrix) {
+  AttentionDecode op = sound_attention();
+  op.keys = op.values = find_format("vecinfer-d4b8", "test");
+  op.values.smooth = op.values.hadamard = false;
+  for (const int head_dim : {64, 80, 96, 112, 160, 192}) {
+    op.shape.head_dim = head_dim;
+    EXPECT_NO_THROW(validate(op, "c.json")) << head_dim;
+  }
+  op.shape.head_dim = 144;
+  expect_words(message_of([&] { validate(op, "c.json"); }),
+               {"c.json: /keys: hadamard takes", "12, 20 or 28, not 144; set it to false"});
 }
 
 TEST(CheckAttention, TheDefaultPlanIsSound) { expect_ok(judge({})); }

@@ -164,7 +164,11 @@ TEST(Choose, StepsOf32TokensOf96Channels) {
   op.shape.query_heads = 24;
   op.shape.head_dim = 96;
   op.shape.tokens = 20000;
-  const auto plan = std::get<AttentionMma>(choose(op, find_gpu("h200")));
+  EXPECT_EQ(dataflow_name(choose(op, find_gpu("h200"))), "int8_mma");
+  Config config;
+  config.problem = op;
+  config.plan["dataflow"] = "mma";
+  const auto plan = std::get<AttentionMma>(propose(config, find_gpu("h200"), {}));
   EXPECT_EQ(plan.step_tokens, 32);
   EXPECT_EQ(plan.threads, 256);
 }
@@ -204,7 +208,7 @@ int heads_of(const Plan& plan) {
 TEST(Choose, EveryGroupAndHeadOfManyShapesIsServed) {
   for (const std::string& name : gpu_names()) {
     const GpuSpec gpu = find_gpu(name);
-    for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const int group : {1, 3, 7, 8, 9, 16, 64}) {
         for (const int vector_size : {2, 4, 8}) {
           AttentionDecode op =
@@ -312,7 +316,7 @@ TEST(Choose, ScoreTablesAreHalvesForBf16Alone) {
 TEST(Choose, EveryDataflowServesManyShapes) {
   for (const std::string name : {"h200", "t4"}) {
     const GpuSpec gpu = find_gpu(name);
-    for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int head_dim : {64, 80, 96, 112, 128, 160, 192, 256}) {
       for (const int group : {1, 3, 8, 9, 64}) {
         for (const int batch : {1, 64}) {
           AttentionDecode op =

@@ -144,7 +144,7 @@ def test_the_selectors_questions_are_answered_by_name():
     ask = dict(head_size=DIM, dtype=torch.float16, kv_cache_dtype="auto", block_size=None, use_mla=False, has_sink=False,
                device_capability=Fields(major=9, minor=0), attn_type="decoder")
     assert _engine.refusals(**ask) == _engine.refusals(**{**ask, "has_sink": True, "has_sliding_window": True}) == []
-    for name, value, words in (("head_size", 80, "head_dim 80"), ("dtype", torch.float32, "torch.float32"),
+    for name, value, words in (("head_size", 72, "head_dim 72"), ("dtype", torch.float32, "torch.float32"),
                                ("kv_cache_dtype", "fp8", "kv_cache_dtype fp8"), ("block_size", 8, "block_size 8"),
                                ("device_capability", Fields(major=7, minor=5), "capability 7.5"),
                                ("attn_type", "encoder_decoder", "type encoder_decoder"), ("use_mla", True, "MLA"),

@@ -42,6 +42,34 @@ TEST(Hadamard, IsTheMatrixOfThePaperAndOrthonormal) {
   }
 }
 
+// Of 12, 20 or 28 times a power of two: its own inverse, symmetric, of entries of one size, and the
+// Kronecker product of its own smaller one with the matrix of 2.
+TEST(Hadamard, OfOtherSizesIsOrthonormalSymmetricAndAProduct) {
+  for (const std::size_t size : {12u, 20u, 28u, 80u, 96u, 112u, 160u, 192u}) {
+    std::vector<std::vector<float>> rows;
+    for (std::size_t i = 0; i < size; ++i) {
+      rows.emplace_back(size, 0.0f)[i] = 1.0f;
+      hadamard(rows.back());
+    }
+    const double entry = 1 / std::sqrt(static_cast<double>(size));
+    for (std::size_t i = 0; i < size; ++i) {
+      for (std::size_t j = 0; j < size; ++j) {
+        ASSERT_NEAR(std::abs(rows[i][j]), entry, 1e-6);
+        ASSERT_EQ(rows[i][j], rows[j][i]);
+        ASSERT_NEAR(dot(rows[i], rows[j]), i == j ? 1.0 : 0.0, 1e-5) << size;
+      }
+    }
+    if (size % 8 != 0) continue;
+    for (std::size_t i = 0; i < size; ++i) {
+      for (std::size_t j = 0; j < size; ++j) {
+        const float of_pairs =
+            rows[i / 2 * 2][j / 2 * 2] * (i % 2 == 1 && j % 2 == 1 ? -1.0f : 1.0f);
+        ASSERT_EQ(rows[i][j], of_pairs);
+      }
+    }
+  }
+}
+
 TEST(Smooth, IsTheRootOfTheLargestMagnitudeOverBatchesAndTokens) {
   FloatTensor keys{2, 2, 2, 2, std::vector<float>(16, 0.0f)};
   keys.row(0)[0] = -4.0f;  // batch 0, head 0, token 0

@@ -50,7 +50,7 @@ constexpr int kValueLattice = 2;
 constexpr int kFragments = 1;
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kResiduals{1, 2, 3};
-constexpr std::array kHeadDims{80, 96, 128};  // append_test has 64
+constexpr std::array kHeadDims{80, 96, 112, 128, 160, 192, 256};  // append_test has 64
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 40};
 constexpr std::array kNewCounts{1, 2, 7};
@@ -66,7 +66,7 @@ constexpr std::array kBlockSequences{1, 2, 3};
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 3, 2, 2, 3, 3, 6, 3, 2,     2,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 7, 2, 2, 3, 3, 6, 3, 2,     2,
                               3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2, kBases};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -127,9 +127,7 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
 }  // namespace
 
 SweepCases append_pairwise(std::uint64_t seed) {
-  std::set<AxisPair> impossible;  // head_dims; 80 and 96 are not powers of two
-  for (const int head_dim : {0, 1})
-    impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  std::set<AxisPair> impossible;
   for (const Axis transform : {kSmooth, kHadamard}) {
     exclude_rotations(impossible, {transform, 1}, kBasis);
   }

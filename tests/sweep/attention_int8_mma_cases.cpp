@@ -38,7 +38,7 @@ enum Axis {
   kBasis,
   kMask,
 };
-constexpr std::array kHeadDims{64, 128};
+constexpr std::array kHeadDims{64, 128, 80, 96, 112, 160, 192, 256};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
 constexpr std::array kTokenCounts{1, 31, 32, 33, 150, 403};
 constexpr std::array kScopes{Scope::tensor, Scope::head, Scope::channel_group};
@@ -50,7 +50,7 @@ constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
                               Window{130}, Window{37, 10}, Window{130, 1, 16}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
-const std::vector<int> kSizes{2, 2, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
+const std::vector<int> kSizes{2, 8, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
                               3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 5, 2, 3, kMasks};
 // Most query tokens, and whether they bring their keys and values.
 struct Queries {
@@ -74,6 +74,17 @@ const std::vector<std::vector<ChannelRun>> kForms64{
     {{64, 8}},          {{32, 4}, {32, 8}}, {{16, 2}, {16, 4}, {32, 8}},
     {{32, 2}, {32, 8}}, {{32, 2}, {32, 4}}, {{64, 16}}};
 
+// The forms of head_dim channels: of other sizes in one format more often, of entries of each size.
+std::vector<ChannelRun> form_of(int head_dim, int number) {
+  const auto at = static_cast<std::size_t>(number);
+  if (head_dim == 128) return kForms128[at];
+  if (head_dim == 64) return kForms64[at];
+  constexpr std::array kSizesOf{4, 2, 8, 4, 16, 4, 8, 4, 2};
+  if (head_dim == 256 && number == 3) return {{128, 4}, {128, 8}};
+  if (head_dim == 192 && number == 6) return {{64, 4}, {128, 2}};
+  return {{head_dim, kSizesOf[at]}};
+}
+
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
     return values[static_cast<std::size_t>(v[axis])];
@@ -94,8 +105,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
   const auto format = [&](Axis form, Axis scope) {
-    const auto& forms = op.shape.head_dim == 128 ? kForms128 : kForms64;
-    return in_runs(forms[static_cast<std::size_t>(v[form])], pick(kScopes, scope),
+    return in_runs(form_of(op.shape.head_dim, v[form]), pick(kScopes, scope),
                    pick(kWordsOfRun, kLayout));
   };
   op.keys = format(kKeyForm, kKeyScope);
@@ -115,14 +125,16 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   validate(result.problem, "sweep");
   AttentionInt8Mma plan{.threads = pick(kThreadsOf, kThreads)};
   plan.splits = v[kSplits] + 1;
-  const int heads = pick(kHeadsOf, kHeads);
+  const int most = op.shape.head_dim > 160 ? 4 : 8;
+  const int heads = std::min(most, pick(kHeadsOf, kHeads));
   plan.heads_per_block =
       std::min(heads, op.group()) * std::clamp(heads / op.group(), 1, op.shape.query_tokens);
   plan.pipeline_stages = pick(kRoundsOf, kRounds);
   if (v[kSchedule] == 1 && plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant) {
     plan.schedule = Schedule::balanced;
   }
-  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.query_tokens == 1 &&
+  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.head_dim % 64 == 0 &&
+      op.shape.head_dim <= 128 && op.shape.query_tokens == 1 &&
       plan.schedule == Schedule::per_sequence) {
     plan.fused_basis = 1;
   }

@@ -45,7 +45,7 @@ constexpr int kKeyLattice = 3;
 constexpr int kValueLattice = 2;
 constexpr std::array kVectors{2, 4, 8};
 constexpr std::array kResiduals{1, 2, 3};
-constexpr std::array kHeadDims{80, 96, 64, 128, 256};
+constexpr std::array kHeadDims{80, 96, 64, 128, 256, 112, 160, 192};
 constexpr std::array kBatches{1, 4};
 constexpr std::array kTokenCounts{1, 9, 70};
 constexpr std::array kWindows{Window{0}, Window{1}, Window{12}, Window{12, 5}, Window{12, 1, 8}};
@@ -54,7 +54,7 @@ constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           5,           2, 2, 3, 5, 3,
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           8,           2, 2, 3, 5, 3,
                               2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5, kBases};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
@@ -107,9 +107,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 }  // namespace
 
 SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
-  std::set<AxisPair> impossible;  // head_dims; 80 and 96 are not powers of two
-  for (const int head_dim : {0, 1})
-    impossible.emplace(AxisValue{kHeadDim, head_dim}, AxisValue{kHadamard, 1});
+  std::set<AxisPair> impossible;
   for (const Axis transform : {kSmooth, kHadamard}) {
     exclude_rotations(impossible, {transform, 1}, kBasis);
   }

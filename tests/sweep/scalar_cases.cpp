@@ -37,9 +37,9 @@ enum Axis {
   kBatchInvariant,
   kMask,
 };
-const std::vector<int> kSizes{3, 13, 13, 2, 4, 2, 3, 2, 4, 2, 4, 2,     3,
+const std::vector<int> kSizes{3, 13, 13, 2, 8, 2, 3, 2, 4, 2, 4, 2,     3,
                               2, 2,  8,  8, 3, 6, 6, 4, 5, 5, 2, kMasks};
-constexpr std::array kHeadDims{64, 96, 128, 256};
+constexpr std::array kHeadDims{64, 80, 96, 112, 128, 160, 192, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
 constexpr std::array kTokenCounts{1, 9, 65, 130};
@@ -199,6 +199,13 @@ SweepCases scalar_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
     for (const int fragments : {2, 3, kRing}) {
       if (!keys) impossible.emplace(AxisValue{kKeys, format}, AxisValue{kDataflow, fragments});
       if (!values) impossible.emplace(AxisValue{kValues, format}, AxisValue{kDataflow, fragments});
+    }
+  }
+  for (const int head_dim : {1, 3}) {  // no multiples of 32, which formats 7 and 10 have scales of
+    for (const Axis tensor : {kKeys, kValues}) {
+      for (const int format : {7, 10}) {
+        impossible.emplace(AxisValue{tensor, format}, AxisValue{kHeadDim, head_dim});
+      }
     }
   }
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});

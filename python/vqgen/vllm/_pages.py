@@ -15,7 +15,7 @@ from vqgen._sights import Sight
 from vqgen.vllm._batch import Batch
 
 PAGES = (16, 32, 64, 128, 256)
-HEAD_DIMS = (64, 96, 128, 256)
+HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
 MOST_NEW = 65536   # new_tokens of a kv_append
 MOST_QUERIES = 16  # query_tokens of an attention_decode
 PIECE = 16384      # tokens of a context that are dense at once

@@ -15,14 +15,45 @@
 namespace vqgen {
 namespace {
 
+// Legendre's symbol of i - j in the field of 5, 9 or 13 elements: by Euler's criterion, or of 9
+// elements a + b x with x x = -1 by a search for the root.
+double square_sign(int q, int i, int j) {
+  if (i == j) return 0;
+  if (q == 9) {
+    const int a = (i % 3 - j % 3 + 3) % 3, b = (i / 3 - j / 3 + 3) % 3;
+    for (int c = 0; c < 3; ++c) {
+      for (int d = 0; d < 3; ++d) {
+        if ((c * c - d * d + 9) % 3 == a && 2 * c * d % 3 == b) return 1;
+      }
+    }
+    return -1;
+  }
+  int power = 1;
+  for (int k = 0; k < (q - 1) / 2; ++k) power = power * (i - j + q) % q;
+  return power == 1 ? 1 : -1;
+}
+
+// Paley's second Hadamard matrix: a conference matrix with each entry a block of four.
+double paley_entry(std::size_t order, std::size_t row, std::size_t column) {
+  const int q = static_cast<int>(order) / 2 - 1;
+  const int i = static_cast<int>(row) / 2, j = static_cast<int>(column) / 2;
+  const std::size_t corner = row % 2 * 2 + column % 2;
+  if (i == j) return std::array{1, -1, -1, -1}[corner];
+  const double sign = i == 0 || j == 0 ? 1 : square_sign(q, i - 1, j - 1);
+  return sign * std::array{1, 1, 1, -1}[corner];
+}
+
 void check(const AttentionData& d) {
   const QuantizedTensor& k = d.keys;
   require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
               d.values.columns == k.columns,
           "attention data: keys and values differ in shape");
   require(k.batch == d.batch, "attention data: keys.batch is not batch");
-  require(!k.format.hadamard || std::has_single_bit(static_cast<std::size_t>(k.columns)),
-          "attention data: hadamard needs a head_dim that is a power of two");
+  const std::int64_t odd = k.columns >> std::countr_zero(static_cast<std::uint64_t>(k.columns));
+  require(
+      !k.format.hadamard || odd == 1 || (odd <= 7 && k.columns % 4 == 0),
+      "attention data: hadamard needs a head_dim that is a power of two, or one times 12, 20 or "
+      "28");
   require(!d.values.format.smooth && !d.values.format.hadamard,
           "attention data: values carry key transforms");
   require(k.heads > 0 && d.query_heads % k.heads == 0,
@@ -249,11 +280,16 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
 }
 
 std::vector<double> rotated(std::span<const double> x) {
-  const double magnitude = 1 / std::sqrt(static_cast<double>(x.size()));
-  std::vector<double> result(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    for (std::size_t j = 0; j < x.size(); ++j) {
-      result[j] += x[i] * (std::popcount(i & j) % 2 == 0 ? magnitude : -magnitude);
+  const std::size_t size = x.size();
+  const double magnitude = 1 / std::sqrt(static_cast<double>(size));
+  const std::size_t order = std::has_single_bit(size) ? 1 : 4 * (size >> std::countr_zero(size));
+  const std::size_t run = size / order;
+  std::vector<double> result(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t j = 0; j < size; ++j) {
+      const bool even = std::popcount(i % run & j % run) % 2 == 0;
+      const double sign = order == 1 ? 1 : paley_entry(order, i / run, j / run);
+      result[j] += x[i] * sign * (even ? magnitude : -magnitude);
     }
   }
   return result;

@@ -49,7 +49,8 @@ TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::in
 // this one reads from its codes too.
 TokenPlace token_place(const AttentionData& data, std::int64_t sequence, std::int64_t token);
 
-// x H, where H[i][j] = (-1)^popcount(i & j) / sqrt(D), by its definition; D is a power of two.
+// x H, by its definition: of a power of two D, H[i][j] = (-1)^popcount(i & j) / sqrt(D); of one
+// times 12, 20 or 28, the Kronecker product of Paley's matrix of that order with such a one.
 std::vector<double> rotated(std::span<const double> x);
 
 // q~ = q diag(lambda) H (VecInfer eq. 7), each factor only if the key format has it. query and

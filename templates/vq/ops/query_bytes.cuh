@@ -51,7 +51,7 @@ class QueryBytes : public QueryOperand<Plan, 2, 2> {
         const int channel = Row::channel(i / kQuarter, kQuarter, i % kQuarter, j);
         // NaN comes only from a row whose peak is NaN, and scores do not use it.
         const i32 whole =
-            nearest_within(load_shared(row + channel) * factor * weight(channel), kPeak);
+            nearest_within(Base::channel_of(row, channel) * factor * weight(channel), kPeak);
         const i32 first = (whole + 64) >> 7;  // 64: the second is within -64 .. 63
         high |= (static_cast<u32>(first) & 0xffu) << 8 * j;
         low |= (static_cast<u32>(whole - first * 128) & 0xffu) << 8 * j;

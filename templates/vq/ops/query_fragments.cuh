@@ -1,5 +1,6 @@
-// The query as the tensor core's operand b. Lane (g, c) holds the channels [c head_dim / 4, (c + 1)
-// head_dim / 4) of its column. Columns n of an MMA:
+// The query as the tensor core's operand b. Lane (g, c) holds the channels [c s / 4, (c + 1) s / 4)
+// of its column, where s is head_dim, or the next multiple of 32 with zeros behind the row. Columns
+// n of an MMA:
 //
 //   in parts   head n / 2 of a quad of four, part n % 2: c0 + c1 is the score of head c
 //   whole      of a pair of quads head n / 2 of quad n % 2, where there are pairs: c0 is the
@@ -68,7 +69,7 @@ class QueryOperand {
   static constexpr int kOctetWords = kOctet;
   static constexpr auto kConfig = Plan::config();
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kOctets = kConfig.head_dim / 32;
+  static constexpr int kOctets = query_span(kConfig.head_dim) / 32;
   static constexpr bool kPaired = kParts == 1 && kQuads % 2 == 0;
   static constexpr int kProducts = kPaired ? kQuads / 2 : kQuads;
   static constexpr int kQuarter = quarter_words(kConfig.head_dim) * kOctetWords / 4;
@@ -93,6 +94,12 @@ class QueryOperand {
         read_octet(words, words_[i / kOctets][i % kOctets], i / kOctets, i % kOctets);
       }
     }
+  }
+
+  // Channel `channel` of a head's row, zero past its end.
+  VQ_DEVICE static float channel_of(const float* row, int channel) {
+    if (kConfig.head_dim % 32 != 0 && channel >= kConfig.head_dim) return 0.0f;
+    return load_shared(row + channel);
   }
 
   // Operand words of an octet for all MMAs. Those of few heads are in registers; those of more are
@@ -146,6 +153,7 @@ template <class Plan, int kParts, Element kElement = Plan::config().element, cla
           bool kNear = true>
 class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
   using Base = QueryOperand<Plan, kParts, 4, kNear>;
+  using Base::kConfig;
 
  public:
   using Base::kOctetWords;
@@ -164,15 +172,15 @@ class QueryFragments : public QueryOperand<Plan, kParts, 4, kNear> {
                                 Weight weight) {
     for (int i = lane(); i < 4 * kQuarter; i += 32) {
       float low, high;
-      if constexpr (Order::channel(1) == 1) {
+      if constexpr (Order::channel(1) == 1 && kConfig.head_dim % 32 == 0) {
         const U32x2 two = load_shared(reinterpret_cast<const U32x2*>(row) + i);
         low = float_from_bits(two.x) * factor * weight(2 * i);
         high = float_from_bits(two.y) * factor * weight(2 * i + 1);
       } else {
         const int first = i / 4 * 8 + Order::channel(i % 4 * 2);
         const int second = i / 4 * 8 + Order::channel(i % 4 * 2 + 1);
-        low = load_shared(row + first) * factor * weight(first);
-        high = load_shared(row + second) * factor * weight(second);
+        low = Base::channel_of(row, first) * factor * weight(first);
+        high = Base::channel_of(row, second) * factor * weight(second);
       }
       const u32 first = pack2<kElement>(low, high);
       u32* const to = words + query_word(kQuarter, kOctetWords, Base::row_of(head, 0), i / kQuarter,

@@ -55,7 +55,7 @@ class QueryRest : public QueryBytes<Plan, Row> {
       VQ_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int channel = Row::channel(i / kQuarter, kQuarter, i % kQuarter, j);
-        const float value = load_shared(row + channel) * factor * weight(channel);
+        const float value = Base::channel_of(row, channel) * factor * weight(channel);
         const i32 whole = nearest_within(value, kPeak);
         const float left = (value - static_cast<float>(whole)) * kOfRest;
         bytes.put(j, whole);

@@ -30,8 +30,9 @@ class ByteSoftmax {
   static constexpr int kTiles = kBytesStep / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kHeads = kQuads * 4;
-  static constexpr int kVectors = kConfig.head_dim / 32;  // words of four channels per lane
   static constexpr LaneRow kRow = lane_row(kConfig, true);
+  static constexpr int kVectors =
+      query_span(kConfig.head_dim) / 32;  // words of four channels per lane
   // A lane's channels are an eighth of the row, as those of raw values are.
   static constexpr bool kInOrder = kRow.count == 1;
   // Words of two rows of each tile. Where entries have 2 elements, in the upper halves of those of
@@ -192,7 +193,7 @@ class ByteSoftmax {
   // tokens. Starts with a barrier, after which entries and rounds are free. Calls each(head,
   // channel, value, maximum, sum). All threads.
   template <class Each>
-  VQ_DEVICE void merge(const Raw& raw, const float (&scales)[kMostRowParts], Each each) {
+  VQ_DEVICE void merge(const Raw& raw, const float (&scales)[kMostLaneParts], Each each) {
     if (lane() < kGroupLanes) {
       VQ_UNROLL
       for (int quad = 0; quad < kQuads; ++quad) {

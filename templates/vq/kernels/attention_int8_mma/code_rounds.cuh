@@ -77,6 +77,7 @@ class CodeRounds {
       const int half = token / 2 % 2 * (2 * kChunk);
       return static_cast<u32>(kBytes == 64 ? half : half + token / 4 % 2 * kChunk);
     }
+    if constexpr (kStride == 128) return static_cast<u32>(token % 8 * kChunk);
     return 0;
   }
   static constexpr bool kInOneFormat =
@@ -236,8 +237,7 @@ class CodeRounds {
   template <int kBytes, class Each>
   VQ_DEVICE void for_each_row(int first, Each each) const {
     using Own = Copies<kBytes>;
-    constexpr int kOfLane = Own::kStride / Own::kOfRow;
-    const int own = Own::own_row() * Own::kStride + lane() % Own::kOfRow * kOfLane;
+    const int own = Own::own_row() * Own::kStride + lane() % Own::kOfRow * kChunk;
     const int to = static_cast<int>(static_cast<u32>(own) ^ turned<kBytes>(Own::own_row()));
     VQ_UNROLL
     for (int i = 0; i < Own::kCopies; ++i) {

@@ -138,7 +138,7 @@ class EntryColumns {
   // A stored entry: 8 or 16 elements only where a part has them.
   VQ_HD static constexpr bool has(int size) {
     bool any = false;
-    for (int i = 0; i < kMostRowParts; ++i)
+    for (int i = 0; i < kMostLaneParts; ++i)
       any = any || kKeys.parts[i].size == size || kValues.parts[i].size == size;
     return any;
   }

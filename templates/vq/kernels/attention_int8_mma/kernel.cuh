@@ -66,7 +66,7 @@ class AttentionInt8MmaBlock {
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
   // Octets of a key, and words of a value, per lane.
-  static constexpr int kTurns = kConfig.head_dim / 32;
+  static constexpr int kTurns = query_span(kConfig.head_dim) / 32;
   static constexpr bool kRaw = reads_raw(kConfig);
   static constexpr bool kRotates = QueryRows<Plan>::kGiven;
   static_assert(kHasMmaS8, "attention_int8_mma needs sm_80");
@@ -131,7 +131,7 @@ class AttentionInt8MmaBlock {
     }
     typename Softmax::Raw raw;
     if constexpr (kRaw) attend_raw(raw);
-    float scales[kMostRowParts];
+    float scales[kMostLaneParts];
     load_scales<true>(scales, args_.values);
     const auto write = [this](int head, int channel, float value, float highest, float total) {
       if (head < work_.heads) work_.write_one(args_, head, channel, value, highest, total);
@@ -169,7 +169,7 @@ class AttentionInt8MmaBlock {
   }
   // The scales of the single stages of a row's parts, in its order.
   template <bool kOfValues>
-  VQ_DEVICE void load_scales(float (&scales)[kMostRowParts], const QuantizedArgs& tensor) const {
+  VQ_DEVICE void load_scales(float (&scales)[kMostLaneParts], const QuantizedArgs& tensor) const {
     for_each_number<0, row<kOfValues>().count>([&](auto i) {
       constexpr LanePart kPart = row<kOfValues>().parts[i];
       scales[i] = 1.0f;
@@ -182,7 +182,7 @@ class AttentionInt8MmaBlock {
 
   // Makes the query's operand words, one warp per head.
   VQ_DEVICE void make_query(const QueryRows<Plan>& rows) const {
-    float scales[kMostRowParts];
+    float scales[kMostLaneParts];
     load_scales<false>(scales, args_.keys);
     const auto scale = [&scales](int channel) {
       float own = scales[0];

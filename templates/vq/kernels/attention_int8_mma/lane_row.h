@@ -2,7 +2,7 @@
 // stand.
 #pragma once
 
-#include <vq/layout/attention.h>
+#include <vq/layout/query_words.h>
 
 namespace vq {
 
@@ -25,6 +25,11 @@ struct LanePart {
   i64 first_scale;
   bool per_head, scaled;
 };
+// A row in one format whose codes per lane are no power of two is read as several parts of one, the
+// largest first. They share entries, and are aligned loads each. Codes past the row's own, which
+// make such a number divisible, are any bytes: their channels are beyond head_dim, where the query
+// has zeros and results are not stored.
+inline constexpr int kMostLaneParts = 8;
 // If the values' parts of 2 and of 4 elements leave half as many words as there are lanes each, a
 // lane's last word is mixed: two of the last codes of 2 elements in the lower half of the lanes,
 // one of the last codes of 4 in the upper half.
@@ -33,7 +38,7 @@ struct LaneRow {
   int count;
   int code_words;  // registers with codes of a row, per lane
   bool matrices;   // lanes get their codes by ldmatrix
-  LanePart parts[kMostRowParts];
+  LanePart parts[kMostLaneParts];
   int mixed_word;       // of a lane's words, the mixed one, or -1
   int mixed_code_word;  // of the registers with its codes
   int pairs, quads;     // parts that it has codes of
@@ -122,7 +127,56 @@ VQ_HD constexpr void share_codes(LanePart& part, const AttentionProblem& c, bool
   part.strided = part.codes > 0 && !loaded_at_once(part.codes);
 }
 
+// Codes of the next part of a row in one format with so many left: the largest power of two of them
+// that lanes can load.
+VQ_HD constexpr int codes_of_part(int left, int lanes) {
+  int codes = 16 * lanes;
+  while (codes > left) codes /= 2;
+  return codes;
+}
+// Can lanes share `codes` of so many elements so? Pieces of an entry are whole words, and so are a
+// lane's entries of 2 elements.
+VQ_HD constexpr bool parted_evenly(int codes, int size, int lanes) {
+  int parts = 0;
+  for (int part = 0; codes > 0; codes -= part, ++parts) {
+    part = codes_of_part(codes, lanes);
+    if (part * size % (lanes * 4) != 0) return false;
+  }
+  return parts <= kMostLaneParts;
+}
+// lane_row() of a row in one format.
+VQ_HD constexpr LaneRow lane_row_of_one(const AttentionProblem& c, bool values) {
+  const FormatConfig f = operand_format(c, values, 0);
+  LaneRow row{};
+  row.lanes = values ? kValueLanes : kKeyLanes;
+  row.mixed_word = -1;
+  const int size = f.vector_size;
+  const int all = query_span(c.head_dim) / size;
+  int column = 0, word = 0;
+  if (values && size != 2) column = columns_of(c, false, key_formats(c), false);
+  for (int first = 0; first < all && row.count < kMostLaneParts;) {
+    const int codes = codes_of_part(all - first, row.lanes);
+    LanePart part{};
+    part.size = size;
+    part.sharers = sharers_of(codes, row.lanes);
+    part.codes = codes * part.sharers / row.lanes;
+    part.first_word = word;
+    part.code_word = row.code_words;
+    part.column = column;
+    part.first_byte = first;
+    part.first_channel = first * size;
+    part.per_head = f.per_head;
+    part.scaled = f.stage_scales;
+    row.parts[row.count++] = part;
+    word += lane_channels(part) / 4;
+    row.code_words += ceil_div(part.codes, 4);
+    first += codes;
+  }
+  return row;
+}
+
 VQ_HD constexpr LaneRow lane_row(const AttentionProblem& c, bool values) {
+  if (operand_formats(c, values) == 1) return lane_row_of_one(c, values);
   LaneRow row{};
   row.lanes = values ? kValueLanes : kKeyLanes;
   row.matrices = in_matrices(c, values);
@@ -196,6 +250,11 @@ VQ_HD constexpr bool shared_by_lanes(const AttentionProblem& c, bool values, int
   const int lanes = values ? kValueLanes : kKeyLanes;
   const int size = f.vector_size;
   if (size != 2 && size != 4 && size != 8 && size != 16) return false;
+  if (operand_formats(c, values) == 1) {
+    const int span = query_span(c.head_dim);
+    return span % size == 0 && parted_evenly(span / size, size, lanes);
+  }
+  if (c.head_dim % 32 != 0) return false;
   LanePart part{};
   share_codes(part, c, values, i);
   const int channels = lane_channels(part) * lanes;

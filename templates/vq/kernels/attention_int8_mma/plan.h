@@ -106,11 +106,20 @@ VQ_HD constexpr int copying_lanes(int row_bytes, int copy_bytes) {
   const bool together = row_bytes == 16 || row_bytes == 32 || row_bytes == 64;
   return together && copy_bytes == 16 ? row_bytes / 16 : 1;
 }
-// Bytes from a row to the next in shared memory, and of the rows of a round. A warp's rows of a
-// round have room for half a raw tile.
+// Bytes that lanes read of a row in one format, its padding included; 0 of parts.
+VQ_HD constexpr int lane_bytes(const AttentionConfig<AttentionInt8Mma>& c, bool values) {
+  const bool one = operand_formats(c, values) == 1;
+  return one ? query_span(c.head_dim) / operand_format(c, values, 0).vector_size : 0;
+}
+// Bytes from a row of so many to the next in shared memory, and of the rows of a round. A warp's
+// rows of a round have room for half a raw tile.
 VQ_HD constexpr int row_stride(const AttentionConfig<AttentionInt8Mma>& c, int row_bytes) {
-  const int least = reads_raw(c) ? kRawTile / 2 * c.head_dim * 2 / kBytesStep : 16;
-  return row_bytes == 16 && least <= 16 ? 16 : row_bytes <= 32 ? 32 : 64;
+  int least = reads_raw(c) ? kRawTile / 2 * query_span(c.head_dim) * 2 / kBytesStep : 16;
+  if (row_bytes == key_row_bytes(c)) least = most(least, lane_bytes(c, false));
+  if (row_bytes == value_row_bytes(c)) least = most(least, lane_bytes(c, true));
+  if (row_bytes == 16 && least <= 16) return 16;
+  least = most(least, row_bytes);
+  return least <= 32 ? 32 : least <= 64 ? 64 : 128;
 }
 VQ_HD constexpr int key_stride(const AttentionConfig<AttentionInt8Mma>& c) {
   return row_stride(c, key_row_bytes(c));
@@ -154,7 +163,7 @@ struct AttentionInt8MmaShared {
 // Room for a RawTokens.
 VQ_HD constexpr i64 raw_tokens_bytes(const AttentionProblem& c) { return sees_part(c) ? 36 : 32; }
 // Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
-VQ_HD constexpr int part_row(int head_dim) { return head_dim + 4; }
+VQ_HD constexpr int part_row(int head_dim) { return query_span(head_dim) + 4; }
 
 VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<AttentionInt8Mma>& c) {
   AttentionInt8MmaShared at{};

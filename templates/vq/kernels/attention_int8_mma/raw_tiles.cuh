@@ -3,9 +3,11 @@
 //
 //   path    a warp reads its tiles after its codes, through its parts of the first two rounds
 //           (code_rounds.cuh): keys in one, values in the other. Rows 0 to 3 replace key codes,
-//           the others value codes; row r has its 16-byte piece p at p ^ r, against bank conflicts
-//   scores  lane (g, c) has channels [c head_dim / 4, ..) of token g (query_fragments.cuh)
-//   values  lane (g, c) has channels [g head_dim / 8, ..) of tokens 2c and 2c + 1: a has two of its
+//           the others value codes; row r has its 16-byte piece p at p ^ r (or p ^ r % 4), against
+//           bank conflicts
+//   scores  lane (g, c) has channels [c s / 4, ..) of token g, where s is query_span()
+//           (query_fragments.cuh)
+//   values  lane (g, c) has channels [g s / 8, ..) of tokens 2c and 2c + 1: a has two of its
 //           channels as rows g and g + 8, b head n / 2 and part n % 2 of a probability, which is
 //           the sum of two 16-bit numbers
 //
@@ -47,8 +49,9 @@ class RawTiles {
   static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kChannels = kHeadDim / 8;  // channels of values per lane
-  static constexpr float kLowest = -1.0e30f;      // below all scores, and finite
+  static constexpr int kSpan = query_span(kHeadDim);
+  static constexpr int kChannels = kSpan / 8;  // channels of values per lane
+  static constexpr float kLowest = -1.0e30f;   // below all scores, and finite
   using Query = QueryFragments<Plan, 1, kConfig.element>;
   using Ends = TokenEnds<Plan>;
   static constexpr bool kFresh = kConfig.query_tokens > 1;  // tokens may come with the query
@@ -148,7 +151,7 @@ class RawTiles {
     VQ_UNROLL
     for (int octet = 0; octet < Query::kOctets; ++octet) {
       u32 words[1][4];
-      load_piece(words[0], kKeys, lane_group(), place_in_group() * (kPieces / 4) + octet);
+      load_piece<4>(words[0], kKeys, lane_group(), place_in_group() * (kPlaces / 4) + octet);
       typename Query::Octet query_octet;
       query_.read(query_octet, octet);
       query_.multiply(products, words, query_octet);
@@ -186,11 +189,12 @@ class RawTiles {
   // Adds the turn's values, which have arrived. Call it after take_keys().
   VQ_DEVICE void add_values() {
     u32 words[2][kChannels / 2];
+    constexpr int kWords = kChannels % 8 == 0 ? 4 : 2;  // of a load
     VQ_UNROLL
-    for (int i = 0; i < 2 * (kChannels / 8); ++i) {
-      const int piece = i / 2;
-      load_piece(words[i % 2] + piece * 4, kValues, 2 * place_in_group() + i % 2,
-                 lane_group() * (kChannels / 8) + piece);
+    for (int i = 0; i < kChannels / kWords; ++i) {
+      const int part = i / 2;
+      load_piece<kWords>(words[i % 2] + part * kWords, kValues, 2 * place_in_group() + i % 2,
+                         lane_group() * (kChannels / 2 / kWords) + part);
     }
     VQ_UNROLL
     for (int w = 0; w < kChannels / 2; ++w) {
@@ -214,9 +218,10 @@ class RawTiles {
   VQ_DEVICE float output(int quad, int i) const { return output_[quad][i]; }
 
  private:
-  static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row
+  static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row,
+  static constexpr int kPlaces = kSpan / 8;     // and places for them
   static constexpr int kHalf = kRawTile / 2;    // contiguous rows
-  static constexpr int kHalfBytes = kHalf * kHeadDim * 2;
+  static constexpr int kHalfBytes = kHalf * kSpan * 2;
   static constexpr int kKeyStep = kBytesStep * key_stride(kConfig);
   static constexpr int kValueStep = kBytesStep * value_stride(kConfig);
   static_assert(kHalfBytes <= kKeyStep && kHalfBytes <= kValueStep, "");
@@ -242,8 +247,9 @@ class RawTiles {
     const int first = tokens.first(tile_of(tokens, turn));
     const int last = tokens.end_of(tile_of(tokens, turn)) - 1;
     VQ_UNROLL
-    for (int i = 0; i < kRawTile * kPieces / 32; ++i) {
+    for (int i = 0; i < ceil_div(kRawTile * kPieces, 32); ++i) {
       const int row = (i * 32 + lane()) / kPieces;
+      if (kRawTile * kPieces % 32 != 0 && row >= kRawTile) continue;
       const int piece = (i * 32 + lane()) % kPieces;
       const int token = first + row < last ? first + row : last;  // rows past the last repeat it
       if constexpr (kFresh) {
@@ -272,12 +278,20 @@ class RawTiles {
   VQ_DEVICE static int at(int row, int piece) {
     const int of_warp = kKeyStep == kValueStep || row / kHalf == 0 ? kKeyStep : kValueStep;
     const int of_half = row / kHalf * (kWarps * kKeyStep) + warp() * of_warp;
-    return of_half + row % kHalf * (kHeadDim * 2) + (piece ^ row) * 16;
+    const int turned = kPlaces % 8 == 0 ? row : row % 4;  // stays within the row
+    return of_half + row % kHalf * (kSpan * 2) + (piece ^ turned) * 16;
   }
-  VQ_DEVICE static void load_piece(u32* to, int round, int row, int piece) {
-    load_words<4>(
-        to, reinterpret_cast<const u32*>(shared_part<u8>(kAt.rounds) + round + at(row, piece)),
-        LoadShared());
+  // Loads part `part` of kWords words of a row: a piece or half of one, zeros past the row's end.
+  template <int kWords>
+  VQ_DEVICE static void load_piece(u32* to, int round, int row, int part) {
+    const int piece = part * kWords / 4;
+    if (kPieces < kPlaces && piece >= kPieces) {
+      VQ_UNROLL
+      for (int i = 0; i < kWords; ++i) to[i] = 0;
+      return;
+    }
+    const u8* const from = shared_part<u8>(kAt.rounds) + round + at(row, piece);
+    load_words<kWords>(to, reinterpret_cast<const u32*>(from) + part * kWords % 4, LoadShared());
   }
 
   Query query_;

@@ -165,20 +165,23 @@ class DecodedRows {
 
   // Each lane takes 8 channels, the same of all its tokens.
   VQ_DEVICE void share_out(Copies& copies) const {
-    constexpr int kLanes = row_lanes(kRowChannels);
-    constexpr int kRows = rows_at_once(kConfig, kRowChannels);
+    // A rotated row is within a warp.
+    constexpr int kLanes = kFormat.hadamard ? octet_lanes(kHeadDim) : row_lanes(kRowChannels);
+    constexpr int kRows = kConfig.threads / kLanes;
     const int row = thread_index() / kLanes;
     const int channel = thread_index() % kLanes * kChannels;
     u16* next = place(first_ + row, kFormat.part.in_parts ? 0 : channel);
     float factors[kChannels];
     VQ_UNROLL
-    for (int i = 0; i < kChannels; ++i) factors[i] = factor(channel + i, 1.0f);
+    for (int i = 0; i < kChannels; ++i) {
+      factors[i] = channel < kRowChannels ? factor(channel + i, 1.0f) : 0.0f;
+    }
     go_through(copies, [&](int rows, int left) {
       u16* const to = next;
       next += kStep * kHeadDim;
       const auto take = [&](int base) {  // whole warps: shuffles below
         const int number = base + row;
-        const bool here = row < kRows && number < kStep && number < left;
+        const bool here = row < kRows && channel < kRowChannels && number < kStep && number < left;
         const int first_word = rows + number * Rows::kWords;
         U32x4 words{};
         if constexpr (kIsEntry) {
@@ -191,7 +194,7 @@ class DecodedRows {
         } else {
           float value[kChannels] = {};
           if (here) look_up(value, codes() + first_word, channel);
-          if constexpr (kFormat.hadamard) hadamard_row<kHeadDim>(value);
+          if constexpr (kFormat.hadamard) hadamard_octets<kHeadDim>(value);
           words = packed(value, factors);
         }
         if (here) store_octet(to + base * kHeadDim, channel, words);

@@ -28,7 +28,8 @@ class RotatedTokens {
   static constexpr FormatConfig kFormat = Rows::kFormat;
   static constexpr int kHeadDim = Rows::kHeadDim;
   // Stage scales must cover whole rows, so that they can be applied to MMA sums.
-  static constexpr bool kPossible = kFormat.hadamard && kHasMma<kElement> && Rows::kPieces == 1 &&
+  static constexpr bool kPossible = kFormat.hadamard && paley_order(kHeadDim) == 1 &&
+                                    kHasMma<kElement> && Rows::kPieces == 1 &&
                                     (!kFormat.stage_scales || kFormat.unit_elements >= kHeadDim);
   static constexpr int kTokens = kHeadDim == 64 ? 16 : 8;  // tokens per warp at a time
   static constexpr int kHalves = kHeadDim == 256 ? 2 : 1;
