@@ -18,8 +18,7 @@ int most_threads(const AttentionInt8Mma& plan, int head_dim) {
 // schedule would rotate one by one.
 bool may_fuse_basis(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   return (has_basis(op.keys) || has_basis(op.values)) && op.shape.query_tokens == 1 &&
-         plan.schedule == Schedule::per_sequence &&
-         (op.shape.head_dim == 64 || op.shape.head_dim == 128);
+         plan.schedule == Schedule::per_sequence && op.shape.head_dim <= 192;
 }
 // Blocks of further waves would wait for the rotation again.
 bool fuses_basis(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
@@ -229,7 +228,7 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
                 "in blocks of at most {} threads",
                 plan.threads, plan.heads_per_block, head_dim, most);
   judge.require(plan.fused_basis == 0 || may_fuse_basis(plan, op),
-                "fused_basis 1 takes keys or values with center or klt, head_dim 64 or 128, one "
+                "fused_basis 1 takes keys or values with center or klt, head_dim up to 192, one "
                 "query token and schedule per_sequence; use fused_basis 0");
   // Splits begin with a whole turn.
   const std::int64_t split =

@@ -133,9 +133,8 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   if (v[kSchedule] == 1 && plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant) {
     plan.schedule = Schedule::balanced;
   }
-  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.head_dim % 64 == 0 &&
-      op.shape.head_dim <= 128 && op.shape.query_tokens == 1 &&
-      plan.schedule == Schedule::per_sequence) {
+  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.head_dim <= 192 &&
+      op.shape.query_tokens == 1 && plan.schedule == Schedule::per_sequence) {
     plan.fused_basis = 1;
   }
   if (v[kCombine] == 1 && plan.splits > 1) plan.combine = Combine::last_block;

@@ -27,10 +27,14 @@ class RotatedOutput {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kChannels = 8;
   static constexpr int kGroups = kHeadDim / kChannels;
-  static constexpr int kOfLane = kHeadDim / 32;
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
   static constexpr bool kRotates = kConfig.value_basis.rotation;
-  using Row = Either<kOfLane == 4, U32x4, U32x2>;
-  static_assert(kHeadDim == 64 || kHeadDim == 128, "a row is one access per lane");
+  // A lane's channels of a row follow each other and are one access, or are l + 32 j.
+  static constexpr bool kOneAccess = kHeadDim == 64 || kHeadDim == 128;
+  struct Strided {
+    u32 words[kOfLane];
+  };
+  using Row = Either<kOneAccess, Either<kOfLane == 4, U32x4, U32x2>, Strided>;
 
   // Loads what the warp needs first. Its uses wait for it, not begin().
   VQ_DEVICE void begin(const AttentionDecodeArgs& args, const AttentionWork<Plan>& work) {
@@ -50,6 +54,7 @@ class RotatedOutput {
         VQ_UNROLL
         for (int j = 0; j < kOfLane; ++j) {
           const int channel = lane() + 32 * j;
+          if (!inside(channel)) continue;
           query_[i][j] = load_global(query + channel);
           mean_[i][j] = load_constant(mean + channel);
         }
@@ -120,6 +125,30 @@ class RotatedOutput {
  private:
   static constexpr int kOfWarp = ceil_div(kHeads, kWarps);  // heads whose scores it shifts
 
+  VQ_DEVICE static bool inside(int channel) { return kHeadDim % 32 == 0 || channel < kHeadDim; }
+  // This lane's channels of a row, zeros past its end.
+  template <class Load>
+  VQ_DEVICE static Row part_of(const float* row, Load load) {
+    if constexpr (kOneAccess) {
+      return load(reinterpret_cast<const Row*>(row) + lane());
+    } else {
+      Row part = {};
+      VQ_UNROLL
+      for (int j = 0; j < kOfLane; ++j) {
+        const int channel = lane() + 32 * j;
+        if (inside(channel)) part.words[j] = load(reinterpret_cast<const u32*>(row) + channel);
+      }
+      return part;
+    }
+  }
+  VQ_DEVICE static float number(const Row& part, int j) {
+    if constexpr (kOneAccess) {
+      return float_from_bits(word_of(part, j));
+    } else {
+      return float_from_bits(part.words[j]);
+    }
+  }
+
   // Rows are those of the query, of which make_query() has made words.
   VQ_DEVICE static float* row_of(int head) {
     return shared_part<float>(kAt.query) + head * kHeadDim;
@@ -133,7 +162,7 @@ class RotatedOutput {
     VQ_UNROLL
     for (int i = 0; i < kChannels; ++i) {
       const float* const row = rotation_ + (group * kChannels + i) * kHeadDim;
-      factors_[i] = begin_constant(reinterpret_cast<const Row*>(row) + lane());
+      factors_[i] = part_of(row, BeginConstant());
     }
   }
   // The sum of channel lane() / 4 of the group, of head lane() % 4 of the quad.
@@ -141,16 +170,13 @@ class RotatedOutput {
     float sums[32];
     VQ_UNROLL
     for (int h = 0; h < 4; ++h) {
-      const Row own = quad * 4 + h < kHeads
-                          ? load_shared(reinterpret_cast<const Row*>(row_of(quad * 4 + h)) + lane())
-                          : Row{};
+      const Row own = quad * 4 + h < kHeads ? part_of(row_of(quad * 4 + h), LoadShared()) : Row{};
       VQ_UNROLL
       for (int i = 0; i < kChannels; ++i) {
         float sum = 0.0f;
         VQ_UNROLL
         for (int j = 0; j < kOfLane; ++j) {
-          sum = fused(float_from_bits(word_of(factors_[i], j)), float_from_bits(word_of(own, j)),
-                      sum);
+          sum = fused(number(factors_[i], j), number(own, j), sum);
         }
         sums[i * 4 + h] = sum;
       }

@@ -23,9 +23,8 @@ class RotatedQuery {
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
   static constexpr int kRows = ceil_div(kHeadDim, kWarps);
-  static constexpr int kOfLane = kHeadDim / 32;
-  static constexpr bool kHeld = kRows <= 16;  // registers hold the factors
-  static_assert(kHeadDim % 32 == 0, "whole warps");
+  static constexpr int kOfLane = ceil_div(kHeadDim, 32);
+  static constexpr bool kHeld = kRows <= 16 && kRows * kOfLane <= 80;  // registers hold the factors
 
   // Loads the factors of a KV head. May stand before after_last_launch().
   VQ_DEVICE void begin(const AttentionDecodeArgs& args, int kv_head) {
@@ -59,6 +58,7 @@ class RotatedQuery {
       sync_block();
       rows.take(quad, [](int head, int channel) {
         float sum = 0.0f;
+        if (!inside(channel)) return sum;
         VQ_UNROLL
         for (int w = 0; w < kWarps; ++w) sum += load_shared(sums_of(w, head) + channel);
         return sum;
@@ -67,6 +67,7 @@ class RotatedQuery {
   }
 
  private:
+  VQ_DEVICE static bool inside(int channel) { return kHeadDim % 32 == 0 || channel < kHeadDim; }
   VQ_DEVICE static float* query_of(int quad, int channel) {
     return shared_part<float>(kAt.query) + (quad * kHeadDim + channel) * 4;
   }
@@ -77,7 +78,7 @@ class RotatedQuery {
   VQ_DEVICE void load(float (&factors)[kOfLane], int row) const {
     VQ_UNROLL
     for (int j = 0; j < kOfLane; ++j) {
-      factors[j] = channel_of(row) < kHeadDim
+      factors[j] = channel_of(row) < kHeadDim && inside(lane() + 32 * j)
                        ? load_constant(rotation_ + channel_of(row) * kHeadDim + lane() + 32 * j)
                        : 0.0f;
     }
@@ -110,6 +111,7 @@ class RotatedQuery {
     for (int h = 0; h < 4; ++h) {
       VQ_UNROLL
       for (int j = 0; j < kOfLane; ++j) {
+        if (!inside(lane() + 32 * j)) continue;
         store_shared(sums_of(warp(), h) + lane() + 32 * j, sums[h][j]);
       }
     }
