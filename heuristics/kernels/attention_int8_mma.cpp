@@ -12,7 +12,7 @@ int most_threads(const AttentionInt8Mma& plan, int head_dim) {
   const int quads = vq::ceil_div(plan.heads_per_block, 4);
   if (head_dim <= 128) return quads == 1 ? 512 : 384;
   const int channels = quads * head_dim;
-  return channels <= 160 ? 384 : channels <= 192 ? 320 : channels <= 320 ? 256 : 0;
+  return channels <= 160 ? 384 : channels <= 320 ? 256 : 0;
 }
 // One query token, so that there are no new rows to bring into the basis; pieces of a balanced
 // schedule would rotate one by one.

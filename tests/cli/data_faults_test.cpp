@@ -156,17 +156,17 @@ TEST_F(DataFault, FormatsThatNoKernelReads) {
   const std::string wide = R"({"vector_size": 16, "index_bits": 4})";
   const Arguments matrix = quantize_tiny_matrix(tensors, folder.path("out"));
   expect_only_asked(with(matrix, "--format", wide), "weights: vector_size 16");
-  const std::vector<std::uint16_t> keys(2 * 128 * 80, 0x3c00);
+  const std::vector<std::uint16_t> keys(2 * 128 * 72, 0x3c00);
   const TensorType f16 = TensorType::f16;
-  write_safetensors(folder.path("d80"),
-                    {tensor_view("layer0.k", f16, {2, 128, 80}, keys),
-                     tensor_view("layer0.v", f16, {2, 128, 80}, keys)},
+  write_safetensors(folder.path("d72"),
+                    {tensor_view("layer0.k", f16, {2, 128, 72}, keys),
+                     tensor_view("layer0.v", f16, {2, 128, 72}, keys)},
                     {});
   const std::string narrow = R"({"vector_size": 4, "index_bits": 4})";
   expect_only_asked(
-      {"quantize", "--input", folder.path("d80"), "--out", folder.path("out"), "--keys", "layer0.k",
+      {"quantize", "--input", folder.path("d72"), "--out", folder.path("out"), "--keys", "layer0.k",
        "--key-format", narrow, "--values", "layer0.v", "--value-format", narrow},
-      "head_dim 80");
+      "head_dim 72");
 }
 
 TEST_F(DataFault, NumbersThatAreNone) {
