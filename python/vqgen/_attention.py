@@ -54,8 +54,7 @@ def require_sight(module, attention_mask, named, sight: Sight = Sight()) -> torc
     of its mask, bool [batch, tokens so far], or None. Sink logits are left to the caller."""
     said = {"sliding_window": sight.sliding_window, "softcap": sight.logit_softcap}
     for name, value in named.items():
-        if name in said and value is not None and value != said[name] and not (
-                name == "sliding_window" and not said[name] and isinstance(attention_mask, Mask)):  # which says it
+        if name in said and value is not None and value != said[name]:
             raise vqgen.Infeasible(f"{type(module).__name__}: '{name}' is {value}, and its config says {said[name] or 'none'}"
                                    f" for this layer; take the model's own cache and attention")
         if value is None or name in SERVED or name in HARMLESS or (name == "is_causal" and value is True) or (

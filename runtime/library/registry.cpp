@@ -220,8 +220,10 @@ void Registry::work(const std::stop_token& stop) {
     Task task;
     {
       std::unique_lock lock(queue_mutex_);
-      // With an end: the endless wait needs libstdc++ of GCC 12, and wheels run with that of GCC 11.
-      while (!queued_.wait_for(lock, stop, std::chrono::hours(1), [this] { return !queue_.empty(); })) {
+      // With an end: the endless wait needs libstdc++ of GCC 12, and wheels run with that of
+      // GCC 11.
+      while (!queued_.wait_for(lock, stop, std::chrono::hours(1),
+                               [this] { return !queue_.empty(); })) {
         if (stop.stop_requested()) return;
       }
       task = std::move(queue_.front());

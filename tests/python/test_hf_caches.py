@@ -50,7 +50,7 @@ def test_a_later_layer_that_is_refused_empties_a_new_cache(model, layers):
     expected, cache = steps(model, new_cache(model, layers)), new_cache(model, layers)
     attention.sliding_window = 4
     try:
-        with pytest.raises(vqgen.Infeasible, match="'sliding_window' asks for a sliding window"):
+        with pytest.raises(vqgen.Infeasible, match="'sliding_window' is 4, and its config says none"):
             steps(model, cache)
     finally:
         attention.sliding_window = None
