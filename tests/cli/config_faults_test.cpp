@@ -48,7 +48,11 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"page_tokens", "/shape/page_tokens", "48", 2, {"48 is none of 16, 32, 64, 128"}},
         Fault{"page_tokens_negative", "/shape/page_tokens", "-16", 2, {"from 0 to 256", "-16"}},
         Fault{"query_tokens_0", "/shape/query_tokens", "0", 2, {"from 1 to 64", "integer 0"}},
-        Fault{"query_tokens_17", "/shape/query_tokens", "17", 2, {"17 are more than the 16", "tree_mask"}},
+        Fault{"query_tokens_17",
+              "/shape/query_tokens",
+              "17",
+              2,
+              {"17 are more than the 16", "tree_mask"}},
         Fault{"op", "/op", R"("prefill")", 2, {"'prefill'", "attention_decode, gemv"}},
         Fault{"plan", "/plan/threads", "0", 2, {"from 32 to 1024"}},
         Fault{"plan_array", "/plan", "[]", 2, {"must be an object of the plan's fields"}},
@@ -62,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(
     Infeasible, ConfigFault,
     testing::Values(
         Fault{
-            "head_dim", "/shape/head_dim", "80", 3, {"/shape/head_dim: 80 is not built yet", "96"}},
+            "head_dim", "/shape/head_dim", "72", 3, {"/shape/head_dim: 72 is not built yet", "96"}},
         Fault{"plan", "/plan/threads", "48", 3, {"/plan: ", "multiple of 32"}}),
     [](const auto& test) { return test.param.name; });
 

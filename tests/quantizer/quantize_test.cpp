@@ -173,9 +173,9 @@ TEST_F(Quantize, RequestsThatDoNotFitAreRefusedByName) {
   refused([](auto& r) { r.key_format.index_bits = 9; }, "cannot train 512 entries");
 }
 
-TEST_F(Quantize, HadamardNeedsAPowerOfTwo) {
-  add("a.k", {1, 40, 24}, 1);
-  add("a.v", {1, 40, 24}, 2);
+TEST_F(Quantize, HadamardNeedsAnOrderWithAMatrix) {
+  add("a.k", {1, 40, 72}, 1);
+  add("a.v", {1, 40, 72}, 2);
   QuantizeKvRequest request;
   request.any_format = true;
   request.input = write("kv.safetensors");
