@@ -48,11 +48,12 @@ def _paley(order: int) -> torch.Tensor:
     else:
         squares = {root * root % q for root in range(1, q)}
         square = torch.tensor([[(i - j) % q in squares for j in range(q)] for i in range(q)])
-    conference = torch.ones(q + 1, q + 1)
-    conference[1:, 1:] = torch.where(square, 1.0, -1.0)
+    real = torch.float32
+    conference = torch.ones(q + 1, q + 1, dtype=real)
+    conference[1:, 1:] = square.to(real) * 2 - 1
     conference.fill_diagonal_(0)
-    return (torch.kron(conference, torch.tensor([[1.0, 1], [1, -1]]))
-            + torch.kron(torch.eye(q + 1), torch.tensor([[1.0, -1], [-1, -1]])))
+    return (torch.kron(conference, torch.tensor([[1, 1], [1, -1]], dtype=real))
+            + torch.kron(torch.eye(q + 1, dtype=real), torch.tensor([[1, -1], [-1, -1]], dtype=real)))
 
 
 def dequantized(rows: torch.Tensor, form: dict, codebooks, scales=None, smooth=None,
