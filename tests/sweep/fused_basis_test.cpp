@@ -115,7 +115,7 @@ TEST_F(FusedBasis, FaultsAreFoundAndThoseOfMergedSplits) {
        "value + load_constant(mean + channel)"},
       {"highest += load_shared(shift_of(head));", ";"},
       {"if (group >= kWarps) load_factors(group);", ";"},
-      {"float_from_bits(word_of(factors_[i], j))", "float_from_bits(word_of(factors_[i], 0))"},
+      {"number(factors_[i], j)", "number(factors_[i], 0)"},
       {"upper ? values[i + kHalf] : values[i];", "values[i];"},
       {"const int head = quad * 4 + lane() % 4;", "const int head = lane() % 4;"}};
   expect_faults_found(op, plan, of_fusion, finds);
