@@ -179,7 +179,7 @@ def test_what_kernels_cannot_do_for_a_layer_is_refused_when_it_is_made(model, tm
     bind(write_bundle(tmp_path / "centered", draw, form=centered), model)
     engine = _engine.Engine(configuration(model))
     engine.add(Sight(16, sink_logits=True), HEADS, KV_HEADS, DIM)
-    refused("keys are centered, and the model bounds scores .soft cap 50.*--keys vecinfer-d4b8i8",
+    refused("keys are centered, and the model bounds scores .soft cap 50.*values of the format vecinfer-d4b8i8",
             lambda: engine.add(Sight(0, 0, 50.0), HEADS, KV_HEADS, DIM), vqgen.Infeasible)
 
 
@@ -211,7 +211,7 @@ def test_a_model_that_is_not_served_is_found_before_training(model, tmp_path, mo
 
     gemma = {"model_type": "gemma2", "num_hidden_layers": 2, "attn_logit_softcapping": 50.0}
     code, error = said(gemma)
-    assert code == 2 and "--keys klt-2bit-keys: its keys are centered" in error and "--keys vecinfer-d4b8i8" in error
+    assert code == 2 and "--keys klt-2bit-keys: its keys are centered" in error and "format vecinfer-d4b8i8" in error
     code, error = said({"model_type": "llama4_text", "num_hidden_layers": 4, "attention_chunk_size": 64})
     assert code == 2 and "its layers see chunks of 64 tokens" in error
     code, error = said(gemma, "--keys", "vecinfer-d4b8i8", "--values", "vecinfer-d4b8i8")
