@@ -45,7 +45,7 @@ def causal_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_f
     mask of a prompt is a tensor; a single token behind it sees what is before it, in a block or not.
     Other keywords say how other functions make a tensor."""
     window, sees = _window_of(mask_function), None
-    # Of PaliGemma's decoders, to which models hand their masks.
+    # PaliGemma hands its decoder a mask of its own.
     kind = HandedMask if getattr(config, "use_bidirectional_attention", False) else Mask
     if _has_blocks(mask_function):
         window = _window_in(mask_function)
@@ -73,7 +73,7 @@ def _window_of(function) -> dict:
 
 
 def _has_blocks(function) -> bool:
-    """Whether it is causality within a window or none, and blocks that are seen whole."""
+    """Return whether a mask function joins causality, in a window or not, with blocks that are seen whole."""
     names = list(_parts(function))
     return names.count("blockwise_overlay") == 1 and names.count("causal_mask_function") == 1 and "or_masks" in names and (
         not {*names} - {"and_masks", "or_masks", "causal_mask_function", "blockwise_overlay", *WINDOWS})

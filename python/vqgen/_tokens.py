@@ -156,7 +156,7 @@ class TokensLayer(CacheLayerMixin):
 
     @property
     def is_initialized(self) -> bool:
-        """Whether it has tokens: a model of images tells the first pass over a prompt by it."""
+        """True once the layer has tokens; a model of images tells the first pass over a prompt by it."""
         return self.tokens.seen > 0
 
     @is_initialized.setter

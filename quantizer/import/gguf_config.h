@@ -20,8 +20,8 @@ struct GgufArchitecture {
   bool permuted;    // rows of q and k: pairs of RoPE side by side
   bool biases;      // of q, k and v
   bool head_norms;  // of q and k
-  // Of mixtures of experts: the module in a layer, of an expert's gate, up and down, and the key of
-  // config.json with their number.
+  // A mixture of experts has a module in each layer, the names of an expert's gate, up and down in
+  // it, and a key of config.json with the number of experts.
   const char* mixture = nullptr;
   std::array<const char*, 3> projections = {};
   const char* experts_key = nullptr;

@@ -155,7 +155,7 @@ class GgufPlanner {
     return all;
   }
 
-  // Of a layer: the router, and the matrices of all experts.
+  // A layer has a router, and the matrices of all experts.
   std::vector<Expected> mixture() const {
     const GgufConfig& c = config_;
     const auto becomes = [&](int projection) {

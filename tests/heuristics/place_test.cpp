@@ -128,7 +128,7 @@ TEST_F(Registers, AreNotWorthItForAFewAccesses) {
   EXPECT_EQ(count(placed(counts, 64)), 1);
 }
 
-// By default no entry is in a register, however hot it is.
+// The default strategy puts no entry in a register, however hot it is.
 TEST_F(Registers, AreForVqLlmAlone) {
   const Gemm op = product(4096, 4096, kOneStage);
   std::vector<std::int64_t> counts(256, 1);

@@ -52,12 +52,7 @@ class Masks : public SweepTest<testing::TestWithParam<MaskCase>> {
     return op;
   }
   static Plan plan(const AttentionDecode& op, int splits) {
-    Plan plan = rules_plan(GetParam().dataflow, op, sweep_gpu());
-    change_own(
-        plan, [&](auto& own) requires requires { own.splits; } {
-          own.splits = splits;
-          own.threads = std::min(own.threads, 128);
-        });
+    Plan plan = narrow_plan(GetParam().dataflow, op, sweep_gpu(), splits);
     const Verdict verdict = check(plan, op, sweep_gpu());
     EXPECT_TRUE(verdict.ok) << verdict.reason;
     return plan;

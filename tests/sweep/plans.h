@@ -47,6 +47,18 @@ bool change_own(Plan& plan, const Change& change) {
       plan);
 }
 
+// The rules' plan of `like`'s dataflow with that many splits, and at most 128 threads: each is a
+// fiber of the host backend, so more only take time.
+inline Plan narrow_plan(const Plan& like, const Problem& problem, const GpuSpec& gpu, int splits) {
+  Plan plan = rules_plan(like, problem, gpu);
+  change_own(
+      plan, [&](auto& own) requires requires { own.splits; } {
+        own.splits = splits;
+        own.threads = std::min(own.threads, 128);
+      });
+  return plan;
+}
+
 // The columns of one codebook, in whole steps of the plan's loads of codes.
 inline int whole_columns(const Linear& op, const LinearSlicedCodebook& plan) {
   const auto config = configured(plan, op);

@@ -49,12 +49,7 @@ class Trees : public SweepTest<testing::TestWithParam<TreeCase>> {
     return op;
   }
   static Plan plan(const AttentionDecode& op, int splits) {
-    Plan plan = rules_plan(GetParam().dataflow, op, sweep_gpu());
-    change_own(
-        plan, [&](auto& own) requires requires { own.splits; } {
-          own.splits = splits;
-          own.threads = std::min(own.threads, 128);
-        });
+    Plan plan = narrow_plan(GetParam().dataflow, op, sweep_gpu(), splits);
     const auto change_heads = [&](auto& own) { own.heads_per_block = GetParam().heads_per_block; };
     change_own(plan, [&](AttentionMma& own) { change_heads(own); });
     change_own(plan, [&](AttentionInt8Mma& own) { change_heads(own); });

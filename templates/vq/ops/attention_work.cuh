@@ -216,7 +216,7 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
     if constexpr (kTokens == 1) return this->own_path;
     return masked_path(query_token);
   }
-  // The same from memory: its own bit counts as set and those behind it as clear.
+  // path() is read from memory: its own bit counts as set and those behind it as clear.
   VQ_DEVICE u64 masked_path(int query_token) const {
     const int held = query_token < behind ? query_token : behind;
     const u64 high = load_global(this->masks + 2 * held + 1);
@@ -416,8 +416,8 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
     }
     return true;
   }
-  // The same of `count` drafts in a tree, the last of which would see the tokens before `last` in a
-  // chain.
+  // The block reads `count` drafts in a tree, the last of which would see the tokens before `last`
+  // in a chain.
   template <class SetRange>
   VQ_DEVICE bool read_drafts(const AttentionDecodeArgs& args, int last, int count,
                              SetRange set_range) {
