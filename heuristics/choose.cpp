@@ -95,11 +95,12 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 
 // True if this int8_mma attention plan is expected to beat mma (docs/lab/attention-int8.md):
 // not with short sequences in several waves, a mostly empty second wave, mixed lengths that mma
-// shares out and int8_mma does not, or more than a quad of heads with short splits, several query
-// tokens or part of a KV head's heads.
+// shares out and int8_mma does not, more than a quad of heads with short splits, several query
+// tokens or part of a KV head's heads, or more than 4 rows of many channels, where mma takes 16.
 bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
+  if (op.shape.head_dim > 160 && op.group() * op.shape.query_tokens > 4) return false;
   if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
   if (plan.heads_per_block > 4 && op.shape.query_tokens > 1) return false;  // mma has room for 16

@@ -173,7 +173,11 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
   if (blocks > gpu.sms) return in_line(plan, op, gpu);
   const AttentionInt8Mma small = of_size(plan, op, gpu, 256);
   const std::int64_t share = share_of_block(op, small);
-  if (share <= kShortShare) return small;
+  if (share <= kShortShare) {
+    // More warps share the rotation of more than 128 channels.
+    const bool rotates = has_basis(op.keys) && op.shape.head_dim > 128;
+    return rotates ? of_size(plan, op, gpu, 384) : small;
+  }
   if (static_cast<double>(blocks * small.splits) < kFullEnough * gpu.sms) {
     return of_size(plan, op, gpu, kThreadsOfTwo, 2);
   }

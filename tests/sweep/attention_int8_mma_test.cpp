@@ -8,50 +8,12 @@
 
 #include "generator/generate.h"
 #include "runtime/ops/attention_decode/reference.h"
-#include "tests/sweep/harness.h"
+#include "tests/sweep/attention_by_bytes.h"
 #include "tests/sweep/plans.h"
 #include "tests/sweep/sequences.h"
 
 namespace vqgen::test {
 namespace {
-
-class AttentionByBytes : public SweepTest<testing::TestWithParam<DType>> {
- protected:
-  static AttentionDecode problem(int head_dim = 64, int group = 4, std::int64_t tokens = 300) {
-    AttentionDecode op;
-    op.dtype = GetParam();
-    op.shape = {.batch = 2,
-                .query_heads = 2 * group,
-                .kv_heads = 2,
-                .head_dim = head_dim,
-                .tokens = tokens};
-    op.keys = op.values = {.vector_size = 4, .index_bits = 8, .scope = Scope::head};
-    with_integers(op.keys, true);
-    with_integers(op.values, true);
-    return op;
-  }
-  static AttentionInt8Mma plan(const AttentionDecode& op, int splits = 1) {
-    AttentionInt8Mma plan{.threads = 64, .splits = splits};
-    plan.heads_per_block = std::min(op.group(), 8);
-    plan.pipeline_stages = 2;
-    return plan;
-  }
-  static AttentionOutput run(const AttentionDecode& op, const AttentionInt8Mma& plan,
-                             const AttentionData& data) {
-    const Verdict verdict = check(plan, op, sweep_gpu());
-    EXPECT_TRUE(verdict.ok) << verdict.reason;
-    return Kernel(*sweep_backend(), op, plan, sweep_gpu()).run(data);
-  }
-  static void expect_right(const AttentionDecode& op, const AttentionInt8Mma& plan,
-                           const AttentionData& data) {
-    EXPECT_TRUE(is_right(reference_of(op, data), run(op, plan, data), op.dtype));
-  }
-  static void scale_queries(AttentionData& data, DType dtype, float by) {
-    for (std::uint16_t& bits : data.queries) {
-      bits = element_from_float(dtype, by * element_to_float(dtype, bits));
-    }
-  }
-};
 
 // Queries of every size: from equal weights for all tokens to all weight on one.
 TEST_P(AttentionByBytes, FlatAndPeakedSoftmaxesAreExact) {
@@ -293,46 +255,6 @@ TEST_P(AttentionByBytes, WrongSumsAreFound) {
                           {"? most : -infinity()", "? most : most"},
                           {"0x7362u", "0x5140u"},
                           {"= ceiling(maximum_[quad]);", "= ceiling(maximum_[quad]) + 12.0f;"}};
-  expect_faults_found(op, own, faults, [&](Kernel& faulty) {
-    return is_right(reference, faulty.run(data), op.dtype);
-  });
-}
-
-// Rows of 16 to 48 bytes whose codes lanes share in each way, with pages and raw tokens.
-TEST_P(AttentionByBytes, RowsOfEverySizeAreExact) {
-  const std::vector<ChannelRun> forms[] = {
-      {{32, 4}, {64, 8}, {32, 16}}, {{48, 2}, {48, 4}, {32, 8}},
-      {{80, 2}, {16, 4}, {32, 8}},  {{16, 2}, {16, 4}, {32, 8}, {64, 16}},
-      {{16, 2}, {112, 4}},          {{32, 4}, {32, 8}, {64, 16}}};
-  for (const int number : a_third({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})) {
-    SCOPED_TRACE(testing::Message() << number);
-    AttentionDecode op = problem(128, 4, 210);
-    VqFormat& format = number % 2 == 0 ? op.keys : op.values;
-    format = in_runs(forms[number / 2], Scope::head);
-    op.shape.page_tokens = number % 3 * 16;
-    const bool narrow = format.row_words(128) == 4;  // without room for raw rows
-    if (!narrow) op.shape.recent_tokens = 40, op.shape.sinks = 5;
-    expect_right(op, plan(op, 2), make_attention_data(op, {.seed = 55}));
-  }
-}
-
-TEST_P(AttentionByBytes, WrongRowsAreFound) {
-  AttentionDecode op = problem(128);
-  op.keys = op.values = in_runs({{16, 2}, {48, 4}, {64, 16}}, Scope::head);
-  const AttentionInt8Mma own = plan(op);
-  const AttentionData data = make_attention_data(op, {.seed = 56});
-  const AttentionResult reference = reference_of(op, data);
-  const Fault faults[] = {
-      {"(place ^ kFrom) - place", "kFrom"},
-      {"const int own = Own::own_row() * Own::kStride", "const int own = lane() * 16"},
-      {"piece * (kBytes / kSharers)", "0"},
-      {"of_row() / kPart.sharers % 2", "of_row() % 2"},
-      {"place(j * kRow.lanes + of_row() / 4 * 4)", "place(of_row() / 4 * 4)"},
-      {"own / part.size * lanes + lane", "own / part.size + lane"},
-      {"part.first_byte + part.codes * lanes", "part.first_byte"},
-      {"in_upper_half() ? of_row() % 2 : kNumber", "in_upper_half() ? 0 : kNumber"},
-      {"? kUpperHalves : kLowerHalves", "? kUpperHalves : kUpperHalves"},
-      {"upper ? scales[kRow.quads] : scales[kRow.pairs]", "scales[kRow.pairs]"}};
   expect_faults_found(op, own, faults, [&](Kernel& faulty) {
     return is_right(reference, faulty.run(data), op.dtype);
   });

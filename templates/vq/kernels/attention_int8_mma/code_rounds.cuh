@@ -1,7 +1,8 @@
 // Pipeline of codes through shared memory for int8_mma attention: in a round each warp copies the
 // rows of a step of tokens to one of pipeline_stages stages. Lanes share rows of 16, 32 and 64
-// bytes, 16 bytes each; of other sizes a lane copies a whole row. Codes in flight take no
-// registers, warps do not wait for each other, and paged rows may be anywhere at the same cost.
+// bytes, 16 bytes each; dense rows of other sizes they copy as one run of bytes. Codes in flight
+// take no registers, warps do not wait for each other, and paged rows may be anywhere at the same
+// cost.
 //
 //   wait     for the copies of the oldest round
 //   refill   copies the round that takes the place of the one just read, and loads the page numbers
@@ -28,23 +29,27 @@ class CodeRounds {
   static constexpr int kTokens = kConfig.threads;  // tokens per round
   static constexpr int kKeyRow = key_row_bytes(kConfig);
   static constexpr int kValueRow = value_row_bytes(kConfig);
-  static constexpr int kKeyStride = row_stride(kConfig, kKeyRow);
-  static constexpr int kValueStride = row_stride(kConfig, kValueRow);
-  static constexpr int kKeyBytes = kTokens * kKeyStride;
+  static constexpr int kKeyStep = step_bytes(kConfig, false);
+  static constexpr int kValueStep = step_bytes(kConfig, true);
+  static constexpr int kKeyBytes = kWarps * kKeyStep;
   static constexpr int kRoundBytes = static_cast<int>(round_bytes(kConfig));
   static constexpr bool kPaged = kConfig.page_tokens > 0;
   static constexpr int kPage = kPaged ? kConfig.page_tokens : kBytesStep;
   static constexpr int kChunk = 16;
   static constexpr int kPiece = copy_bytes(kConfig);
   // Rows of kBytes: lanes that copy one together; copies per lane of a step, of rows kApart apart;
-  // and pages of these rows. If a page has at least 8 rows per copy, all copies are in one page.
+  // and pages of these rows. If a page has at least 8 rows per copy, all copies are in one page. Of
+  // dense rows a lane copies pieces of any, and has all pages of a step.
   template <int kBytes>
   struct Copies {
+    static constexpr bool kDense = dense_rows(kConfig, kBytes);
     static constexpr int kOfRow = copying_lanes(kBytes, kPiece);
     static constexpr int kStride = row_stride(kConfig, kBytes);
-    static constexpr int kCopies = kBytesStep * kOfRow / 32;
-    static constexpr bool kInOnePage = kPage < kBytesStep && kPage / kCopies % 8 == 0;
-    static constexpr int kApart = kInOnePage ? kPage / kCopies : 32 / kOfRow;
+    static constexpr int kCopies = kDense ? kBytes / kPiece : kBytesStep * kOfRow / 32;
+    static constexpr bool kInOnePage = !kDense && kPage < kBytesStep && kPage / kCopies % 8 == 0;
+    static constexpr int kApart = kDense       ? (kPage < kBytesStep ? kPage : kBytesStep)
+                                  : kInOnePage ? kPage / kCopies
+                                               : 32 / kOfRow;
     static constexpr int kRowsOfPage = kApart < kPage ? kPage : kApart;  // or of several pages
     static constexpr int kPages = kInOnePage ? 1 : ceil_div(kBytesStep, kRowsOfPage);
     static_assert(32 % kOfRow == 0 && kBytes <= kStride, "");
@@ -52,6 +57,7 @@ class CodeRounds {
 
     // The first row of a step that this lane copies.
     VQ_DEVICE static int own_row() {
+      if constexpr (kDense) return 0;
       const int row = lane() / kOfRow;
       return kInOnePage ? row / kApart * kPage + row % kApart : row;
     }
@@ -62,7 +68,8 @@ class CodeRounds {
   using ValueCopies = Copies<kValueRow>;
   // Page numbers of a lane's rows, of keys and then of values if it copies other rows of these.
   static constexpr bool kAlike = kKeyRow == kValueRow;
-  static constexpr bool kSamePages = KeyCopies::kOfRow == ValueCopies::kOfRow;
+  static constexpr bool kSamePages =
+      KeyCopies::kOfRow == ValueCopies::kOfRow && KeyCopies::kDense == ValueCopies::kDense;
   static constexpr int kValuePages = kSamePages ? 0 : KeyCopies::kPages;
   using Pages = u32[KeyCopies::kPages + (kSamePages ? 0 : ValueCopies::kPages)];
 
@@ -71,7 +78,7 @@ class CodeRounds {
   template <int kBytes>
   VQ_DEVICE static u32 turned(int token) {
     constexpr int kStride = row_stride(kConfig, kBytes);
-    if constexpr (kInOneFormat) return 0;
+    if constexpr (kInOneFormat || dense_rows(kConfig, kBytes)) return 0;
     if constexpr (kStride == 32) return static_cast<u32>(token / 4 % 2 * kChunk);
     if constexpr (kStride == 64) {
       const int half = token / 2 % 2 * (2 * kChunk);
@@ -216,22 +223,48 @@ class CodeRounds {
   VQ_DEVICE void copy_step(u32 place, int of_warp, int first, const Pages& pages) const {
     if (first >= end_) return;
     u8* const round = shared_part<u8>(kAt.rounds) + place;
-    u8* const key_step = round + of_warp * (kBytesStep * kKeyStride);
-    u8* const value_step = round + kKeyBytes + of_warp * (kBytesStep * kValueStride);
-    if constexpr (kAlike) {  // rows of both at once share their addresses
+    u8* const key_step = round + of_warp * kKeyStep;
+    u8* const value_step = round + kKeyBytes + of_warp * kValueStep;
+    if constexpr (kAlike && !KeyCopies::kDense) {  // rows of both at once share their addresses
       for_each_row<kKeyRow>(first, [&](int i, int to) {
         copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[KeyCopies::page_of(i)]));
         copy<kKeyRow>(value_step + to, to, row_at(values_, first, i, pages[KeyCopies::page_of(i)]));
       });
     } else {
-      for_each_row<kKeyRow>(first, [&](int i, int to) {
-        copy<kKeyRow>(key_step + to, to, row_at(keys_, first, i, pages[KeyCopies::page_of(i)]));
-      });
-      for_each_row<kValueRow>(first, [&](int i, int to) {
-        copy<kValueRow>(value_step + to, to,
-                        row_at(values_, first, i, pages[kValuePages + ValueCopies::page_of(i)]));
-      });
+      copy_rows<0>(key_step, keys_, first, pages);
+      copy_rows<kValuePages>(value_step, values_, first, pages);
     }
+  }
+  // Copies rows of one kind, whose pages begin with number kFirstPage.
+  template <int kFirstPage, int kBytes>
+  VQ_DEVICE void copy_rows(u8* step, const Rows<kBytes>& rows, int first,
+                           const Pages& pages) const {
+    using Own = Copies<kBytes>;
+    if constexpr (!Own::kDense) {
+      for_each_row<kBytes>(first, [&](int i, int to) {
+        copy<kBytes>(step + to, to, row_at(rows, first, i, pages[kFirstPage + Own::page_of(i)]));
+      });
+      return;
+    }
+    VQ_UNROLL
+    for (int i = 0; i < Own::kCopies; ++i) {
+      const int byte = (i * 32 + lane()) * kPiece;
+      if (!kPaged && byte >= (end_ - first) * kBytes) continue;
+      copy_piece(step + byte, dense_at<kFirstPage>(rows, first, byte, pages));
+    }
+  }
+  // Where byte `byte` of a step of dense rows comes from.
+  template <int kFirstPage, int kBytes>
+  VQ_DEVICE static const u8* dense_at(const Rows<kBytes>& rows, int first, int byte,
+                                      const Pages& pages) {
+    if constexpr (!kPaged) return rows.first + i64{first} * kBytes + byte;
+    constexpr int kPages = Copies<kBytes>::kPages;
+    static_assert(kPages <= 2, "a page of 16 tokens at least");
+    const int row = byte / kBytes;
+    const u32 page = pages[kFirstPage + (kPages == 2 && row >= kPage ? kPages - 1 : 0)];
+    const u8* const of_page = wide_step(rows.first, page, rows.page_bytes);
+    return wide_step(of_page, static_cast<u32>(first + row) % kPage, rows.row_bytes) +
+           byte % kBytes;
   }
   // Calls each(i, to) for the rows that this lane copies of a step: number `i` goes to byte `to`.
   template <int kBytes, class Each>
@@ -262,12 +295,14 @@ class CodeRounds {
   template <int kBytes>
   VQ_DEVICE static void copy(u8* to, int place, const u8* from) {
     constexpr int kPieces = kBytes / Copies<kBytes>::kOfRow / kPiece;
-    using Words = EntryWords<kPiece / 2>;
     for_each_number<0, kPieces>([&](auto i) {
       constexpr int kFrom = i * kPiece;
-      copy_async(reinterpret_cast<Words*>(to + ((place ^ kFrom) - place)),
-                 reinterpret_cast<const Words*>(from + kFrom));
+      copy_piece(to + ((place ^ kFrom) - place), from + kFrom);
     });
+  }
+  VQ_DEVICE static void copy_piece(u8* to, const u8* from) {
+    using Words = EntryWords<kPiece / 2>;
+    copy_async(reinterpret_cast<Words*>(to), reinterpret_cast<const Words*>(from));
   }
 
   Rows<kKeyRow> keys_;

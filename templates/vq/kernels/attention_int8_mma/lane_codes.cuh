@@ -21,6 +21,8 @@ class LaneCodes {
   static constexpr int kOfTile = kOfValues ? 2 : 1;  // rows of a lane
   static constexpr int kBytes = kOfValues ? Rounds::kValueRow : Rounds::kKeyRow;
   static constexpr int kStride = row_stride(Plan::config(), kBytes);
+  // Bytes of a step beyond its rows.
+  static constexpr int kBeyond = step_bytes(Plan::config(), kOfValues) - kBytesStep * kStride;
   using Rows = u32[kOfTile * kTiles][kRow.code_words];
 
   // Loads the codes of step `number` of the round.
@@ -33,7 +35,7 @@ class LaneCodes {
         const int row = kOfValues ? 2 * place_in_group() + i % 2 : lane_group();
         const int of_tile = ByteSoftmax<Plan>::token_of(row);
         const int token = number * kBytesStep + i / kOfTile * 8 + of_tile;
-        load_row(to[i], first_row(rounds) + static_cast<u32>(token * kStride),
+        load_row(to[i], first_row(rounds) + static_cast<u32>(token * kStride + number * kBeyond),
                  Rounds::template turned<kBytes>(of_tile));
       }
     }

@@ -127,19 +127,24 @@ VQ_HD constexpr void share_codes(LanePart& part, const AttentionProblem& c, bool
   part.strided = part.codes > 0 && !loaded_at_once(part.codes);
 }
 
+// Bytes of a row of codes in device memory.
+VQ_HD constexpr int code_row_bytes(const FormatConfig& f) {
+  return static_cast<int>(padded_words(f.layout, f.part.row_words)) * 4;
+}
 // Codes of the next part of a row in one format with so many left: the largest power of two of them
-// that lanes can load.
-VQ_HD constexpr int codes_of_part(int left, int lanes) {
+// that lanes can load, each lane's at once, wherever such a row begins.
+VQ_HD constexpr int codes_of_part(int left, int lanes, int row_bytes) {
   int codes = 16 * lanes;
+  while (row_bytes % (codes / lanes) != 0) codes /= 2;
   while (codes > left) codes /= 2;
   return codes;
 }
 // Can lanes share `codes` of so many elements so? Pieces of an entry are whole words, and so are a
 // lane's entries of 2 elements.
-VQ_HD constexpr bool parted_evenly(int codes, int size, int lanes) {
+VQ_HD constexpr bool parted_evenly(int codes, int size, int lanes, int row_bytes) {
   int parts = 0;
   for (int part = 0; codes > 0; codes -= part, ++parts) {
-    part = codes_of_part(codes, lanes);
+    part = codes_of_part(codes, lanes, row_bytes);
     if (part * size % (lanes * 4) != 0) return false;
   }
   return parts <= kMostLaneParts;
@@ -155,7 +160,7 @@ VQ_HD constexpr LaneRow lane_row_of_one(const AttentionProblem& c, bool values) 
   int column = 0, word = 0;
   if (values && size != 2) column = columns_of(c, false, key_formats(c), false);
   for (int first = 0; first < all && row.count < kMostLaneParts;) {
-    const int codes = codes_of_part(all - first, row.lanes);
+    const int codes = codes_of_part(all - first, row.lanes, code_row_bytes(f));
     LanePart part{};
     part.size = size;
     part.sharers = sharers_of(codes, row.lanes);
@@ -243,6 +248,15 @@ VQ_HD constexpr int mixed_byte(const LanePart& part, int lanes, int lane) {
   const int of_half = lane % (lanes / 2);
   return part.first_byte + part.codes * lanes + (part.size == 2 ? 2 * of_half : of_half / 2 * 2);
 }
+// Are all loads of a row's codes aligned, if rows of so many bytes follow each other?
+VQ_HD constexpr bool aligned_in(const LaneRow& row, int row_bytes) {
+  for (int i = 0; i < row.count; ++i) {
+    const LanePart& part = row.parts[i];
+    const int load = part.strided ? 4 : part.codes < 2 ? 2 : part.codes;
+    if (part.codes > 0 && row_bytes % load != 0) return false;
+  }
+  return row_bytes % 2 == 0;
+}
 // Can lanes read part i of a row so? Loads of a lane's codes are aligned, and each word of a
 // value is four channels that follow each other.
 VQ_HD constexpr bool shared_by_lanes(const AttentionProblem& c, bool values, int i) {
@@ -252,7 +266,7 @@ VQ_HD constexpr bool shared_by_lanes(const AttentionProblem& c, bool values, int
   if (size != 2 && size != 4 && size != 8 && size != 16) return false;
   if (operand_formats(c, values) == 1) {
     const int span = query_span(c.head_dim);
-    return span % size == 0 && parted_evenly(span / size, size, lanes);
+    return span % size == 0 && parted_evenly(span / size, size, lanes, code_row_bytes(f));
   }
   if (c.head_dim % 32 != 0) return false;
   LanePart part{};

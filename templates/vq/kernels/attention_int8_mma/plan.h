@@ -85,9 +85,6 @@ VQ_HD constexpr bool raw_apart(const AttentionConfig<AttentionInt8Mma>& c) { ret
 inline constexpr int kRawTile = 8;
 
 // Bytes of a row of codes in device memory, of keys and of values.
-VQ_HD constexpr int code_row_bytes(const FormatConfig& f) {
-  return static_cast<int>(padded_words(f.layout, f.part.row_words)) * 4;
-}
 VQ_HD constexpr int key_row_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
   return code_row_bytes(c.keys);
 }
@@ -100,8 +97,7 @@ VQ_HD constexpr int copy_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
   const int both = key_row_bytes(c) | value_row_bytes(c);
   return both % 16 == 0 ? 16 : both % 8 == 0 ? 8 : 4;
 }
-// Lanes that copy a row together, if copies have 16 bytes and the row has 16, 32 or 64; one lane
-// copies another row.
+// Lanes that copy a row together, if copies have 16 bytes and the row has 16, 32 or 64; else 1.
 VQ_HD constexpr int copying_lanes(int row_bytes, int copy_bytes) {
   const bool together = row_bytes == 16 || row_bytes == 32 || row_bytes == 64;
   return together && copy_bytes == 16 ? row_bytes / 16 : 1;
@@ -111,24 +107,36 @@ VQ_HD constexpr int lane_bytes(const AttentionConfig<AttentionInt8Mma>& c, bool 
   const bool one = operand_formats(c, values) == 1;
   return one ? query_span(c.head_dim) / operand_format(c, values, 0).vector_size : 0;
 }
-// Bytes from a row of so many to the next in shared memory, and of the rows of a round. A warp's
-// rows of a round have room for half a raw tile.
+// Do rows of so many bytes follow each other in shared memory? Then a warp copies those of a step
+// as one run of bytes. Rows of a power of two would have bank conflicts.
+VQ_HD constexpr bool dense_rows(const AttentionConfig<AttentionInt8Mma>& c, int row_bytes) {
+  if ((row_bytes & (row_bytes - 1)) == 0) return false;
+  return (row_bytes != key_row_bytes(c) || aligned_in(lane_row(c, false), row_bytes)) &&
+         (row_bytes != value_row_bytes(c) || aligned_in(lane_row(c, true), row_bytes));
+}
+// Bytes of the 4 rows of half a raw tile, for which a warp's rows of a step have room.
+VQ_HD constexpr int raw_half_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
+  return reads_raw(c) ? kRawTile / 2 * query_span(c.head_dim) * 2 : 0;
+}
+// Bytes from a row of so many to the next in shared memory.
 VQ_HD constexpr int row_stride(const AttentionConfig<AttentionInt8Mma>& c, int row_bytes) {
-  int least = reads_raw(c) ? kRawTile / 2 * query_span(c.head_dim) * 2 / kBytesStep : 16;
+  if (dense_rows(c, row_bytes)) return row_bytes;
+  int least = reads_raw(c) ? raw_half_bytes(c) / kBytesStep : 16;
   if (row_bytes == key_row_bytes(c)) least = most(least, lane_bytes(c, false));
   if (row_bytes == value_row_bytes(c)) least = most(least, lane_bytes(c, true));
   if (row_bytes == 16 && least <= 16) return 16;
   least = most(least, row_bytes);
   return least <= 32 ? 32 : least <= 64 ? 64 : 128;
 }
-VQ_HD constexpr int key_stride(const AttentionConfig<AttentionInt8Mma>& c) {
-  return row_stride(c, key_row_bytes(c));
-}
-VQ_HD constexpr int value_stride(const AttentionConfig<AttentionInt8Mma>& c) {
-  return row_stride(c, value_row_bytes(c));
+// Bytes of a warp's rows of a step. What lanes read past a row's end follows the last one too.
+VQ_HD constexpr int step_bytes(const AttentionConfig<AttentionInt8Mma>& c, bool values) {
+  const int row_bytes = values ? value_row_bytes(c) : key_row_bytes(c);
+  const int past = most(lane_bytes(c, values) - row_stride(c, row_bytes), 0);
+  const int rows = kBytesStep * row_stride(c, row_bytes) + past;
+  return round_up(most(rows, raw_half_bytes(c)), 16);
 }
 VQ_HD constexpr i64 round_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return i64{c.threads} * (key_stride(c) + value_stride(c));
+  return i64{c.threads / 32} * (step_bytes(c, false) + step_bytes(c, true));
 }
 
 // True if the query takes factors of parts or of channels, so that what its rounding leaves may

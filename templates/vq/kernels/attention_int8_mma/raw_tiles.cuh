@@ -223,8 +223,8 @@ class RawTiles {
   static constexpr int kPlaces = kSpan / 8;     // and places for them
   static constexpr int kHalf = kRawTile / 2;    // contiguous rows
   static constexpr int kHalfBytes = kHalf * kSpan * 2;
-  static constexpr int kKeyStep = kBytesStep * key_stride(kConfig);
-  static constexpr int kValueStep = kBytesStep * value_stride(kConfig);
+  static constexpr int kKeyStep = step_bytes(kConfig, false);
+  static constexpr int kValueStep = step_bytes(kConfig, true);
   static_assert(kHalfBytes <= kKeyStep && kHalfBytes <= kValueStep, "");
 
   // Offsets of the rounds that keys and values use.
