@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Fits the coefficients of the cost model (heuristics/cost.h) to measurements of one GPU.
 
-    vqgen dev space CONFIG.json --json > measured/CONFIG.json    # for each config, on the GPU
-    vqgen dev regret measured/*.json --json > regret.json
-    scripts/fit_cost.py regret.json --gpu h100 --out profiles/cost/h100.json
-    scripts/fit_cost.py regret.json --towards profiles/cost/h100.json  # what older data told counts
-    scripts/fit_cost.py regret.json --leave-out                        # one shape at a time
+    scripts/fit_cost.py bench/measurements/plans.csv.gz --towards profiles/cost/h100.json
+    scripts/fit_cost.py plans.csv.gz --gpu h100 --out profiles/cost/h100.json
+    scripts/fit_cost.py plans.csv.gz --towards profiles/cost/h100.json --leave-out
+
+The measurements are a table of bench/plan_times.py, for which `vqgen dev regret` counts the work of each
+plan, or the document that `vqgen dev regret --json` has written. --leave-out judges each tenth of the
+problems by a fit without it.
 
 A dataflow has one set of coefficients, found by least squares of log(expected / measured); the
 logarithms of the coefficients are the unknowns, so that none falls below zero, and are drawn weakly
@@ -16,15 +18,17 @@ their config count more: weight (best / time) ** 2. Needs SciPy.
 import argparse
 import json
 import math
-import re
+import pathlib
+import subprocess
 import sys
+import tempfile
 
 try:
     import numpy
     import scipy.optimize
     import scipy.stats
 except ImportError:
-    if not {"-h", "--help"} & set(sys.argv):
+    if not {"-h", "--help"} & set(sys.argv[1:]):
         sys.exit("fit_cost: SciPy is missing; install python3-scipy")
 
 IN_TURN = ["launch", "combine", "cluster", "prologue", "fill", "chain"]
@@ -83,9 +87,23 @@ def fit(rows, earlier=None):
     return result
 
 
-def read(path):
+def regret_of(table, tool):
+    """The document of vqgen dev regret on a table of bench/plan_times.py; exits where it fails."""
+    scripts = pathlib.Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, scripts.parent / "bench" / "plan_times.py", "unpack", table,
+                        folder], check=True)
+        done = subprocess.run([tool, "dev", "regret", *sorted(pathlib.Path(folder).glob("*.json")),
+                               "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"fit_cost: {table}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def read(path, tool):
     rows = []
-    for config in json.load(open(path))["configs"]:
+    table = path.endswith(".csv.gz")
+    for config in (regret_of(path, tool) if table else json.load(open(path)))["configs"]:
         for each in config["timed"]:
             ideal = [each["ideal_us"].get(part, 0.0) for part in PARTS]  # older documents lack some
             rows.append((config["config"], each["dataflow"], ideal, each["time_us"],
@@ -121,49 +139,48 @@ def say(title, regrets, correlations, ratios):
           f"{min(correlations):.3f} least", file=sys.stderr)
 
 
-def shape_of(config):
-    """The size in a config's name, whatever the format: what leave-one-out leaves out."""
-    return re.search(r"\d+x\d+(-\d+)?$", config).group(0)
-
-
-def leave_out(rows):
+def leave_out(rows, earlier):
+    """Judges a tenth of the problems after the other by a fit without it."""
+    tenths = 10
     regrets, correlations, ratios = {}, [], []
-    for shape in sorted({shape_of(row[0]) for row in rows}):
-        rest = [row for row in rows if shape_of(row[0]) != shape]
-        held = [row for row in rows if shape_of(row[0]) == shape]
-        one = judge(held, fit(rest))
-        say(f"without {shape}", *one)
+    names = sorted({row[0] for row in rows})
+    for tenth in range(tenths):
+        out = set(names[tenth::tenths])
+        coefficients = fit([row for row in rows if row[0] not in out], earlier)
+        held = [row for row in rows if row[0] in out and row[1] in coefficients]
+        one = judge(held, coefficients)
         regrets.update(one[0])
         correlations += one[1]
         ratios += one[2]
-    say("each shape by a fit without it", regrets, correlations, ratios)
+    say("each tenth by a fit without it", regrets, correlations, ratios)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("regret", help="the document of vqgen dev regret --json")
+    parser.add_argument("measurements", help="TABLE.csv.gz, or the document of vqgen dev regret --json")
+    parser.add_argument("--vqgen", default="build/dev/bin/vqgen", help="the tool; default: %(default)s")
     parser.add_argument("--gpu", default="h100", help="the profile's name of the GPU measured on")
     parser.add_argument("--out", help="file to write; default: stdout")
     parser.add_argument("--towards", metavar="PROFILE",
                         help="an earlier profile that coefficients are drawn towards")
     parser.add_argument("--leave-out", action="store_true",
-                        help="fit without each shape, and judge on that shape")
+                        help="fit without each tenth of the problems, and judge on that tenth")
     options = parser.parse_args()
-    rows = read(options.regret)
-    if options.leave_out:
-        leave_out(rows)
-        return
+    rows = read(options.measurements, options.vqgen)
     towards = json.load(open(options.towards)) if options.towards else {"dataflows": {}}
     earlier = towards["dataflows"]
+    if options.leave_out:
+        leave_out(rows, earlier)
+        return
     coefficients = fit(rows, earlier)
     say("all", *judge(rows, coefficients))
     for flow in coefficients:
         say(flow, *judge([row for row in rows if row[1] == flow], coefficients))
     document = {
         "gpu": options.gpu,
-        "source": f"{len(rows)} plans timed by vqgen dev space  over scripts/grid_configs.py "
-                  f"on the {options.gpu}, fitted by scripts/fit_cost.py",
+        "source": f"{len(rows)} plans of {len({row[0] for row in rows})} problems, fitted by "
+                  f"scripts/fit_cost.py",
         **({"dense_gemm": towards["dense_gemm"]} if "dense_gemm" in towards else {}),
         "dataflows": earlier | {
             flow: {"overlap": overlap,

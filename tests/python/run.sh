@@ -3,7 +3,7 @@
 #
 #   run.sh BUILD_DIR SOURCE_DIR PYTHON [plain|torch|oldest [FILE]]
 #
-# plain: NumPy and pytest, installed from PyPI into build/python-tests if PYTHON lacks them. Tests
+# plain: NumPy, pytest and SciPy, installed from PyPI into build/python-tests if PYTHON lacks the first two. Tests
 # of PyTorch and of plots are skipped without PyTorch and matplotlib.
 # torch: the tests that need PyTorch, with VQGEN_TORCH_PYTHON, PYTHON or build/torch-venv, into
 # which PyTorch and transformers are installed from PyPI; fails without them.
@@ -32,7 +32,7 @@ oldest="$(sed -n 's/.*"transformers>=\([0-9.]*\)".*/\1/p' "$source/pyproject.tom
 [ -n "$oldest" ] || { say "pyproject.toml names no oldest transformers"; exit 1; }
 # PyTorch links 3 GB of NVIDIA libraries, which it loads on a CPU too.
 install_torch() {
-  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' "transformers>=$oldest" safetensors torch
+  pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' "transformers>=$oldest" safetensors scipy torch
 }
 # in_front: puts the oldest transformers, with what it needs but PyTorch, before the others of `python`.
 in_front() {
@@ -50,7 +50,7 @@ python="$given"
 imports="numpy, pytest, torch, transformers"
 if [ "$kind" = plain ]; then
   "$python" -c 'import numpy, pytest' 2>/dev/null ||
-    in_venv python-tests "matplotlib, numpy, pytest" pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7'
+    in_venv python-tests "matplotlib, numpy, pytest, scipy" pip 'matplotlib>=3.6' 'numpy>=1.23' 'pytest>=7' scipy
 elif [ -n "${VQGEN_TORCH_PYTHON:-}" ]; then
   python="$VQGEN_TORCH_PYTHON"
   "$python" -c "import $imports" || { say "VQGEN_TORCH_PYTHON=$python lacks one of $imports; name another Python, or none"; exit 1; }
