@@ -152,11 +152,12 @@ class BundleReader {
     if (format.group_inputs > 0) {
       FloatTensor ones{tensor.batch, tensor.heads, tensor.rows, tensor.columns, {}};
       ones.data.assign(static_cast<std::size_t>(ones.row_count() * ones.columns), 1.0f);
-      multiply_groups(ones, tensor);
-      for (const float scale : ones.data) {
-        if (std::isfinite(scale)) continue;
+      apply_groups(ones, tensor);
+      for (const float weight : ones.data) {
+        if (std::isfinite(weight)) continue;
         file_.fail(name + ".codes",
-                   fmt::format("the scale of a group of inputs is {}; quantize again", scale));
+                   fmt::format("the {} of a group of inputs is {}; quantize again",
+                               format.group_minima ? "scale or minimum" : "scale", weight));
       }
     }
     Codebooks codebooks{format, tensor.dtype, tensor.units, {}, {}, {}};

@@ -361,7 +361,7 @@ FloatTensor decode(const QuantizedTensor& tensor) {
       ++scale;
     });
   }
-  if (format.group_inputs > 0) multiply_groups(result, tensor);
+  if (format.group_inputs > 0) apply_groups(result, tensor);
   return result;
 }
 

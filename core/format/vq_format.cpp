@@ -110,6 +110,11 @@ std::optional<FormatFault> format_fault(const VqFormat& format) {
                        "goes with group_inputs, whose scales have these bits; set it, or remove "
                        "group_scale_bits"};
   }
+  if (format.group_minima && format.group_inputs == 0) {
+    return FormatFault{"group_minima",
+                       "goes with group_inputs, whose scales have minima beside them; set it, or "
+                       "remove group_minima"};
+  }
   if (format.common_scale && format.entry_type != EntryType::int8) {
     return FormatFault{"common_scale",
                        "goes with entry_type int8, whose stages share a scale; set it, or remove "
@@ -194,6 +199,7 @@ std::string short_name(const VqFormat& format) {
   if (format.group_tokens > 0) name += fmt::format("g{}", format.group_tokens);
   if (format.group_inputs > 0) name += fmt::format("g{}", format.group_inputs);
   if (format.group_scale_bits > 0) name += fmt::format("s{}", format.group_scale_bits);
+  if (format.group_minima) name += "m";
   if (format.num_codebooks > 1) name += fmt::format("x{}", format.num_codebooks);
   if (!format.layout.plain()) {
     name += fmt::format("_l{}x{}", format.layout.rows, format.layout.words);

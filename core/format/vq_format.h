@@ -80,6 +80,7 @@ struct VqFormat {
   bool common_scale = false;
   int group_inputs = 0;
   int group_scale_bits = 0;
+  bool group_minima = false;
   CodeLayout layout = {};
   // Keys or values in parts have a format per part, each with its channels of a head in order. The
   // fields above are then the first part's.
@@ -129,6 +130,10 @@ struct VqFormat {
         field("group_scale_bits", &F::group_scale_bits, silent_of(kGroupScaleBits),
               "group_inputs: bits of s in scales d (2 s + 1), d an f16 per 256 inputs; 0 means an "
               "f16 per group"),
+        field(
+            "group_minima", &F::group_minima, silent(),
+            "group_inputs: a minimum beside each scale, which is subtracted; scales are then d s, "
+            "or f16"),
         field("layout", &F::layout, silent(), "how rows of codes are stored"),
         field("channels", &F::channels, silent_in(0, 1023),
               "of a part: its channels of a head, in the order of its sub-vectors"),
@@ -188,7 +193,7 @@ struct VqFormat {
            group_scales().words(columns);
   }
   std::int64_t parts_words() const;
-  vq::GroupScales group_scales() const { return {group_inputs, group_scale_bits}; }
+  vq::GroupScales group_scales() const { return {group_inputs, group_scale_bits, group_minima}; }
   std::int64_t scale_words(std::int64_t columns) const {
     return group_tokens > 0 ? columns / group_tokens
            : token_scales   ? columns / scale_channels(columns)
@@ -228,9 +233,9 @@ std::optional<FormatFault> format_fault(const VqFormat& format);
 std::optional<FormatFault> groups_fault(const VqFormat& format, std::int64_t inputs);
 
 // A format's name in kernel names and reports: "d4b8", "d8b12x2", "e8px2", "int8", "int8t",
-// "affine4t32", "affine4g32", "e4m3"; signs "d8b16s", scales of 32 inputs in 4 bits "d8b16sg32s4";
-// int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a layout "d4b8_l4x1"; parts
-// "d80b16x20_and_d48b14x16".
+// "affine4t32", "affine4g32", "e4m3"; signs "d8b16s", scales of 32 inputs in 4 bits "d8b16sg32s4",
+// with minima "d4b8g16s4m"; int8 entries "d4b8i8", with a common scale "d8b8i8cx2"; a layout
+// "d4b8_l4x1"; parts "d80b16x20_and_d48b14x16".
 std::string short_name(const VqFormat& format);
 
 // The format as it applies to values, which VecInfer (eq. 8) quantizes as they are: the key

@@ -20,6 +20,7 @@ vq::FormatConfig format_facts(const VqFormat& format) {
   facts.scale_tokens = format.group_tokens;
   facts.group_inputs = format.group_inputs;
   facts.group_scale_bits = format.group_scale_bits;
+  facts.group_minima = format.group_minima;
   return facts;
 }
 

@@ -337,7 +337,7 @@ double scale_passes(const Config& c, double runs, double sides) {
   const vq::GroupScales groups = vq::group_scales(c.weights);
   if (groups.inputs == 0) return 0;
   constexpr double kRows = 8, kSharedBits = 128;
-  const int bits = groups.bits > 0 ? groups.bits : 16;
+  const int bits = groups.group_bits();
   const double lasting = kSharedBits / bits * groups.inputs / vq::run_columns(c);
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   return runs * tiles * sides * kRows * (groups.bits > 0 ? 2 : 1) / std::max(lasting, 1.0);

@@ -23,10 +23,16 @@ inline double byte_instructions(const VqFormat& format) {
   return format.decoder == Decoder::signs ? 1 + 7 * format.vector_size / 4.0 : 0;
 }
 
-// Instructions per warp that read the scale of a sub-vector's group: two words, an address each,
+// Instructions per warp that make a minimum besides of the words of a scale.
+inline double minimum_instructions(const VqFormat& format) {
+  return !format.group_minima ? 0 : format.group_scale_bits > 0 ? 4 : 2;
+}
+
+// Instructions per warp that read the factor of a sub-vector's group: two words, an address each,
 // and their numbers.
 inline double group_instructions(const VqFormat& format) {
-  return format.group_inputs == 0 ? 0 : format.group_scale_bits > 0 ? 14 : 6;
+  if (format.group_inputs == 0) return 0;
+  return (format.group_scale_bits > 0 ? 14 : 6) + minimum_instructions(format);
 }
 
 // Instructions per warp that scale a sub-vector by its group: a lane's scale, which came with the
@@ -34,7 +40,7 @@ inline double group_instructions(const VqFormat& format) {
 // `entries` is false, sums do.
 inline double scaling_instructions(const VqFormat& format, bool entries = true) {
   if (format.group_inputs == 0) return 0;
-  const double number = format.group_scale_bits > 0 ? 8 : 3;
+  const double number = (format.group_scale_bits > 0 ? 8 : 3) + minimum_instructions(format);
   const double pairs = entries && format.num_codebooks == 1 ? format.vector_size / 2.0 : 0;
   return number * format.vector_size / format.group_inputs + pairs;
 }

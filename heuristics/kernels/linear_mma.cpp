@@ -185,8 +185,9 @@ void count_work(BlockWork& to, const LinearMma& plan, const Linear& op, const Pl
   if (format.group_inputs > 0) {
     // Words of scales of this run and the next, and the scales.
     const double columns = vq::run_octets(c) * 8.0;
-    to.registers +=
-        static_cast<int>(tiles * sides * (4 + std::max(1.0, columns / format.group_inputs)));
+    const double numbers = format.group_minima ? 2 : 1;
+    to.registers += static_cast<int>(tiles * sides * numbers *
+                                     (4 + std::max(1.0, columns / format.group_inputs)));
   }
   const int resident = vq::call_shape(c).launches[0].resident;
   if (resident > 0) {  // what ptxas then spills was not seen to take time

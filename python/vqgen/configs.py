@@ -30,6 +30,7 @@ class Format:
     group_tokens: Optional[int] = None
     group_inputs: Optional[int] = None
     group_scale_bits: Optional[int] = None
+    group_minima: Optional[bool] = None
     common_scale: Optional[bool] = None
     layout: Optional[dict] = None
     channels: Optional[list] = None  # of a part

@@ -49,8 +49,7 @@ void decode_q2_k(const std::byte* block, float* weights) {
   const float scale = f16_at(block + 80), minimum = f16_at(block + 82);
   for (int i = 0; i < kIqBlock; ++i) {
     const unsigned both = byte_at(block, i / 16);
-    const unsigned number = byte_at(block + 16, i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & 3;
-    weights[i] = scale * static_cast<float>(both & 15) * static_cast<float>(number) -
+    weights[i] = scale * static_cast<float>(both & 15) * static_cast<float>(q2_k_number(block, i)) -
                  minimum * static_cast<float>(both >> 4);
   }
 }
@@ -170,7 +169,7 @@ constexpr GgufType kTypes[] = {decoded<1, 4, decode_f32>(0, "F32"),
                                decoded<32, 24, decode_legacy<true, true>>(7, "Q5_1"),
                                decoded<32, 34, decode_q8_0>(8, "Q8_0"),
                                refused(9, "Q8_1"),
-                               decoded<256, 84, decode_q2_k>(10, "Q2_K"),
+                               decoded<256, 84, decode_q2_k>(kQ2KType, "Q2_K"),
                                decoded<256, 110, decode_q3_k>(11, "Q3_K"),
                                decoded<256, 144, decode_q45_k<false>>(12, "Q4_K"),
                                decoded<256, 176, decode_q45_k<true>>(13, "Q5_K"),
@@ -198,6 +197,10 @@ constexpr GgufType kTypes[] = {decoded<1, 4, decode_f32>(0, "F32"),
                                refused(41, "Q1_0")};
 
 }  // namespace
+
+unsigned q2_k_number(const std::byte* block, int i) {
+  return byte_at(block + 16, i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & 3;
+}
 
 const GgufType* find_gguf_type(std::uint32_t id) {
   const auto* const found = std::ranges::find(kTypes, id, &GgufType::id);

@@ -9,6 +9,8 @@ namespace vqgen {
 
 struct IqFormat;
 
+inline constexpr std::uint32_t kQ2KType = 10;  // GgufType::id of Q2_K
+
 struct GgufType {
   std::uint32_t id;
   const char* name;  // "IQ2_XXS"
@@ -18,6 +20,9 @@ struct GgufType {
   void (*decode)(const std::byte* blocks, std::size_t count, float* weights);
   const IqFormat* iq = nullptr;  // of types with codebooks (iq_blocks.h)
 };
+
+// Number `i`, of 2 bits, of a block of Q2_K.
+unsigned q2_k_number(const std::byte* block, int i);
 
 // Null for an id that no type has.
 const GgufType* find_gguf_type(std::uint32_t id);

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/problem/check.h"
 #include "quantizer/group_scales.h"
+#include "quantizer/import/little_endian.h"
 #include "quantizer/model_folder.h"
 #include "quantizer/pack.h"
 
@@ -25,9 +26,22 @@ int number_bits(const IqFormat& iq) {
 int parts(const IqFormat& iq) { return iq.offset ? 8 : 1; }
 int rise(const IqFormat& iq) { return iq.offset ? 1 : 0; }
 
+constexpr int kQ2KTogether = 4;  // numbers of 2 bits in a code
+
+VqFormat q2_k_format() {
+  VqFormat format;
+  format.vector_size = kQ2KTogether;
+  format.index_bits = 2 * kQ2KTogether;
+  format.group_inputs = 16;
+  format.group_scale_bits = 4;
+  format.group_minima = true;
+  return format;
+}
+
 }  // namespace
 
 std::optional<VqFormat> gguf_codes_format(const GgufType& type) {
+  if (type.id == kQ2KType) return q2_k_format();
   const IqFormat* const iq = type.iq;
   if (iq == nullptr) return {};
   VqFormat format;
@@ -52,10 +66,12 @@ std::string no_kernel_reads(const VqFormat& format, DType dtype, std::int64_t ou
 }
 
 GgufCodes::GgufCodes(GgufRows rows, DType dtype)
-    : rows_(std::move(rows)), iq_(*rows_.tensor().type->iq) {
+    : rows_(std::move(rows)), iq_(rows_.tensor().type->iq) {
   const GgufTensor& tensor = rows_.tensor();
-  unit_ = iq_.unit / static_cast<float>(parts(iq_));
-  peak_ = static_cast<float>(parts(iq_) * *std::ranges::max_element(iq_.grid()) + rise(iq_));
+  if (iq_ != nullptr) {
+    unit_ = iq_->unit / static_cast<float>(parts(*iq_));
+    peak_ = static_cast<float>(parts(*iq_) * *std::ranges::max_element(iq_->grid()) + rise(*iq_));
+  }
   sizes_ = weight_sizes(gguf_codes_format(*tensor.type).value(), dtype, rows_.rows(),
                         rows_.columns(), tensor.name);
 }
@@ -70,14 +86,20 @@ void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
         take);
   } else if (suffix == ".codebooks") {
     std::vector<std::uint16_t> entries;
-    const auto add = [&](int above) {
-      for (const std::int8_t number : iq_.grid()) {
-        const auto entry = static_cast<float>(parts(iq_) * number + above);
-        entries.push_back(element_from_float(sizes_.dtype, entry));
-      }
+    const auto add = [&](int number) {
+      entries.push_back(element_from_float(sizes_.dtype, static_cast<float>(number)));
     };
-    add(rise(iq_));
-    if (iq_.offset) add(-rise(iq_));
+    const auto add_grid = [&](int above) {
+      for (const std::int8_t number : iq_->grid()) add(parts(*iq_) * number + above);
+    };
+    if (iq_ == nullptr) {
+      for (int code = 0; code < sizes_.format.codes(); ++code) {
+        for (int i = 0; i < kQ2KTogether; ++i) add(code >> 2 * i & 3);
+      }
+    } else {
+      add_grid(rise(*iq_));
+      if (iq_->offset) add_grid(-rise(*iq_));
+    }
     take(0, std::as_bytes(std::span(entries)));
   } else {
     take(0, std::as_bytes(std::span(&unit_, 1)));
@@ -87,38 +109,59 @@ void GgufCodes::write(std::string_view suffix, const TakeBytes& take) const {
 // A row's codes, and its scales behind them.
 void GgufCodes::convert(std::span<const std::byte> blocks, std::span<std::byte> into) const {
   const VqFormat& format = sizes_.format;
-  const auto size = static_cast<std::size_t>(iq_.vector_size);
-  const auto index_bits = static_cast<unsigned>(number_bits(iq_));
-  const std::uint32_t all_signs = (1u << size) - 1;
   const auto block_bytes = static_cast<std::size_t>(rows_.tensor().type->bytes);
-  std::vector<std::uint32_t> codes, numbers;
-  std::vector<std::uint16_t> scales;
-  IqBlock block;
+  Row row;
   for (std::size_t at = 0; at < blocks.size(); at += block_bytes) {
-    iq_.split(blocks.data() + at, block);
-    require_finite(block);
-    for (std::size_t i = 0; i < kIqBlock; i += size) {
-      const std::uint32_t upper = iq_.offset ? static_cast<std::uint32_t>(block.below[i / 8])
-                                             : block.signs[i / 8] >> (i % 8) & all_signs;
-      codes.push_back(block.index[i / size] | upper << index_bits);
-    }
-    const auto groups = block.sub_scales.begin();
-    numbers.insert(numbers.end(), groups, groups + kIqBlock / iq_.group);
-    scales.push_back(element_from_float(DType::f16, block.scale));
+    iq_ == nullptr ? add_q2_k(row, blocks.data() + at) : add_iq(row, blocks.data() + at);
   }
   std::vector<std::uint32_t> words(static_cast<std::size_t>(sizes_.row_words));
-  pack_row(codes, format.index_bits, words);
+  pack_row(row.codes, format.index_bits, words);
   const auto of_scales = static_cast<std::size_t>(format.group_scales().words(sizes_.columns));
-  put_group_scales(format, numbers, scales, std::span(words).last(of_scales));
+  put_group_factors(format, row.numbers, row.halves, std::span(words).last(of_scales));
   std::memcpy(into.data(), words.data(), into.size());
 }
 
-// As dense weights, all of which the element type has to hold.
-void GgufCodes::require_finite(const IqBlock& block) const {
+void GgufCodes::add_iq(Row& row, const std::byte* at) const {
+  const auto size = static_cast<std::size_t>(iq_->vector_size);
+  const auto index_bits = static_cast<unsigned>(number_bits(*iq_));
+  const std::uint32_t all_signs = (1u << size) - 1;
+  IqBlock block;
+  iq_->split(at, block);
   const auto groups =
-      std::span(block.sub_scales).first(kIqBlock / static_cast<std::size_t>(iq_.group));
-  const float most = static_cast<float>(2 * *std::ranges::max_element(groups) + 1) * unit_ * peak_;
-  const std::uint16_t bits = element_from_float(sizes_.dtype, block.scale * most);
+      std::span(block.sub_scales).first(kIqBlock / static_cast<std::size_t>(iq_->group));
+  const int largest = *std::ranges::max_element(groups);
+  require_finite(block.scale * (static_cast<float>(2 * largest + 1) * unit_ * peak_));
+  for (std::size_t i = 0; i < kIqBlock; i += size) {
+    const std::uint32_t upper = iq_->offset ? static_cast<std::uint32_t>(block.below[i / 8])
+                                            : block.signs[i / 8] >> (i % 8) & all_signs;
+    row.codes.push_back(block.index[i / size] | upper << index_bits);
+  }
+  row.numbers.insert(row.numbers.end(), groups.begin(), groups.end());
+  row.halves.push_back(element_from_float(DType::f16, block.scale));
+}
+
+// A group's byte has the scale in its low half and the minimum in the other, as our words do.
+void GgufCodes::add_q2_k(Row& row, const std::byte* at) const {
+  const float scale = f16_at(at + 80), minimum = f16_at(at + 82);
+  for (int group = 0; group < kIqBlock / sizes_.format.group_inputs; ++group) {
+    const unsigned both = byte_at(at, group);
+    const float below = minimum * static_cast<float>(both >> 4);
+    require_finite(below);
+    require_finite(scale * static_cast<float>(3 * (both & 15)) - below);
+    row.numbers.push_back(both);
+  }
+  for (int i = 0; i < kIqBlock; i += kQ2KTogether) {
+    std::uint32_t code = 0;
+    for (int n = 0; n < kQ2KTogether; ++n) code |= q2_k_number(at, i + n) << 2 * n;
+    row.codes.push_back(code);
+  }
+  for (const int half : {80, 82})
+    row.halves.push_back(static_cast<std::uint16_t>(u16_at(at + half)));
+}
+
+// As dense weights, all of which the element type has to hold.
+void GgufCodes::require_finite(float weight) const {
+  const std::uint16_t bits = element_from_float(sizes_.dtype, weight);
   if (!std::isfinite(element_to_float(sizes_.dtype, bits))) rows_.fail_beyond(sizes_.dtype);
 }
 

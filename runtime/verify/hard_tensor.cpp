@@ -239,19 +239,31 @@ std::uint32_t hard_scale(const QuantizedTensor& tensor, Random& random) {
          element_from_float(tensor.dtype, static_cast<float>(scale));
 }
 
-// Scales of groups of inputs whose largest are near 1, behind the codes of plain rows; the numbers
-// of few bits stay random.
+// The root mean square of the first codebook's numbers, of its first stage.
+double entry_size(const QuantizedTensor& t) {
+  const int count = t.format.entries() * t.format.vector_size;
+  double sum = 0;
+  for (int i = 0; i < count; ++i) {
+    sum += std::pow(element_value(t.dtype, t.codebooks[static_cast<std::size_t>(i)]), 2);
+  }
+  return std::sqrt(sum / count) * (t.stage_scales.empty() ? 1 : double{t.stage_scales[0]});
+}
+
+// Scales of groups of inputs whose largest are near 1, behind the codes of plain rows, and minima
+// of either sign as large as entries; the numbers of few bits stay random.
 void fill_group_scales(QuantizedTensor& tensor, Random& random) {
   const vq::GroupScales groups = tensor.format.group_scales();
-  const double most = groups.bits > 0 ? (2 << groups.bits) - 1 : 1;
+  const double most = groups.bits == 0 ? 1 : ((groups.minima ? 1 : 2) << groups.bits) - 1;
+  const double size = groups.minima ? entry_size(tensor) : 0;
   const std::int64_t words = groups.words(tensor.columns);
   const std::int64_t first = tensor.row_words - words + groups.packed_words(tensor.columns);
   for (std::int64_t at = 0; at < std::ssize(tensor.codes); ++at) {
     if (at % tensor.row_words < first) continue;
     std::uint32_t word = 0;
     for (const int shift : {0, 16}) {
-      const double scale = random.uniform(0.5, 2) / most;
-      word |= std::uint32_t{element_from_float(DType::f16, static_cast<float>(scale))} << shift;
+      double number = random.uniform(0.5, 2) / most;
+      if (groups.minima && shift > 0) number *= random.chance(0.5) ? size : -size;
+      word |= std::uint32_t{element_from_float(DType::f16, static_cast<float>(number))} << shift;
     }
     tensor.codes[static_cast<std::size_t>(at)] = word;
   }

@@ -20,24 +20,36 @@ std::int64_t group_words(const QuantizedTensor& t) {
   const VqFormat& f = t.format;
   if (f.group_inputs == 0) return 0;
   const std::int64_t groups = t.columns / f.group_inputs;
-  const std::int64_t packed = (groups * f.group_scale_bits + 31) / 32;
-  const std::int64_t halves = f.group_scale_bits == 0 ? groups : t.columns / 256;
+  const std::int64_t each = f.group_minima ? 2 : 1;
+  const std::int64_t packed = (groups * each * f.group_scale_bits + 31) / 32;
+  const std::int64_t halves = each * (f.group_scale_bits == 0 ? groups : t.columns / 256);
   return (packed + (halves + 1) / 2 + 3) / 4 * 4;
 }
 
-// The scale of the group of an input, of a row's words.
-double scale_of_group(const QuantizedTensor& t, std::span<const std::uint32_t> words,
-                      std::int64_t input) {
+struct FactorOfGroup {
+  double scale = 0;
+  double minimum = 0;
+};
+
+// What the group of an input has in a row's words.
+FactorOfGroup factor_of_group(const QuantizedTensor& t, std::span<const std::uint32_t> words,
+                              std::int64_t input) {
   const VqFormat& f = t.format;
   const auto scales = words.subspan(words.size() - static_cast<std::size_t>(group_words(t)));
   const auto f16 = [&](std::int64_t bit) {
     return element_value(DType::f16, static_cast<std::uint16_t>(read_code(scales, bit, 16)));
   };
-  const std::int64_t group = input / f.group_inputs;
-  if (f.group_scale_bits == 0) return f16(16 * group);
-  const std::int64_t packed = (t.columns / f.group_inputs * f.group_scale_bits + 31) / 32;
-  const std::uint32_t s = read_code(scales, group * f.group_scale_bits, f.group_scale_bits);
-  return f16(32 * packed + 16 * (input / 256)) * (2.0 * s + 1);
+  const std::int64_t group = input / f.group_inputs, bits = f.group_scale_bits;
+  if (bits == 0 && f.group_minima) return {f16(32 * group), f16(32 * group + 16)};
+  if (bits == 0) return {f16(16 * group)};
+  const std::int64_t each = f.group_minima ? 2 : 1;
+  const std::int64_t packed = (t.columns / f.group_inputs * each * bits + 31) / 32;
+  const auto number = [&](std::int64_t at) {
+    return 1.0 * read_code(scales, at * bits, static_cast<int>(bits));
+  };
+  const std::int64_t block = 32 * packed + 16 * each * (input / 256);
+  if (!f.group_minima) return {f16(block) * (2 * number(group) + 1)};
+  return {f16(block) * number(2 * group), f16(block + 16) * number(2 * group + 1)};
 }
 
 void check_sizes(const QuantizedTensor& t) {
@@ -307,7 +319,9 @@ void RowDecoder::decode(std::int64_t sequence, std::int64_t head, std::int64_t r
     }
   }
   for (std::int64_t column = 0; f.group_inputs > 0 && column < t.columns; ++column) {
-    out[static_cast<std::size_t>(column)] *= scale_of_group(t, words, column);
+    const FactorOfGroup by = factor_of_group(t, words, column);
+    double& value = out[static_cast<std::size_t>(column)];
+    value = by.scale * value - by.minimum;
   }
   if (f.scale_words(t.columns) == 0) return;
   for (std::int64_t column = 0; column < t.columns; ++column) {

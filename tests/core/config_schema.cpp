@@ -75,6 +75,7 @@ Json limits_of(Operand operand) {
                  {"output_scales", off},
                  {"group_inputs", zero},
                  {"group_scale_bits", zero},
+                 {"group_minima", off},
                  {"tile_rows", zero},
                  {"tile_columns", zero}};
   if (operand == Operand::keys) return limits;

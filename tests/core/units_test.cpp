@@ -127,6 +127,23 @@ TEST(Format, GroupsOfInputsHaveWordsBehindTheCodes) {
   EXPECT_STREQ(format_fault(format)->field, "group_scale_bits");
 }
 
+TEST(Format, GroupsOfInputsMayHaveMinima) {
+  VqFormat format{.vector_size = 4, .index_bits = 8};
+  format.group_minima = true;
+  ASSERT_TRUE(format_fault(format));
+  EXPECT_STREQ(format_fault(format)->field, "group_minima");
+  format.group_inputs = 16;
+  EXPECT_FALSE(format_fault(format));
+  EXPECT_EQ(format.row_words(512), 32 + 32);  // two f16 per group
+  EXPECT_EQ(short_name(format), "d4b8g16m");
+  format.group_scale_bits = 4;
+  EXPECT_EQ(format.row_words(512), 32 + 12);  // a byte per group, and two f16 per 256 inputs
+  EXPECT_EQ(short_name(format), "d4b8g16s4m");
+  format.group_inputs = 64;
+  format.group_scale_bits = 3;
+  EXPECT_EQ(format.row_words(512), 32 + 4);  // 48 bits, and two words
+}
+
 TEST(Format, ForValuesDropsTheKeyTransformsAlone) {
   VqFormat format = format_of(Scope::channel_group, 8);
   format.stage_scales = true;

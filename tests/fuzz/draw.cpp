@@ -242,6 +242,7 @@ void add_signs_and_groups(Draw& draw, Json& format) {
   if (!draw.one_in(4)) return;
   format["group_inputs"] = draw.wrong() ? draw.of({8, 48, 512}) : draw.of({16, 32, 64, 128, 256});
   if (draw.one_in(2)) format["group_scale_bits"] = draw.wrong() ? 2 : draw.of({3, 4});
+  if (draw.one_in(2)) format["group_minima"] = true;
 }
 
 Json weight_format(Draw& draw, std::int64_t out, std::int64_t in, const Limits& limits) {

@@ -25,10 +25,15 @@ std::vector<WeightDequantize> matrices() {
   tiles.weights.scope = Scope::tile;
   tiles.weights.tile_rows = 48;
   tiles.weights.tile_columns = 24;
-  return {weights("aqlm-2x8i8", 4096, 4096),  weights("aqlm-2x8", 1024, 8192),
-          weights("aqlm-1x16", 4096, 11008),  weights("quip-4", 300, 4096),
-          weights("gptvq-2", 4096, 4096),     weights("iq2-xxs", 4096, 4096),
-          weights("aqlm-2x8i8", 17, 1 << 20), tiles};
+  return {weights("aqlm-2x8i8", 4096, 4096),
+          weights("aqlm-2x8", 1024, 8192),
+          weights("aqlm-1x16", 4096, 11008),
+          weights("quip-4", 300, 4096),
+          weights("gptvq-2", 4096, 4096),
+          weights("iq2-xxs", 4096, 4096),
+          weights("q2-k", 4096, 4096),
+          weights("aqlm-2x8i8", 17, 1 << 20),
+          tiles};
 }
 
 TEST(WeightRowsPlans, AreAcceptedOnEveryGpu) {

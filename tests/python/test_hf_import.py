@@ -75,8 +75,8 @@ def test_an_aqlm_folder_is_refused_with_its_remedy(tmp_path):
         vqgen.hf.load(tmp_path / "model")
 
 
-# Bytes of a block of 256 weights of IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ3_S and IQ2_S.
-IQ_BYTES = {16: 66, 17: 74, 18: 98, 19: 50, 21: 110, 22: 82}
+# Bytes of a block of 256 weights of Q2_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S, IQ3_S and IQ2_S.
+BLOCK_BYTES = {10: 84, 16: 66, 17: 74, 18: 98, 19: 50, 21: 110, 22: 82}
 
 
 def write_gguf(path, types):
@@ -104,10 +104,12 @@ def write_gguf(path, types):
                                       ("ffn_down", 512, 256)):
             kind, number = types[number % len(types)], number + 1
             data = normal(outputs, inputs)
-            if kind in IQ_BYTES:
-                data = draw.integers(0, 256, (inputs * outputs // 256, IQ_BYTES[kind]), dtype=np.uint8)
-                unit = {16: 8, 17: 8, 18: 4, 19: 16, 21: 1, 22: 8}[kind]
-                data[:, :2] = (draw.uniform(0.5, 1, len(data)) * 0.0006 * unit / 8).astype(np.float16)[:, None].view(np.uint8)
+            if kind in BLOCK_BYTES:
+                data = draw.integers(0, 256, (inputs * outputs // 256, BLOCK_BYTES[kind]), dtype=np.uint8)
+                unit = {10: 32, 16: 8, 17: 8, 18: 4, 19: 16, 21: 1, 22: 8}[kind]
+                scales = (draw.uniform(0.5, 1, len(data)) * 0.0006 * unit / 8).astype(np.float16)[:, None].view(np.uint8)
+                for at in ((80, 82) if kind == 10 else (0,)):
+                    data[:, at:at + 2] = scales
             add(f"blk.{layer}.{name}.weight", (inputs, outputs), kind, data)
     keys = [("general.architecture", 8, text("llama"))]
     keys += [(f"llama.{key}", 4, struct.pack("<I", value)) for key, value in {
@@ -122,12 +124,12 @@ def write_gguf(path, types):
     path.write_bytes(header + bytes(-len(header) % 32) + data)
 
 
-@pytest.mark.parametrize("types,kept", [((16,), 14), ((18,), 14), ((21,), 14), ((17,), 14), ((19,), 14), ((22,), 14),
-                                        ((21, 16, 1, 18, 16), 11)])
+@pytest.mark.parametrize("types,kept", [((16,), 14), ((18,), 14), ((21,), 14), ((17,), 14), ((19,), 14), ((22,), 14), ((10,), 14),
+                                        ((21, 16, 1, 10, 16), 11)])
 def test_a_gguf_model_with_codes_is_the_dense_model(tmp_path, types, kept):
     write_gguf(tmp_path / "model.gguf", types)
     done = run_import(tmp_path / "model.gguf", tmp_path / "codes")
-    assert "IQ" in done.stdout and "linear layers" in done.stdout
+    assert "linear layers" in done.stdout
     done = run_import(tmp_path / "model.gguf", tmp_path / "dense", "--dense")
     assert "linear layers" not in done.stdout
     read = subprocess.run([os.environ["VQGEN_TOOL"], "inspect", tmp_path / "codes"], capture_output=True, text=True)

@@ -153,6 +153,14 @@ def test_tokens_have_the_sum_of_their_experts(served, draw, name):
         assert torch.equal(layer(x, weights, ids), y)
 
 
+def test_down_may_have_another_format_than_gate_and_up(served, draw):
+    config, quantization, tensors = served("aqlm-2x8i8", overrides=[("*.experts.*.down_proj", FORMATS["layout"][0])])
+    layer = RoutedExperts(config()).load(tensors)
+    for tokens in (3, 70):
+        given = routed(draw, tokens, 2)
+        assert near(layer(*given), expected(quantization, tensors, *given)), tokens
+
+
 @pytest.mark.parametrize("name", ["aqlm", "layout"])
 def test_ranks_have_their_shards(served, draw, name):
     config, quantization, tensors = served(FORMATS[name][0])

@@ -60,7 +60,7 @@ def test_rows_of_arrays(host, draw):
 
 
 @pytest.mark.parametrize("form, dtype", [("aqlm-2x8i8", "f16"), ("aqlm-2x8", "bf16"), ("quip-4", "f16"), ("iq2-xxs", "bf16"),
-                                         ("iq3-s", "f16"), (ROWS, "f16")])
+                                         ("iq3-s", "f16"), ("q2-k", "bf16"), (ROWS, "f16")])
 def test_many_rows_of_a_layer_are_those_of_launches(draw, form, dtype, one_bucket):
     config = gemm(form, dtype=dtype)
     weights = random_weights(draw, config)

@@ -92,9 +92,11 @@ inline GgufBuilder qwen(const std::string& architecture) {
 // Of IQ1_M, whose blocks alone have their scale in parts. Bit 6 of the last byte is the first of
 // its exponent.
 inline constexpr std::size_t kIq1MBytes = 56;
+// Of Q2_K, whose blocks end with two f16.
+inline constexpr std::size_t kQ2KBytes = 84;
 
-// Random blocks of a type whose first 2 bytes are a scale, here of 1/4 or less, and all of whose
-// other bits may be any.
+// Random blocks of a type whose first or last 2 bytes are a scale, here of 1/4 or less, and all of
+// whose other bits may be any.
 inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std::uint32_t seed) {
   std::string bytes;
   const std::vector<std::uint16_t> scales = halves(count, seed);
@@ -106,12 +108,17 @@ inline std::string random_blocks(std::size_t block_bytes, std::size_t count, std
     const std::uint16_t scale = f16_from_float(f16_to_float(scales[block]) / 2);
     std::memcpy(bytes.data() + block * block_bytes, &scale, sizeof scale);
     if (block_bytes == kIq1MBytes) bytes[(block + 1) * block_bytes - 1] &= 0x3f;
+    if (block_bytes == kQ2KBytes) {
+      for (const std::size_t at : {4u, 2u}) {
+        std::memcpy(bytes.data() + (block + 1) * block_bytes - at, &scale, sizeof scale);
+      }
+    }
   }
   return bytes;
 }
 
 // 256 channels, 4 query and 2 KV heads of 64, 512 between. Linear layers are of the given types,
-// by turns: F16 or an i-quant.
+// by turns: F16, Q2_K or an i-quant.
 inline GgufBuilder wide_llama(const std::vector<std::uint32_t>& types) {
   GgufBuilder made;
   made.word("general.architecture", "llama");

@@ -68,7 +68,9 @@ class ImportCodes : public test::InFolder {
       tensor.codes.push_back(static_cast<std::uint32_t>(word));
     }
     tensor.codebooks = file.read_bits16(module + ".codebooks");
-    tensor.stage_scales = file.read_floats(module + ".stage_scales");
+    if (layer->format.stage_scales) {
+      tensor.stage_scales = file.read_floats(module + ".stage_scales");
+    }
     return reconstruct(tensor).data;
   }
 };
@@ -76,7 +78,7 @@ class ImportCodes : public test::InFolder {
 TEST(GgufCodes, FormatsAreThePresets) {
   const std::map<std::string, std::string> presets{
       {"IQ1_S", "iq1-s"}, {"IQ1_M", "iq1-m"},     {"IQ2_XXS", "iq2-xxs"}, {"IQ2_XS", "iq2-xs"},
-      {"IQ2_S", "iq2-s"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"}};
+      {"IQ2_S", "iq2-s"}, {"IQ3_XXS", "iq3-xxs"}, {"IQ3_S", "iq3-s"},     {"Q2_K", "q2-k"}};
   std::size_t found = 0;
   for (std::uint32_t id = 0; id < 64; ++id) {
     const GgufType* const type = find_gguf_type(id);
@@ -98,12 +100,12 @@ TEST(GgufCodes, SizesThatNoKernelReadsHaveAReason) {
             std::string::npos);
 }
 
-// Products of a block's scale (11 bits), 2 s + 1 (5) and an entry (6) are exact in float, so there
-// is no tolerance.
+// Products of a block's scale (11 bits), 2 s + 1 (5) and an entry (6) are exact in float, and so
+// are those that Q2_K subtracts, so there is no tolerance.
 TEST_F(ImportCodes, WeightsAreThoseOfTheBlocks) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const std::uint32_t id :
-         {kIq1SId, kIq1MId, kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId}) {
+         {kIq1SId, kIq1MId, kIq2XxsId, kIq2XsId, kIq2SId, kIq3XxsId, kIq3SId, kQ2KType}) {
       GgufBuilder made = wide_llama({id});
       SCOPED_TRACE(find_gguf_type(id)->name);
       const ImportReport report = import(made, false, dtype);
@@ -190,19 +192,34 @@ TEST_F(ImportCodes, ExpertsAreLayersOfTheirOwn) {
     const char* module;
     std::array<const char*, 3> projections;
     const char* router;
+    std::uint32_t down;  // the type of the third
+    const char* type;
+    unsigned block_bytes;
   };
-  const Names each[] = {
-      {"llama", "block_sparse_moe.experts", {"w1", "w3", "w2"}, "block_sparse_moe.gate"},
-      {"qwen3moe", "mlp.experts", {"gate_proj", "up_proj", "down_proj"}, "mlp.gate"}};
+  const Names each[] = {{"llama",
+                         "block_sparse_moe.experts",
+                         {"w1", "w3", "w2"},
+                         "block_sparse_moe.gate",
+                         kQ2KType,
+                         "Q2_K",
+                         84},
+                        {"qwen3moe",
+                         "mlp.experts",
+                         {"gate_proj", "up_proj", "down_proj"},
+                         "mlp.gate",
+                         kIq3SId,
+                         "IQ3_S",
+                         110}};
   for (const Names& names : each) {
     SCOPED_TRACE(names.architecture);
     GgufBuilder made =
-        gguf_models::wide_mixture(names.architecture, {kIq2XxsId, kIq2XxsId, kIq3SId});
+        gguf_models::wide_mixture(names.architecture, {kIq2XxsId, kIq2XxsId, names.down});
     const ImportReport report = import(made);
-    const auto kind = std::ranges::find(report.kinds, "IQ3_S", &ImportedKind::from);
+    const auto kind = std::ranges::find(report.kinds, std::string(names.type), &ImportedKind::from);
+    EXPECT_EQ(report.notes.size(), 1u);  // that there is no tokenizer
     ASSERT_NE(kind, report.kinds.end());
     EXPECT_EQ(fmt::format("{} {}", kind->count, kind->unit), "3 linear layers");
-    EXPECT_EQ(kind->bytes_before, 3u * 512 * 256 / 256 * 110);
+    EXPECT_EQ(kind->bytes_before, 3u * 512 * 256 / 256 * names.block_bytes);
     const ModelFolder read = read_model_folder(out());
     EXPECT_EQ(read.layers.size(), 9u);
     // One pattern for the experts that differ.
@@ -327,17 +344,24 @@ TEST_F(ImportCodes, DenseIsOnRequest) {
 }
 
 TEST_F(ImportCodes, ScalesAreFinite) {
-  for (const unsigned scale : {0x7c00u, 0x7e00u, 0x7bffu}) {
-    GgufBuilder made = wide_llama({kIq2XxsId});
-    std::string& blocks = made.find("blk.0.ffn_up.weight").bytes;
-    blocks[66] = static_cast<char>(scale & 255);
-    blocks[67] = static_cast<char>(scale >> 8);
-    const std::string message = message_of([&] { import(made); });
-    EXPECT_NE(message.find("'blk.0.ffn_up.weight': holds a number that f16 does not hold"),
-              std::string::npos)
-        << message;
-    EXPECT_FALSE(fs::exists(out()));
-    EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
+  struct Case {
+    std::uint32_t type;
+    std::size_t at;  // of the second block's f16
+  };
+  for (const auto& [type, at] :
+       {Case{kIq2XxsId, 66}, Case{kQ2KType, 84 + 80}, Case{kQ2KType, 84 + 82}}) {
+    for (const unsigned scale : {0x7c00u, 0x7e00u, 0x7bffu}) {
+      GgufBuilder made = wide_llama({type});
+      std::string& blocks = made.find("blk.0.ffn_up.weight").bytes;
+      blocks[at] = static_cast<char>(scale & 255);
+      blocks[at + 1] = static_cast<char>(scale >> 8);
+      const std::string message = message_of([&] { import(made); });
+      EXPECT_NE(message.find("'blk.0.ffn_up.weight': holds a number that f16 does not hold"),
+                std::string::npos)
+          << message;
+      EXPECT_FALSE(fs::exists(out()));
+      EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
+    }
   }
 }
 

@@ -22,18 +22,18 @@ enum Axis {
   kLengths,
 };
 constexpr int kDataflows = 8;
-enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide, kSigned, kScaled, kLong };
+enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide, kSigned, kScaled, kLong, kAffine };
 constexpr std::array kExpertsOf{1, 3, 8, 40, 128};
 constexpr std::array kRowsOf{1, 2, 5, 8, 13, 33};
 constexpr std::array kOuts{1, 16, 101};
 constexpr std::array kIns{64, 520, 1000};
 constexpr std::array kLayoutsOf{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2}};
 // The number of values of each Axis.
-const std::vector<int> kSizes{kDataflows, 9, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
+const std::vector<int> kSizes{kDataflows, 10, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
 
 // The formats of aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2; one with a codebook per channel group;
 // one whose entries exceed shared memory; one with signs; one with
-// scales of groups of inputs; the format of iq2-xs.
+// scales of groups of inputs; the formats of iq2-xs and q2-k.
 VqFormat format_of(const std::vector<int>& v) {
   VqFormat format{.vector_size = 8, .index_bits = 8, .num_codebooks = 2};
   switch (v[kFormat]) {
@@ -70,6 +70,12 @@ VqFormat format_of(const std::vector<int>& v) {
       with_integers(format, true);
       format.group_inputs = 16;
       format.group_scale_bits = 4;
+      break;
+    case kAffine:
+      format = {.vector_size = 4, .index_bits = 8};
+      format.group_inputs = 16;
+      format.group_scale_bits = 4;
+      format.group_minima = true;
       break;
     case kSigned:
       format = {.vector_size = 4, .index_bits = 12};
@@ -148,15 +154,15 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
 SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   constexpr int kTables = 2, kSlices = 4, kOfBytes = 5, kOfByteGroups = 6;
   std::set<AxisPair> impossible;
-  for (const int format : {kPairs, kLattice, kTiles, kGroups, kWide, kScaled, kLong}) {
+  for (const int format : {kPairs, kLattice, kTiles, kGroups, kWide, kScaled, kLong, kAffine}) {
     for (const int dataflow : {kOfBytes, kOfByteGroups}) {
       impossible.emplace(AxisValue{kDataflow, dataflow}, AxisValue{kFormat, format});
     }
   }
-  for (const int format : {kLattice, kWide, kSigned, kScaled, kLong}) {
+  for (const int format : {kLattice, kWide, kSigned, kScaled, kLong, kAffine}) {
     impossible.emplace(AxisValue{kDataflow, kTables}, AxisValue{kFormat, format});
   }
-  for (const int format : {kLattice, kSigned, kScaled, kLong}) {
+  for (const int format : {kLattice, kSigned, kScaled, kLong, kAffine}) {
     impossible.emplace(AxisValue{kDataflow, kSlices}, AxisValue{kFormat, format});
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {

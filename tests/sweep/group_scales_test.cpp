@@ -1,9 +1,13 @@
-// Scales of groups of inputs: those of 1 change no bit, a scale of a neighbour is found, and other
-// dataflows refuse.
+// Scales and minima of groups of inputs: scales of 1 and minima of 0 change no bit, those of a
+// neighbour are found, and other dataflows refuse.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
 
 #include "core/profiles.h"
 #include "quantizer/encode.h"
+#include "quantizer/pack.h"
 #include "runtime/ops/linear/reference.h"
 #include "runtime/verify/row_decoder.h"
 #include "tests/sweep/harness.h"
@@ -12,14 +16,28 @@
 namespace vqgen::test {
 namespace {
 
-Linear grouped_product(int rows, int inputs, int bits) {
+struct GroupWords {
+  int inputs;
+  int bits;
+  bool minima = false;
+};
+
+void PrintTo(const GroupWords& groups, std::ostream* to) {
+  *to << groups.inputs << ' ' << groups.bits << ' ' << groups.minima;
+}
+
+// Of integers with signs, or with minima of elements.
+Linear grouped_product(int rows, const GroupWords& groups) {
   Linear op;
   op.shape = {.rows = rows, .out_features = 100, .in_features = 2048};
-  op.weights = {.vector_size = 4, .index_bits = 12};
-  op.weights.decoder = Decoder::signs;
-  with_integers(op.weights, true);
-  op.weights.group_inputs = inputs;
-  op.weights.group_scale_bits = bits;
+  op.weights = {.vector_size = 4, .index_bits = groups.minima ? 8 : 12};
+  if (!groups.minima) {
+    op.weights.decoder = Decoder::signs;
+    with_integers(op.weights, true);
+  }
+  op.weights.group_inputs = groups.inputs;
+  op.weights.group_scale_bits = groups.bits;
+  op.weights.group_minima = groups.minima;
   return op;
 }
 
@@ -37,18 +55,25 @@ std::vector<Plan> plans_of(const Problem& problem) {
   return plans;
 }
 
-// The parameters: inputs of a group, and bits of its scale.
-class GroupScales : public SweepTest<testing::TestWithParam<std::tuple<int, int>>> {
+class GroupScales : public SweepTest<testing::TestWithParam<GroupWords>> {
  protected:
-  Linear op(int rows) const {
-    return grouped_product(rows, std::get<0>(GetParam()), std::get<1>(GetParam()));
-  }
+  Linear op(int rows) const { return grouped_product(rows, GetParam()); }
   // The third of this format, so that each run has all dataflows.
   static std::uint64_t third(int rows) {
-    return third_after(static_cast<std::uint64_t>(std::get<0>(GetParam()) / 16 +
-                                                  std::get<1>(GetParam()) + rows / 17));
+    return third_after(
+        static_cast<std::uint64_t>(GetParam().inputs / 16 + GetParam().bits + rows / 17));
   }
 };
+
+// The words of scales of 1 behind the codes of a row, and of minima of 0.
+std::vector<std::uint32_t> words_of_ones(const vq::GroupScales& groups, std::int64_t columns) {
+  std::vector<std::uint32_t> words(static_cast<std::size_t>(groups.words(columns)),
+                                   groups.minima ? 0x3c00u : 0x3c003c00u);
+  const std::vector<std::uint32_t> numbers(static_cast<std::size_t>(columns / groups.inputs),
+                                           groups.minima ? 1 : 0);
+  if (groups.bits > 0) pack_row(numbers, groups.group_bits(), words);
+  return words;
+}
 
 // With one row mma scales sums by lane, in another order.
 TEST_P(GroupScales, OfOneChangeNoBit) {
@@ -56,6 +81,7 @@ TEST_P(GroupScales, OfOneChangeNoBit) {
     const Linear with = op(rows);
     Linear without = with;
     without.weights.group_inputs = without.weights.group_scale_bits = 0;
+    without.weights.group_minima = false;
     LinearData data = make_linear_data(without, {.seed = 3});
     // Stage scales of 1 as well: whether they multiply entries or sums is then the same.
     for (float& scale : data.weights.stage_scales) scale = 1.0f;
@@ -64,13 +90,12 @@ TEST_P(GroupScales, OfOneChangeNoBit) {
     weights.format = with.weights;
     weights.codes.clear();
     weights.row_words = with.weights.row_words(weights.columns);
-    const vq::GroupScales groups = with.weights.group_scales();
+    const std::vector<std::uint32_t> ones =
+        words_of_ones(with.weights.group_scales(), weights.columns);
     for (std::int64_t row = 0; row < weights.rows; ++row) {
       const auto from = data.weights.codes.begin() + row * data.weights.row_words;
       weights.codes.insert(weights.codes.end(), from, from + data.weights.row_words);
-      weights.codes.resize(weights.codes.size() +
-                           static_cast<std::size_t>(groups.packed_words(weights.columns)));
-      weights.codes.resize(static_cast<std::size_t>((row + 1) * weights.row_words), 0x3c003c00u);
+      weights.codes.insert(weights.codes.end(), ones.begin(), ones.end());
     }
     const std::vector<Plan> plans = plans_of(as_problem(with));
     EXPECT_GE(plans.size(), 2u);
@@ -86,20 +111,29 @@ TEST_P(GroupScales, OfOneChangeNoBit) {
 }
 
 // Faults of how simt reads scales, which it does one by one.
-std::vector<Fault> faults_of_single(bool packed) {
+std::vector<Fault> faults_of_single(bool packed, bool minima) {
   if (packed) {
-    return {{"i64{input / kGroups.inputs * kGroups.bits}",
-             "i64{(input / kGroups.inputs ^ 1) * kGroups.bits}"},
+    return {{"i64{input / kGroups.inputs * kBits}", "i64{(input / kGroups.inputs ^ 1) * kBits}"},
             {"input / kBlockInputs)", "(input / kBlockInputs ^ 1))"},
-            {"2 * s + 1", "2 * s + 2"}};
+            minima ? Fault{"fused(factor.scale, number, -factor.minimum)", "factor.scale * number"}
+                   : Fault{"2 * number + 1", "2 * number + 2"}};
   }
   return {{"half_of(word, input / kGroups.inputs)", "half_of(word, input / kGroups.inputs ^ 1)"},
           {"output < last ? output : last", "i64{0}"},
-          {">> number % 2 * 16", ""}};
+          minima ? Fault{"-factor.minimum)", "factor.minimum)"} : Fault{">> number % 2 * 16", ""}};
+}
+
+// Faults of the numbers that a group has beside a minimum.
+std::vector<Fault> faults_of_minima(bool packed) {
+  if (!packed) return {{"half(number >> 16)", "half(number)"}};
+  return {{"half(of_block >> 16)", "half(of_block)"},
+          {"static_cast<float>(number >> kBits)", "static_cast<float>(number)"},
+          {"number & ((1u << kBits) - 1u)", "number"}};
 }
 
 // Faults of dataflows that load the scales of a run with its codes; with one row, of mma by lane.
-std::vector<Fault> faults_of_runs(int inputs, int bits, bool mma, bool by_lane) {
+std::vector<Fault> faults_of_runs(const GroupWords& groups, bool mma, bool by_lane) {
+  const auto [inputs, bits, minima] = groups;
   std::vector<Fault> faults = {{"word(kCodes + number)", "word(kCodes + (number ^ 1))"}};
   // Lanes may share larger groups; and words, which may last for all columns.
   const bool large = inputs > 32;
@@ -117,7 +151,12 @@ std::vector<Fault> faults_of_runs(int inputs, int bits, bool mma, bool by_lane) 
   }
   if (bits > 0) {
     faults.push_back({"word(kCodes + kPacked + number)", "word(kCodes + kPacked + (number ^ 1))"});
-    faults.push_back({"2 * number + 1", "2 * number + 2"});
+    if (!minima) faults.push_back({"2 * number + 1", "2 * number + 2"});
+  }
+  if (minima) {
+    faults.push_back({"pack2<kElement>(-factor.minimum, -factor.minimum)",
+                      "pack2<kElement>(-factor.minimum, factor.minimum)"});
+    for (const Fault& fault : faults_of_minima(bits > 0)) faults.push_back(fault);
   }
   if (by_lane) {
     faults.push_back({"in_tile / 8 == in_tile % 4 ? 0 : 1", "0"});
@@ -127,7 +166,7 @@ std::vector<Fault> faults_of_runs(int inputs, int bits, bool mma, bool by_lane) 
 }
 
 TEST_P(GroupScales, AFaultIsFound) {
-  const bool packed = std::get<1>(GetParam()) > 0;
+  const bool packed = GetParam().bits > 0, minima = GetParam().minima;
   for (const int rows : {1, 2, 17}) {
     const Linear problem = op(rows);
     const LinearData data = make_linear_data(problem, {.seed = 4});
@@ -140,9 +179,8 @@ TEST_P(GroupScales, AFaultIsFound) {
       const bool single = std::holds_alternative<LinearSimt>(plan);
       const bool mma = std::holds_alternative<LinearMma>(plan);
       const std::vector<Fault> faults =
-          single ? faults_of_single(packed)
-                 : faults_of_runs(std::get<0>(GetParam()), std::get<1>(GetParam()), mma,
-                                  mma && rows == 1);
+          single ? faults_of_single(packed, minima)
+                 : faults_of_runs(GetParam(), mma, mma && rows == 1 && !minima);
       expect_faults_found(as_problem(problem), plan, faults, [&](Kernel& faulty) {
         return is_right(reference, faulty.run(data), problem.dtype);
       });
@@ -158,9 +196,11 @@ TEST_P(GroupScales, TheQuantizerDecodesAsTheReference) {
   std::vector<double> row(static_cast<std::size_t>(weights.columns));
   for (std::int64_t o = 0; o < weights.rows; ++o) {
     reference.decode(0, 0, o, row);
+    // A minimum cancels digits of what it is subtracted from.
+    const double largest = GetParam().minima ? *std::ranges::max_element(row) : 0;
     for (std::size_t i = 0; i < row.size(); ++i) {
       const auto value = static_cast<double>(decoded.row(o)[i]);
-      ASSERT_NEAR(value, row[i], 1e-6 * std::abs(value)) << o << ' ' << i;
+      ASSERT_NEAR(value, row[i], 1e-6 * (std::abs(value) + largest)) << o << ' ' << i;
     }
   }
 }
@@ -179,11 +219,13 @@ TEST_P(GroupScales, OtherDataflowsRefuse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GroupScales,
-                         testing::Values(std::tuple{16, 0}, std::tuple{256, 0}, std::tuple{16, 4},
-                                         std::tuple{32, 4}, std::tuple{32, 3}, std::tuple{128, 3}),
+                         testing::Values(GroupWords{16, 0}, GroupWords{256, 0}, GroupWords{16, 4},
+                                         GroupWords{32, 4}, GroupWords{32, 3}, GroupWords{128, 3},
+                                         GroupWords{16, 4, true}, GroupWords{256, 0, true},
+                                         GroupWords{32, 0, true}, GroupWords{64, 3, true}),
                          [](const auto& each) {
-                           return "g" + std::to_string(std::get<0>(each.param)) + "s" +
-                                  std::to_string(std::get<1>(each.param));
+                           return "g" + std::to_string(each.param.inputs) + "s" +
+                                  std::to_string(each.param.bits) + (each.param.minima ? "m" : "");
                          });
 
 }  // namespace

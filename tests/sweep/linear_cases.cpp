@@ -44,8 +44,11 @@ constexpr int kRowgroups = 5;   // dataflow wgmma_large_m
 constexpr int kMostTableBits = 9;
 
 // Inputs that share a scale, and its bits.
-constexpr std::array kGroupsOf{std::pair{0, 0}, std::pair{256, 0}, std::pair{16, 4},
-                               std::pair{32, 4}, std::pair{64, 3}};
+using GroupAxis = std::tuple<int, int, bool>;
+constexpr std::array kGroupsOf{GroupAxis{0, 0, false},  GroupAxis{256, 0, false},
+                               GroupAxis{16, 4, false}, GroupAxis{32, 4, false},
+                               GroupAxis{64, 3, false}, GroupAxis{16, 4, true},
+                               GroupAxis{64, 3, true},  GroupAxis{32, 0, true}};
 
 constexpr std::array kVectors{2, 4, 8};
 constexpr int kGemvs = 4;
@@ -88,7 +91,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.output_scales = v[kOutputScales] == 1;
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kIntegers] == 1);
-  std::tie(format.group_inputs, format.group_scale_bits) =
+  std::tie(format.group_inputs, format.group_scale_bits, format.group_minima) =
       kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   set_weight_scope(format, v[kScope], 256, format.entries() > 1024 ? 1024 : 256);

@@ -37,9 +37,11 @@ constexpr std::array kIns{8, 36, 96, 520, 1000, 2048};
 constexpr std::array kThreadCounts{32, 96, 512};
 constexpr std::array kRowCounts{1, 4, 24, 64};
 constexpr std::array kChunks{8, 240, 512, 4096};
-// Inputs that share a scale, and its bits.
-constexpr std::array kGroupsOf{std::pair{0, 0}, std::pair{256, 0}, std::pair{16, 4},
-                               std::pair{64, 3}};
+// Inputs that share a scale, its bits, and whether it has a minimum beside it.
+using GroupAxis = std::tuple<int, int, bool>;
+constexpr std::array kGroupsOf{GroupAxis{0, 0, false},  GroupAxis{256, 0, false},
+                               GroupAxis{16, 4, false}, GroupAxis{64, 3, false},
+                               GroupAxis{16, 4, true},  GroupAxis{128, 0, true}};
 const std::vector<int> kSizes{kBitsOf.size(),
                               kVectors.size(),
                               4,
@@ -72,7 +74,7 @@ VqFormat weight_format(const std::vector<int>& v) {
   format.stage_scales = v[kStageScales] == 1;
   with_integers(format, v[kStageScales] >= 2);
   format.common_scale = v[kStageScales] == 3;
-  std::tie(format.group_inputs, format.group_scale_bits) =
+  std::tie(format.group_inputs, format.group_scale_bits, format.group_minima) =
       kGroupsOf[static_cast<std::size_t>(v[kGroups])];
   format.layout = kLayouts[static_cast<std::size_t>(v[kLayout])];
   set_weight_scope(format, v[kScope], 64, 512);

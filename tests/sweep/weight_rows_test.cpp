@@ -105,7 +105,7 @@ TEST_P(WeightRows, NoPlanChangesABit) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, WeightRows,
                          testing::Values("aqlm-2x8i8", "aqlm-2x8", "aqlm-1x16", "iq2-xxs", "iq2-xs",
-                                         "iq2-s", "iq1-m", "iq3-s"),
+                                         "iq2-s", "iq1-m", "iq3-s", "q2-k"),
                          [](const auto& each) { return test_name(each.param); });
 
 using WeightRowsOfSigns = SweepTest<>;

@@ -22,6 +22,7 @@
 #include <vq/layout/format.h>
 #include <vq/codebook/decoding.cuh>
 #include <vq/codebook/entry.cuh>
+#include <vq/codebook/group_factor.cuh>
 #include <vq/codebook/levels.cuh>
 #include <vq/codes.cuh>
 
@@ -275,6 +276,8 @@ class Codebook {
 //   kHeld    kEntry in the levels' form: bytes of int8 entries, four per word
 //   kSum     the scaled entries of all stages, summed in fp32, times `factor`, rounded to 16 bits
 //   kScaled  the unscaled entry of the one stage times `factor`, each rounded to 16 bits
+//
+// A factor may have a minimum to subtract (group_factor.cuh).
 enum class Rebuilt : int { kEntry = 0, kHeld = 1, kSum = 2, kScaled = 3 };
 
 // What operands of weights are, where sums of a stage are scaled or else entries are.
@@ -283,11 +286,11 @@ VQ_HD constexpr Rebuilt rebuilt(const FormatConfig& f, bool scaled_sums) {
   return f.stage_scales && !scaled_sums ? Rebuilt::kSum : Rebuilt::kEntry;
 }
 
-// A factor of sub-vectors: a pair of it in 16 bits for kScaled, else as it is.
-template <Rebuilt kWhat, Element kElement>
-VQ_DEVICE auto factor_of(float factor) {
+// A factor of sub-vectors: in pairs of 16 bits for kScaled, else as it is.
+template <Rebuilt kWhat, Element kElement, class Factor>
+VQ_DEVICE auto factor_of(Factor factor) {
   if constexpr (kWhat == Rebuilt::kScaled) {
-    return pack2<kElement>(factor, factor);
+    return paired_factor<kElement>(factor);
   } else {
     return factor;
   }
@@ -303,7 +306,8 @@ VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass,
     book.decode(value, first + u, code);
     VQ_UNROLL
     for (int i = 0; i < Book::kVectorSize; i += 2) {
-      words[i / 2] = pack2<kElement>(factor * value[i], factor * value[i + 1]);
+      words[i / 2] =
+          pack2<kElement>(apply_factor(factor, value[i]), apply_factor(factor, value[i + 1]));
     }
   } else if constexpr (kWhat == Rebuilt::kHeld) {
     const auto held = book.held(first, u, pass, code(pass));
@@ -315,7 +319,7 @@ VQ_DEVICE void rebuild(u32* words, const Book& book, int first, int u, int pass,
     for (int i = 0; i < Book::kVectorSize / 2; ++i) {
       words[i] = word_of(entry, i);
       if constexpr (kWhat == Rebuilt::kScaled) {
-        words[i] = fused2<kElement>(words[i], factor, 0x80008000u);
+        words[i] = apply_factor2<kElement>(factor, words[i]);
       }
     }
   }

@@ -80,6 +80,7 @@ struct FormatConfig {
   int scale_tokens;      // KV cache: tokens for which a channel has a scale; 0 without such scales
   int group_inputs;      // weights: inputs that a scale behind the codes serves; 0 without scales
   int group_scale_bits;  // of such a scale (layout/group_scales.h)
+  bool group_minima;     // such a scale has a minimum beside it
   bool per_head;         // KV cache: units differ from head to head
   int unit_elements;     // elements of a row that one unit serves (head_dim, or the channel group)
   Placement placement;   // the plan's, put here by configure(); the others are the problem's
@@ -102,6 +103,7 @@ struct FormatConfig {
     visit("scale_tokens", &F::scale_tokens);
     visit("group_inputs", &F::group_inputs);
     visit("group_scale_bits", &F::group_scale_bits);
+    visit("group_minima", &F::group_minima);
     visit("per_head", &F::per_head);
     visit("unit_elements", &F::unit_elements);
   }
@@ -141,7 +143,7 @@ VQ_HD constexpr i64 scale_words(const FormatConfig& f, i64 elements) {
                             : 0;
 }
 VQ_HD constexpr GroupScales group_scales(const FormatConfig& f) {
-  return {f.group_inputs, f.group_scale_bits};
+  return {f.group_inputs, f.group_scale_bits, f.group_minima};
 }
 VQ_HD constexpr i64 row_words(const FormatConfig& f, i64 elements) {
   return code_words(f, elements) + scale_words(f, elements) + group_scales(f).words(elements);

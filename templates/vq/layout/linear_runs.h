@@ -43,14 +43,15 @@ VQ_HD constexpr bool in_one_unit(const LinearConfig<Plan>& c) {
   return c.unit_rows >= c.out_features && units_per_row(c) == 1;
 }
 // True if each stage has a factor and accumulators of its own, scaled once at the end: one unit
-// must serve the whole matrix, several stages have no scales of groups, and registers must suffice.
+// must serve the whole matrix, several stages have no scales of groups and one has no minima, and
+// registers must suffice.
 // Else stages are scaled, summed and rounded to 16 bits before each MMA.
 template <class Plan>
 VQ_HD constexpr bool scaled_sums(const LinearConfig<Plan>& c) {
   constexpr int kMostSums = 16;  // of 4 registers each
   const int tiles = c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / c.fragment_rows);
   return c.weights.stage_scales && (c.weights.group_inputs == 0 || c.weights.num_codebooks == 1) &&
-         in_one_unit(c) && c.weights.num_codebooks * tiles <= kMostSums;
+         !c.weights.group_minima && in_one_unit(c) && c.weights.num_codebooks * tiles <= kMostSums;
 }
 VQ_HD constexpr int greatest_common_divisor(int a, int b) {
   while (b != 0) {

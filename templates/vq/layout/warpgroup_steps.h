@@ -43,8 +43,9 @@ VQ_HD constexpr int run_scale_words(const LinearConfig<Plan>& c) {
   const GroupScales groups = group_scales(c.weights);
   if (groups.inputs == 0) return 0;
   const int columns = run_octets(c) * 8;  // per lane
-  const int bits = columns / groups.inputs * (groups.bits > 0 ? groups.bits : 16);
-  return ceil_div(bits, 32) + (groups.bits > 0 ? ceil_div(columns, 2 * kBlockInputs) + 1 : 1);
+  const int bits = columns / groups.inputs * groups.group_bits();
+  return ceil_div(bits, 32) +
+         (groups.bits > 0 ? ceil_div(columns * groups.half_bits(), 32 * kBlockInputs) + 1 : 1);
 }
 // 32-bit registers per thread: sums, codes of this run and the next, operands of two steps, lookups
 // ahead; addresses and lookups.

@@ -103,8 +103,8 @@ class FragmentCodes {
     const int octet = kStreams == 4 ? step : step * (4 / kStreams) + e;
     return octet * kGroups / run_octets(kConfig);
   }
-  // The scales of all groups in a run that begins at a column. All lanes.
-  using Factors = float[kTiles][kLaneOutputs][kGroups];
+  // The factors of all groups in a run that begins at a column. All lanes.
+  using Factors = typename Scales::Factor[kTiles][kLaneOutputs][kGroups];
   VQ_DEVICE static void scales(Factors& to, const Run& run, i64 column) {
     VQ_UNROLL
     for (int n = 0; n < kOutputs; ++n) {

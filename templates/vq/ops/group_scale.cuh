@@ -1,6 +1,7 @@
-// Reads the scale of a group of inputs (layout/group_scales.h).
+// Reads the factor of a group of inputs (layout/group_scales.h).
 #pragma once
 
+#include <vq/codebook/group_factor.cuh>
 #include <vq/ops/linear_work.cuh>
 
 namespace vq {
@@ -12,8 +13,8 @@ class GroupScale {
   static constexpr FormatConfig kFormat = Plan::config().weights;
   static constexpr GroupScales kGroups = group_scales(kFormat);
 
-  // The scale at a column of an output; past the matrix's end, where x is zero, that of the last.
-  VQ_DEVICE static float at(const u32* codes, i64 output, i64 column) {
+  // The factor at a column of an output; past the matrix's end, where x is zero, the last one.
+  VQ_DEVICE static auto at(const u32* codes, i64 output, i64 column) {
     if constexpr (kGroups.inputs == 0) {
       return 1.0f;
     } else {
@@ -26,23 +27,28 @@ class GroupScale {
       const auto word = [row](i64 number) {
         return load_constant(row + word_place(Work::kLayout, kCodeWords + number));
       };
+      constexpr int kBits = kGroups.group_bits();
       if constexpr (kGroups.bits == 0) {
-        return half_of(word, input / kGroups.inputs);
+        return group_factor<0, kGroups.minima>(half_of(word, input / kGroups.inputs), 0);
       } else {
         constexpr i64 kPacked = kGroups.packed_words(Work::kInFeatures);
-        const u32 s = code_at<kGroups.bits>(i64{input / kGroups.inputs * kGroups.bits}, word);
-        const float d =
-            half_of([&](i64 number) { return word(kPacked + number); }, input / kBlockInputs);
-        return d * static_cast<float>(2 * s + 1);
+        const u32 number = code_at<kBits>(i64{input / kGroups.inputs * kBits}, word);
+        const u32 of_block =
+            half_of([&](i64 other) { return word(kPacked + other); }, input / kBlockInputs);
+        return group_factor<kGroups.bits, kGroups.minima>(number, of_block);
       }
     }
   }
 
  private:
-  // Number `number` of f16, two to a word.
+  // Number `number` of f16, two to a word; with minima, of words.
   template <class Word>
-  VQ_DEVICE static float half_of(Word word, int number) {
-    return to_float<Element::f16>(static_cast<u16>(word(number / 2) >> number % 2 * 16 & 0xffffu));
+  VQ_DEVICE static u32 half_of(Word word, int number) {
+    if constexpr (kGroups.minima) {
+      return word(number);
+    } else {
+      return word(number / 2) >> number % 2 * 16 & 0xffffu;
+    }
   }
 };
 

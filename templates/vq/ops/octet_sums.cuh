@@ -9,6 +9,7 @@
 
 #include <vq/codebook/codebook.cuh>
 #include <vq/ops/byte_table.cuh>
+#include <vq/ops/run_scales.cuh>
 
 namespace vq {
 
@@ -25,10 +26,12 @@ struct SumFactor<true> {
   VQ_DEVICE float times(float sum) const { return sum * factor; }
 };
 
-// True if the one stage's scale multiplies sums, and the scales of groups its entries.
+// True if the one stage's scale multiplies sums, and the scales of groups its entries. With minima
+// it multiplies entries too, as it is no factor of a minimum.
 template <class Plan>
 VQ_HD constexpr bool scales_sums(const LinearConfig<Plan>& c) {
-  return rebuilt(c.weights, false) == Rebuilt::kScaled && c.weights.stage_scales && in_one_unit(c);
+  return rebuilt(c.weights, false) == Rebuilt::kScaled && c.weights.stage_scales &&
+         !c.weights.group_minima && in_one_unit(c);
 }
 
 template <class Plan, bool kBytes>
@@ -55,13 +58,17 @@ class OctetSums : SumFactor<scales_sums(Plan::config())> {
   struct Octet {
     u32 words[kPasses][4];
   };
-  // The scale of a group as look_up() takes it: of whatever unit, or without that of the stage.
+  // The factor of a group as look_up() takes it: of whatever unit, or without that of the stage.
   static constexpr bool kPaired =
       kRebuilt == Rebuilt::kScaled && (scales_sums(kConfig) || !kFormat.stage_scales);
-  using Factor = Either<kPaired, u32, float>;
-  VQ_DEVICE static Factor factor_of_group(float scale) {
-    if constexpr (kPaired) return factor_of<kRebuilt, kConfig.element>(scale);
-    return scale;
+  using GroupFactor = typename RunScales<Plan>::Factor;
+  using Factor = Either<kPaired, Either<kFormat.group_minima, PairedTerms, u32>, GroupFactor>;
+  VQ_DEVICE static Factor factor_of_group(GroupFactor factor) {
+    if constexpr (kPaired) {
+      return factor_of<kRebuilt, kConfig.element>(factor);
+    } else {
+      return factor;
+    }
   }
   // Sub-vector e of the octet, of a unit counted from the bound one.
   template <class Code>
@@ -76,7 +83,7 @@ class OctetSums : SumFactor<scales_sums(Plan::config())> {
     if constexpr (kPaired || kRebuilt != Rebuilt::kScaled) {
       look_up_by(factor);
     } else {
-      look_up_by(factor_of<kRebuilt, kConfig.element>(factor * book_.scale(unit, 0)));
+      look_up_by(factor_of<kRebuilt, kConfig.element>(factor_times(factor, book_.scale(unit, 0))));
     }
   }
   VQ_DEVICE static void sum(u32 (&words)[4], const Octet& octet) {

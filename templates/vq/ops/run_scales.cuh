@@ -7,13 +7,14 @@
 #pragma once
 
 #include <vq/layout/linear_runs.h>
+#include <vq/codebook/group_factor.cuh>
 #include <vq/codes.cuh>
 
 namespace vq {
 
 // Parts of kCount numbers of kBits each, a power of two of them, out of kTotal that are packed in
 // words. The first of a part is a multiple of kCount. Past the last of all, numbers are arbitrary,
-// but f16 are zero.
+// but f16 and pairs of f16 are zero.
 template <int kBits, int kCount, i64 kTotal>
 struct PackedParts {
   static constexpr int kSpan = kBits * kCount;
@@ -35,11 +36,13 @@ struct PackedParts {
   VQ_DEVICE static int existing(int word) { return word < kLast ? word : kLast; }
   // Number `i` of a part in its words, known once loops are unrolled.
   VQ_DEVICE static u32 number(const u32 (&words)[kWords], u32 first, int i) {
-    constexpr u32 kMask = (1u << kBits) - 1u;
+    constexpr u32 kMask = ~0u >> (32 - kBits);
     const auto shift = static_cast<int>(within(first) * kBits % 32);
     const int bit = i * kBits;
-    if (!kWhole && kBits == 16 && first + static_cast<u32>(i) >= kTotal) return 0;
-    if constexpr (kSpan % 32 == 0) {
+    if (!kWhole && kBits >= 16 && first + static_cast<u32>(i) >= kTotal) return 0;
+    if constexpr (kBits == 32) {
+      return words[i];
+    } else if constexpr (kSpan % 32 == 0) {
       return code_in<kBits>(words, i);
     } else if constexpr (kAligned) {
       return words[0] >> (shift + bit) & kMask;
@@ -62,6 +65,7 @@ template <class Plan, bool kAny = (Plan::config().weights.group_inputs > 0)>
 struct RunScales {
   static constexpr int kColumns = run_octets(Plan::config()) * 8;
   static constexpr int kGroups = 1;
+  using Factor = float;
 };
 template <class Plan>
 struct RunScales<Plan, true> {
@@ -70,11 +74,11 @@ struct RunScales<Plan, true> {
   static constexpr GroupScales kScales = group_scales(kConfig.weights);
   static constexpr int kColumns = run_octets(kConfig) * 8;
   static constexpr int kGroups = most(1, kColumns / kScales.inputs);  // of a part
-  static constexpr int kBits = kScales.bits > 0 ? kScales.bits : 16;
   static constexpr bool kBlocks = kScales.bits > 0;
-  using Numbers = PackedParts<kBits, kGroups, kInputs / kScales.inputs>;
-  using Halves =
-      PackedParts<16, most(1, kColumns / kBlockInputs), ceil_div(kInputs, i64{kBlockInputs})>;
+  using Factor = Either<kScales.minima, ScaleAndMinimum, float>;
+  using Numbers = PackedParts<kScales.group_bits(), kGroups, kInputs / kScales.inputs>;
+  using Halves = PackedParts<kScales.half_bits(), most(1, kColumns / kBlockInputs),
+                             ceil_div(kInputs, i64{kBlockInputs})>;
   // Columns for which shared words last: whole runs; 0 if words are a lane's own.
   static constexpr int kLasting = Numbers::kShared * kScales.inputs;
   static constexpr bool kShared =
@@ -98,8 +102,8 @@ struct RunScales<Plan, true> {
     }
   }
 
-  // The scales of the groups of the part at a column. All lanes.
-  VQ_DEVICE void take(float (&to)[kGroups], i64 column) const {
+  // The factors of the groups of the part at a column. All lanes.
+  VQ_DEVICE void take(Factor (&to)[kGroups], i64 column) const {
     const u32 first = static_cast<u32>(column);
     u32 number_words[Numbers::kWords], block_words[Halves::kWords];
     take_part<Numbers>(number_words, numbers, first / kScales.inputs);
@@ -107,14 +111,12 @@ struct RunScales<Plan, true> {
     VQ_UNROLL
     for (int group = 0; group < kGroups; ++group) {
       const u32 number = Numbers::number(number_words, first / kScales.inputs, group);
+      u32 of_block = 0;
       if constexpr (kBlocks) {
-        const u32 d = Halves::number(block_words, first / kBlockInputs,
-                                     group * kScales.inputs / kBlockInputs);
-        to[group] =
-            to_float<Element::f16>(static_cast<u16>(d)) * static_cast<float>(2 * number + 1);
-      } else {
-        to[group] = to_float<Element::f16>(static_cast<u16>(number));
+        of_block = Halves::number(block_words, first / kBlockInputs,
+                                  group * kScales.inputs / kBlockInputs);
       }
+      to[group] = group_factor<kScales.bits, kScales.minima>(number, of_block);
     }
   }
 

@@ -175,8 +175,10 @@ class LinearMmaBlock {
     for (int e = 0; e < Codes::kEntries; ++e) {
       const i64 own = column + Codes::column(step, e);
       const int unit = Work::unit_in_chunk(output_of(tile, half), own, first);
-      float factor = factors[tile][half][Codes::group_of(step, e)];
-      if constexpr (kRebuilt == Rebuilt::kScaled && !kScaledSums) factor *= book_.scale(unit, 0);
+      auto factor = factors[tile][half][Codes::group_of(step, e)];
+      if constexpr (kRebuilt == Rebuilt::kScaled && !kScaledSums) {
+        factor = factor_times(factor, book_.scale(unit, 0));
+      }
       // Lookups are by number: byte lookups of tables have not been measured here.
       using Code = Either<Codes::kSignedBytes, SignedByte, u32>;
       rebuild<kRebuilt, kConfig.element>(

@@ -85,8 +85,8 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearMma>& c) {
 // lane then has the sum of the octets that it looks up, and scales it by its own groups of inputs.
 VQ_HD constexpr bool sums_by_lane(const LinearConfig<LinearMma>& c) {
   return c.fragment_rows == 4 && c.fusion == LinearFusion::permute && matrix_rows(c) == 1 &&
-         c.rows_per_block == 4 && c.weights.group_inputs > 0 && c.weights.num_codebooks == 1 &&
-         (scaled_sums(c) || !c.weights.stage_scales);
+         c.rows_per_block == 4 && c.weights.group_inputs > 0 && !c.weights.group_minima &&
+         c.weights.num_codebooks == 1 && (scaled_sums(c) || !c.weights.stage_scales);
 }
 
 // Requests two blocks of 512 threads per SM, 64 registers per thread, if the grid and shared memory

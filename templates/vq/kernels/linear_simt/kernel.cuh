@@ -79,9 +79,9 @@ class LinearSimtBlock {
         return read_code<kConfig.weights.index_bits>(
             row, column / kVectorSize * kConfig.weights.num_codebooks + stage, load);
       });
-      const float scale = GroupScale<Plan>::at(args_.weights.codes, output, column);
+      const auto factor = GroupScale<Plan>::at(args_.weights.codes, output, column);
       VQ_UNROLL
-      for (int i = 0; i < kVectorSize; ++i) value[i] *= scale;
+      for (int i = 0; i < kVectorSize; ++i) value[i] = apply_factor(factor, value[i]);
       VQ_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* x = staged_x() + r * kChunk + s * kVectorSize;

@@ -177,8 +177,14 @@ class WeightRowsBlock {
         book_.decode(part, unit(octet, s), code);
       }
       if constexpr (kFormat.group_inputs > 0) {
-        scale *=
+        const auto factor =
             GroupScale<Plan>::at(args_.weights.codes, octet.row, octet.column + s * kVectorSize);
+        if constexpr (kFormat.group_minima) {
+          VQ_UNROLL
+          for (int i = 0; i < kVectorSize; ++i) part[i] = apply_factor(factor, part[i]);
+        } else {
+          scale *= factor;
+        }
       }
       VQ_UNROLL
       for (int i = 0; i < kVectorSize; ++i) value[s * kVectorSize + i] = part[i] * scale;
