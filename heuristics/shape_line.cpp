@@ -20,6 +20,7 @@ std::string seen_text(const AttentionShape& s) {
   if (s.logit_softcap > 0) text += fmt::format(", scores within {}", s.logit_softcap);
   if (s.sink_logits) text += ", with sink logits";
   if (s.tree_mask) text += ", drafts in a tree";
+  if (s.shared_prefix) text += ", all of which see all tokens";
   return text;
 }
 

@@ -78,6 +78,7 @@ struct AttentionData {
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
   int raw_page_tokens = 0;                      // 0: slots
   int sliding_window = 0, attention_chunk = 0;  // 0: query tokens see all before them
+  bool shared_prefix = false;                   // all query tokens see all of a sequence
   double logit_softcap = 0;                     // 0: none
   std::vector<float> sink_logits;               // [query_heads]; empty: none
   // [query_rows()], in a tree of drafts: bit j of a row is draft j of its sequence. Else empty.
@@ -102,6 +103,7 @@ struct AttentionData {
   // Tokens that a sequence's query token sees, which is one of query_rows(sequence); may be none or
   // fewer.
   std::int64_t seen_by(std::int64_t sequence, std::int64_t row) const {
+    if (shared_prefix) return lengths[static_cast<std::size_t>(sequence)];
     const auto [first, last] = query_rows(sequence);
     return lengths[static_cast<std::size_t>(sequence)] + row + 1 -
            (new_keys.empty() ? last : first);

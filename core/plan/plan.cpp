@@ -131,6 +131,7 @@ vq::AttentionProblem facts(const AttentionDecode& op) {
           op.shape.logit_softcap > 0,
           op.shape.sink_logits,
           op.shape.tree_mask,
+          op.shape.shared_prefix,
           cache_facts(op.keys, op.shape.head_dim),
           cache_facts(op.values, op.shape.head_dim),
           part_facts(op.keys),

@@ -269,6 +269,8 @@ void validate(const AttentionDecode& op, const Validator& validator) {
   validator.require(shape.logit_softcap == 0 || !op.keys.center, "/shape/logit_softcap",
                     "bounds whole scores, and centered keys leave out what their mean adds; take "
                     "keys without center, such as vecinfer-d4b8i8");
+  validator.require(!shape.shared_prefix || least_window(op.keys, op.values) == 0,
+                    "/shape/shared_prefix", "goes without group_tokens in formats; leave it out");
   validator.require(
       shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));

@@ -20,7 +20,7 @@ inline constexpr const char* kRawPageTokensDoc =
     "tokens of a page of raw rows, which have a table of their own; a multiple of 8; 0 where each "
     "sequence has slots for its newest tokens";
 
-// Query tokens of a sequence: in a chain, and in a tree, whose masks have a bit for each.
+// Query tokens of a sequence: in a chain; and in a tree, as bits of a mask, or of a shared prefix.
 inline constexpr int kMostQueryTokens = 16;
 inline constexpr int kMostTreeTokens = 64;
 
@@ -56,6 +56,7 @@ struct AttentionShape {
   double logit_softcap = 0;
   bool sink_logits = false;
   bool tree_mask = false;
+  bool shared_prefix = false;
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -73,8 +74,8 @@ struct AttentionShape {
         field("page_tokens", &S::page_tokens, silent_in(0, 256), kPageTokensDoc),
         field("raw_page_tokens", &S::raw_page_tokens, silent_in(0, 256), kRawPageTokensDoc),
         field("query_tokens", &S::query_tokens, silent_in(1, kMostTreeTokens),
-              "query tokens of a sequence, at most 16, or 64 with tree_mask; each sees the tokens "
-              "up to its own"),
+              "query tokens of a sequence, at most 16, with tree_mask or shared_prefix 64; each "
+              "sees the tokens up to its own"),
         field("batch_invariant", &S::batch_invariant, silent(),
               "no bit of a result depends on other sequences or on other query tokens"),
         field("sliding_window", &S::sliding_window, silent_in(1, 2147483647),
@@ -87,7 +88,9 @@ struct AttentionShape {
               "true: an argument has a logit per query head, which adds to the denominator alone "
               "(GPT-OSS)"),
         field("tree_mask", &S::tree_mask, silent(),
-              "true: an argument has 64 bits per query token, the draft tokens that it sees"));
+              "true: an argument has 64 bits per query token, the draft tokens that it sees"),
+        field("shared_prefix", &S::shared_prefix, silent(),
+              "true: all query tokens see all tokens, a prefix that sequences share"));
   }
   bool operator==(const AttentionShape&) const = default;
 };
@@ -110,7 +113,7 @@ struct AttentionDecode {
   bool operator==(const AttentionDecode&) const = default;
 };
 
-// What is wrong with the masks of a shape (windows, chunks, trees), and the field that has it.
+// What is wrong with what query tokens of a shape see, and the field that has it.
 std::optional<FormatFault> mask_fault(const AttentionShape& shape);
 
 // Tokens that a cache of these formats keeps raw at least, in the window's ring: a group that is

@@ -93,9 +93,17 @@ bool wants_few_warps(const AttentionDecode& op, const AttentionMma& plan, const 
          occupancy(gpu, half.threads, kAssumedRegisters, use_of(half, op).shared_bytes).blocks >= 2;
 }
 
-// Heads per block that registers allow: with at most 256 threads, and with more.
+// Heads per block that registers allow: with at most 256 threads, and with more; and of query
+// tokens that need no masks, in steps of at most 16 tokens, of keys with int8 entries.
 constexpr int kMostHeads = 16;
 constexpr int kMostHeadsOf512 = 8;
+constexpr int kMostHeadsOfPrefix = 32;
+constexpr int kTokensOfPrefix = 16;
+int most_heads(const AttentionDecode& op) {
+  const bool small = op.shape.head_dim <= 128 && op.keys.entry_type == EntryType::int8 &&
+                     op.keys.num_codebooks == 1 && op.values.num_codebooks == 1;
+  return op.shape.shared_prefix && small ? kMostHeadsOfPrefix : kMostHeads;
+}
 
 // True if this many heads and channels, with grouped keys, have registers in blocks of at most 256
 // threads only; larger blocks spill.
@@ -112,14 +120,16 @@ int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
   const bool short_rows = std::max(row_words(op, op.keys), row_words(op, op.values)) <= kShortRow;
   const bool few = std::max(op.keys.entries(), op.values.entries()) <= kFewEntries;
   const bool heads = plan.heads_per_block <= 4 || plan.heads_per_block > kMostHeadsOf512;
-  return heads && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
+  const bool room = plan.heads_per_block <= kMostHeads;
+  return heads && room && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
 }
 
 // Heads per block: of as many query tokens as registers allow, evenly, so that a code is looked up
 // once for all of them; else of one.
 int heads_of_block(const AttentionDecode& op) {
   const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
-  return heads_of_tokens(op, most, op.shape.query_tokens > 1 ? 2 * most : most);
+  const int several = most_heads(op) / kMostHeadsOf512 * most;
+  return heads_of_tokens(op, most, op.shape.query_tokens > 1 ? several : most);
 }
 
 // True if sequences may be long and of different lengths.
@@ -233,9 +243,13 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
   judge_scales(judge, plan, op);
   judge.require(plan.step_tokens == 8 || plan.step_tokens == 16 || plan.step_tokens == 32,
                 "step_tokens {} is none of 8, 16 and 32, as dataflow mma takes", plan.step_tokens);
-  judge.require(plan.heads_per_block <= kMostHeads,
+  judge.require(plan.heads_per_block <= most_heads(op),
                 "heads_per_block {} is more than {}, as many as dataflow mma has registers for",
-                plan.heads_per_block, kMostHeads);
+                plan.heads_per_block, most_heads(op));
+  judge.require(plan.heads_per_block <= kMostHeads || plan.step_tokens <= kTokensOfPrefix,
+                "heads_per_block {} with step_tokens {}: more than {} heads have registers in "
+                "steps of at most {} tokens",
+                plan.heads_per_block, plan.step_tokens, kMostHeads, kTokensOfPrefix);
   judge.require(
       plan.heads_per_block <= kMostHeadsOf512 || plan.threads <= 256,
       "heads_per_block {} with {} threads: more than {} heads have registers in blocks of "

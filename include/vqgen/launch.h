@@ -88,12 +88,15 @@ typedef struct vqgen_attention_args {
    * Each sees the tokens up to its own, with the window of windows[b] tokens that it would have
    * alone. Rows past query_tokens of a sequence are ignored, as are rows of no sequence. The
    * numbers begin at 0 or later and do not descend: the host backend refuses others, a device
-   * ignores sequences that descend or pass row query_start[batch] - 1. */
+   * ignores sequences that descend or pass row query_start[batch] - 1.
+   * Where the config says shared_prefix, the rows are query tokens of several sequences that share
+   * the first lengths[b] tokens, and each sees all of these. vqgen_attention_merge_launch() merges
+   * the result with that over each sequence's own tokens, which come behind. */
   const int32_t* query_start;
   /* Raw keys and values of the query tokens, [row][kv_heads][head_dim], aligned as raw_keys, which
    * `lengths` does not count; lengths[b] with them is at most `tokens`. Both null: they have been
    * appended, and `lengths` counts them; with n query tokens, windows[b] + n - 1 is then at most
-   * the config's window, less flush_block - 1, or windows[b] is 0. */
+   * the config's window, less flush_block - 1, or windows[b] is 0. Both null with shared_prefix. */
   const void* new_keys;
   const void* new_values;
   vqgen_pages pages; /* of a paged cache */

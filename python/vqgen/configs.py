@@ -57,7 +57,8 @@ class AttentionShape:
     those of a page of raw rows, `flush_block` those that leave the window together. With `batch_invariant` no bit of a result depends on the rest
     of the call. A query token sees the newest `sliding_window` tokens, or those of its own chunk of
     `attention_chunk`; its scores stay within `logit_softcap`; with `sink_logits` a call has logits that
-    add to the denominators, with `tree_mask` which drafts of a tree each query token sees."""
+    add to the denominators, with `tree_mask` which drafts of a tree each query token sees. With
+    `shared_prefix` all query tokens see all tokens, which several sequences share (vqgen.torch.Cascade)."""
 
     batch: int
     query_heads: int
@@ -76,6 +77,7 @@ class AttentionShape:
     logit_softcap: Optional[float] = None
     sink_logits: Optional[bool] = None
     tree_mask: Optional[bool] = None
+    shared_prefix: Optional[bool] = None
 
 
 @dataclass

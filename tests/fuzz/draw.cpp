@@ -212,9 +212,10 @@ Json cache_problem(Draw& draw, const std::string& op, const Limits& limits) {
     if (draw.one_in(4)) shape["query_tokens"] = draw.field(1, 16);
     if (draw.one_in(8)) {
       shape["query_tokens"] = draw.field(2, 64);
-      shape["tree_mask"] = true;
+      shape[draw.one_in(2) ? "tree_mask" : "shared_prefix"] = true;
     }
-    const bool in_tree = shape.contains("tree_mask") && !draw.wrong();
+    const bool in_tree =
+        (shape.contains("tree_mask") || shape.contains("shared_prefix")) && !draw.wrong();
     if (draw.one_in(4) && !in_tree) shape["batch_invariant"] = true;
   }
   if (draw.one_in(3)) {

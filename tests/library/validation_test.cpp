@@ -122,6 +122,21 @@ TEST_F(Validation, QueryTokensAreAskedForAsTheConfigHasThem) {
             VQGEN_ALIGNMENT);
 }
 
+TEST_F(Validation, PrefixesBringNoTokens) {
+  vqgen_op_release(attention_);
+  attention_ = prepared(edited(own_config(), {{"/shape/query_tokens", "40"},
+                                              {"/shape/shared_prefix", "true"},
+                                              {"/shape/recent_tokens", "0"},
+                                              {"/shape/sinks", "0"}}));
+  a_.query_start = as<std::int32_t>(buffer);
+  a_.raw_keys = a_.raw_values = nullptr;
+  a_.recent_counts = a_.sinks = nullptr;
+  EXPECT_EQ(attention([](auto&) {}), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention([](auto& a) { a.new_keys = a.new_values = buffer; },
+                      "'new_keys' is given, and query_tokens of the config is 1, or shared_prefix"),
+            VQGEN_BAD_INPUT);
+}
+
 TEST_F(Validation, TreesComeWithTheirDrafts) {
   const auto masks = as<std::int64_t>(buffer);
   EXPECT_EQ(attention([&](auto& a) { a.tree_mask = masks; }, "tree_mask of the config is not true"),

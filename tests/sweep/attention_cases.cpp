@@ -79,7 +79,7 @@ const std::vector<int> kSizes{kBits + 1,
                               kLayouts.size(),
                               4,
                               kPageTokens.size(),
-                              5,
+                              6,
                               kPageOrders.size(),
                               2,
                               kBases,
@@ -96,18 +96,23 @@ constexpr std::array kWindows{Window{0},      Window{1},       Window{37},      
 constexpr std::array kSinkCounts{0, 3};
 constexpr std::array kSplitCounts{1, 2, 3};
 constexpr int kHadamard = 2;
-// Query tokens: one, several in the cache, several fresh, a varying number, and one in a tree.
+// Query tokens: one, several in the cache, several fresh, a varying number, one in a tree, and one
+// over a shared prefix.
 struct Queries {
   int most;
   bool fresh;
   LengthPattern counts;
   bool tree = false;
+  bool prefix = false;
 };
-constexpr std::array kQueryCases{
-    Queries{1, false, LengthPattern::full}, Queries{3, false, LengthPattern::full},
-    Queries{5, true, LengthPattern::full}, Queries{16, false, LengthPattern::ragged},
-    Queries{24, true, LengthPattern::ragged, true}};
+constexpr std::array kQueryCases{Queries{1, false, LengthPattern::full},
+                                 Queries{3, false, LengthPattern::full},
+                                 Queries{5, true, LengthPattern::full},
+                                 Queries{16, false, LengthPattern::ragged},
+                                 Queries{24, true, LengthPattern::ragged, true},
+                                 Queries{20, false, LengthPattern::ragged, false, true}};
 constexpr int kOfTree = 4;
+constexpr int kOfPrefix = 5;
 // Half are mma, which choice takes most often.
 const std::array<Plan, 6> kDataflows{AttentionSimt{}, AttentionLut{}, AttentionChannels{},
                                      AttentionMma{},  AttentionMma{}, AttentionMma{}};
@@ -204,6 +209,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
   op.shape.tree_mask = queries.tree;
+  op.shape.shared_prefix = queries.prefix;
   op.shape.batch_invariant = v[kBatchInvariant] == 1;
   constexpr std::array kShifts{0, 3, 7, 11};  // value bits follow key bits: all 15 occur
   const int value_bits =
@@ -222,6 +228,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   with_integers(op.values, v[kIntegers] >= 2);
   set_basis(op, v[kBasis]);
   set_mask(op, v[kMask]);
+  if (queries.prefix) op.shape.sink_logits = false;
 
   SweepCase result;
   result.problem = op;
@@ -301,6 +308,8 @@ SweepCases attention_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   exclude_orders(impossible, {kKeyLayout, kValueLayout, kPages, kOrder});
   exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   exclude_trees(impossible, {kQueries, kOfTree}, kMask, kBatchInvariant);
+  exclude_prefixes(impossible, {kQueries, kOfPrefix},
+                   {kMask, kBatchInvariant, kWindow, kSizes[kWindow], kSinks, kSizes[kSinks]});
   for (int bits = kMostTableBits - 1; bits <= kKeyE8p; ++bits) {
     impossible.emplace(AxisValue{kKeyBits, bits}, AxisValue{kDataflow, kTables});
   }

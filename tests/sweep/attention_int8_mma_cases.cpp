@@ -51,16 +51,24 @@ constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
 const std::vector<int> kSizes{2, 8, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
-                              3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 6, 2, 3, kMasks};
-// Most query tokens, whether they bring their keys and values, and whether they form a tree.
+                              3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 7, 2, 3, kMasks};
+// Most query tokens, whether they bring their keys and values, whether they form a tree, and
+// whether they share a prefix.
 struct Queries {
   int most;
   bool fresh;
   bool tree = false;
+  bool prefix = false;
 };
-constexpr std::array kQueryCases{Queries{1, false}, Queries{2, false}, Queries{2, true},
-                                 Queries{5, false}, Queries{5, true},  Queries{11, true, true}};
+constexpr std::array kQueryCases{Queries{1, false},
+                                 Queries{2, false},
+                                 Queries{2, true},
+                                 Queries{5, false},
+                                 Queries{5, true},
+                                 Queries{11, true, true},
+                                 Queries{9, false, false, true}};
 constexpr int kOfTree = 5;
+constexpr int kOfPrefix = 6;
 
 const std::vector<std::vector<ChannelRun>> kForms128{{{128, 4}},
                                                      {{128, 2}},
@@ -107,6 +115,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   const Queries queries = pick(kQueryCases, kQueries);
   op.shape.query_tokens = queries.most;
   op.shape.tree_mask = queries.tree;
+  op.shape.shared_prefix = queries.prefix;
   const auto format = [&](Axis form, Axis scope) {
     return in_runs(form_of(op.shape.head_dim, v[form]), pick(kScopes, scope),
                    pick(kWordsOfRun, kLayout));
@@ -122,6 +131,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
     op.keys.klt = v[kTransforms] >= 2;
   }
   set_mask(op, v[kMask]);
+  if (queries.prefix) op.shape.sink_logits = false;
 
   SweepCase result;
   result.problem = op;
@@ -175,6 +185,8 @@ SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   std::set<AxisPair> impossible;
   exclude_orders(impossible, kPages, kOrder);
   exclude_trees(impossible, {kQueries, kOfTree}, kMask, kBatchInvariant);
+  exclude_prefixes(impossible, {kQueries, kOfPrefix},
+                   {kMask, kBatchInvariant, kWindow, kSizes[kWindow], kSinks, kSizes[kSinks]});
   exclude_raw_pages(impossible, kWindows, kWindow, kSinks, kSizes[kSinks]);
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);

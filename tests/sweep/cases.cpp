@@ -132,4 +132,14 @@ void exclude_trees(std::set<AxisPair>& impossible, AxisValue tree, int mask_axis
   exclude({batch_invariant_axis, 1});
 }
 
+void exclude_prefixes(std::set<AxisPair>& impossible, AxisValue prefix, const PrefixAxes& axes) {
+  const auto exclude = [&](AxisValue other) {
+    impossible.emplace(std::min(prefix, other), std::max(prefix, other));
+  };
+  for (const int mask : {1, 2, 3, 4, 6}) exclude({axes.mask, mask});
+  exclude({axes.batch_invariant, 1});
+  for (int window = 1; window < axes.windows; ++window) exclude({axes.window, window});
+  for (int sinks = 1; sinks < axes.sink_counts; ++sinks) exclude({axes.sinks, sinks});
+}
+
 }  // namespace vqgen::test

@@ -144,6 +144,12 @@ void set_mask(AttentionDecode& op, int value);
 // A tree takes no chunks, no window shorter than itself, and no batch-invariant results.
 void exclude_trees(std::set<AxisPair>& impossible, AxisValue tree, int mask_axis,
                    int batch_invariant_axis);
+// A shared prefix takes besides no window of any kind, no sinks, and no batch-invariant results.
+// Sink logits, which it does not take either, are left out of the problem.
+struct PrefixAxes {
+  int mask, batch_invariant, window, windows, sinks, sink_counts;
+};
+void exclude_prefixes(std::set<AxisPair>& impossible, AxisValue prefix, const PrefixAxes& axes);
 
 // A format of a KV cache by the values of its axes: bits 0 are codes of the lattice; scope 0 is
 // tensor, 1 head, 2 a codebook a sub-vector, as CQ, 3 a codebook half a head, which is taken for 2

@@ -248,6 +248,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.max_sinks = shape.sinks;
   data.sliding_window = shape.sliding_window;
   data.attention_chunk = shape.attention_chunk;
+  data.shared_prefix = shape.shared_prefix;
   data.logit_softcap = shape.logit_softcap;
   data.sink_logits = make_sink_logits(shape, input.seed);
   Random extents(input.seed, kExtents);
@@ -268,7 +269,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.keys = make(problem.keys, kKeys);
   data.values = make(problem.values, kValues);
   HardInput given = input;
-  given.fresh = input.fresh || shape.tree_mask;
+  given.fresh = (input.fresh && !shape.shared_prefix) || shape.tree_mask;
   add_query_tokens(data, shape.query_tokens, given, extents);
   if (shape.tree_mask) add_trees(data, input.seed);
 

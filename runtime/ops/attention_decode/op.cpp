@@ -67,6 +67,7 @@ AttentionData AttentionDecodeTraits::stored_data(const AttentionDecode& op, cons
   }
   data.sliding_window = op.shape.sliding_window;
   data.attention_chunk = op.shape.attention_chunk;
+  data.shared_prefix = op.shape.shared_prefix;
   data.logit_softcap = op.shape.logit_softcap;
   if (data.keys.batch == 1) repeat_cache(data);
   if (op.shape.tree_mask) {

@@ -66,6 +66,9 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
   constexpr auto several = [](const Op& op) { return op.shape.query_tokens > 1; };
   constexpr const char* kOne =
       "is given, and query_tokens of the config is 1; leave it null, or prepare with more";
+  constexpr auto brings_new = [](const Op& op) {
+    return op.shape.query_tokens > 1 && !op.shape.shared_prefix;
+  };
   // Only the device knows how many rows of several query tokens count.
   const About<Op> queries{.shape = [](const Op& op) -> Extents {
                             return {std::int64_t{op.shape.batch} * op.shape.query_tokens,
@@ -82,8 +85,10 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
                                   op.shape.kv_heads, op.shape.head_dim};
                         },
                         .aligned = Aligned::access,
-                        .taken = several,
-                        .refused = kOne,
+                        .taken = brings_new,
+                        .refused =
+                            "is given, and query_tokens of the config is 1, or shared_prefix "
+                            "is true; leave it null, or prepare with new query tokens",
                         .optional = true,
                         .free = 0,
                         .least = 0,

@@ -364,6 +364,7 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
   plain.query_start = data.query_start;
   plain.sliding_window = data.sliding_window;
   plain.attention_chunk = data.attention_chunk;
+  plain.shared_prefix = data.shared_prefix;
   plain.logit_softcap = data.logit_softcap;
   plain.sink_logits = data.sink_logits;
   plain.tree_masks = data.tree_masks;

@@ -44,7 +44,7 @@ struct AttentionDecodeArgs {
   i32 batch;                 // sequences
   // [batch + 1] if query_tokens > 1, else null: rows query_start[b] .. query_start[b + 1] - 1 of
   // query, out and lse are sequence b's newest tokens in order; those past query_tokens are
-  // ignored. Query token j of n sees the tokens up to its own.
+  // ignored. Query token j of n sees the tokens up to its own; with shared_prefix all of them.
   const i32* query_start;
   // Raw keys and values of the query tokens, [row][kv_heads][head_dim], in no slot: token
   // lengths[b] + j is row query_start[b] + j. Null: `lengths` counts these n tokens, the cache has

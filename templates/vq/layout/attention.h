@@ -31,6 +31,7 @@ struct AttentionProblem {
   bool softcaps;          // scores are bounded (logit_softcap)
   bool sink_logits;       // heads have a logit that adds to the denominator alone
   bool tree_mask;         // query tokens are drafts, of which each sees some before it
+  bool shared_prefix;     // all query tokens of a sequence see all of its tokens
   FormatConfig keys;      // in parts: the first
   FormatConfig values;    // in parts: the first
   Parts key_parts;
@@ -58,6 +59,7 @@ struct AttentionProblem {
     visit("softcaps", &P::softcaps);
     visit("sink_logits", &P::sink_logits);
     visit("tree_mask", &P::tree_mask);
+    visit("shared_prefix", &P::shared_prefix);
     visit("keys", &P::keys);
     visit("values", &P::values);
     visit("key_parts", &P::key_parts);
@@ -163,10 +165,14 @@ VQ_HD constexpr int units_per_head(const FormatConfig& f, int head_dim) {
 VQ_HD constexpr bool sees_part(const AttentionProblem& c) {
   return c.sliding_window > 0 || c.attention_chunk > 0;
 }
+// True if query tokens are a sequence's newest, and may come with their own keys and values.
+VQ_HD constexpr bool has_new_tokens(const AttentionProblem& c) {
+  return c.query_tokens > 1 && !c.shared_prefix;
+}
 // True if query tokens of a block may see different tokens of what the block reads.
 template <class Plan>
 VQ_HD constexpr bool masks_tokens(const AttentionConfig<Plan>& c) {
-  return block_tokens(c) > 1 || c.tree_mask;
+  return (block_tokens(c) > 1 && !c.shared_prefix) || c.tree_mask;
 }
 // True if the query of such keys takes channel factors.
 VQ_HD constexpr bool scales_channels(const FormatConfig& keys, int head_dim) {
@@ -181,7 +187,7 @@ VQ_HD constexpr int raw_slots(const AttentionConfig<Plan>& c) {
 // tokens.
 template <class Plan>
 VQ_HD constexpr bool reads_raw(const AttentionConfig<Plan>& c) {
-  return raw_slots(c) > 0 || c.query_tokens > 1;
+  return raw_slots(c) > 0 || has_new_tokens(c);
 }
 // True if splits share the coded tokens, and full-precision ones are shared out separately. Only
 // the int8_mma dataflow has that.
@@ -292,8 +298,7 @@ VQ_HD constexpr BasisRows basis_rows(const AttentionProblem& c, i64 batch) {
   BasisRows at{};
   Carver carve;
   const i64 rows = batch * c.query_tokens;
-  const bool several = c.query_tokens > 1;
-  const i64 fresh = several ? rows * c.kv_heads * c.head_dim * 2 : 0;
+  const i64 fresh = has_new_tokens(c) ? rows * c.kv_heads * c.head_dim * 2 : 0;
   at.query = carve(c.key_basis.none() ? 0 : rows * c.query_heads * c.head_dim * 2);
   at.keys = carve(c.key_basis.none() ? 0 : fresh);
   at.values = carve(c.value_basis.none() ? 0 : fresh);
@@ -303,7 +308,7 @@ VQ_HD constexpr BasisRows basis_rows(const AttentionProblem& c, i64 batch) {
 // Kinds of rows that a call brings into the basis: queries, new keys, new values.
 VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
   const int query = c.key_basis.none() ? 0 : 1;
-  return query + (c.query_tokens > 1 ? basis_operands(c) : 0);
+  return query + (has_new_tokens(c) ? basis_operands(c) : 0);
 }
 
 // Adds the kernels that change the basis.

@@ -64,7 +64,8 @@ struct QueryToken {
     count = all - number < most ? all - number : most;
     const bool appended = args.new_keys == nullptr;
     const int length = length_within(args, batch, appended ? 0 : all);
-    const int seen = length + number + count - (appended ? all : 0);
+    const int newest = length + number + count - (appended ? all : 0);
+    const int seen = Plan::config().shared_prefix ? length : newest;
     row = i64{first} + number;
     fresh = i64{first} - length;
     cached = appended ? seen : length;
@@ -99,6 +100,7 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
   static constexpr bool kRawApart = raw_apart(Plan::config());
   static constexpr bool kSeesPart = sees_part(Plan::config());
   static constexpr bool kTree = Plan::config().tree_mask;
+  static constexpr bool kShared = Plan::config().shared_prefix;
 
   int batch, split, splits, slot;  // split of the sequence's `splits`; slot in the partials
   int kv_head, first_head, heads;
@@ -191,6 +193,7 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
   VQ_DEVICE int codes_end(int query_token) const {
     if constexpr (kTokens == 1) return raw.recent_tokens;
     if constexpr (kTree) return codes_end_at(path_end(query_token));
+    if constexpr (kShared) return token.cached;
     const int own = Raw::least(recent_tokens - behind + query_token, token.cached);
     if constexpr (Raw::kTogether == 1) return own;
     return Raw::codes_end(own, Raw::least(seen_end(query_token), token.cached));
@@ -202,6 +205,7 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
   }
   VQ_DEVICE int seen_end(int query_token) const {
     if constexpr (kTokens == 1 && !kTree) return end;
+    if constexpr (kShared) return seen;
     return seen - behind + query_token;
   }
   // The first token that a query token of the block sees.
