@@ -17,6 +17,7 @@ import vqgen
 from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
+from vqgen._cascade import Cascade, Prefixes
 from vqgen._config_text import config_text
 from vqgen._layers import DTYPES, VQLinear
 from vqgen._linear import MOST_ROWS
@@ -24,7 +25,7 @@ from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
 from vqgen._runtime import _CLASSES
 from vqgen._training import SEEDS, refuse_transforms
 
-__all__ = ["VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
+__all__ = ["Cascade", "Prefixes", "VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
            "runtime", "train_codebooks", "use_runtime"]
 
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
