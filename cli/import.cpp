@@ -51,13 +51,13 @@ void import_checkpoint(const ImportArguments& options, Output& output) {
 
 void add_import(CLI::App& app, Output& output) {
   const auto [command, options] = add_command<ImportArguments>(
-      app, output, "import", "Turn a downloaded AQLM or GGUF checkpoint into a model folder",
+      app, output, "import", "Turn a downloaded AQLM, QuIP# or GGUF checkpoint into a model folder",
       import_checkpoint);
   add_examples(*command, "vqgen import Llama-3-8B-AQLM-2x8 --out out/llama-aqlm",
                "vqgen import llama-IQ2_XXS.gguf --out out/llama-iq2 --like Llama-3-8B");
   command
       ->add_option("source", options->source,
-                   "The folder of an AQLM model, or a GGUF file, of splits the first")
+                   "The folder of an AQLM or QuIP# model, or a GGUF file, of splits the first")
       ->required();
   command->add_option("--out", options->out, "The folder to write")->required();
   command->add_option("--like", options->like,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <vq/layout/rotation.h>
 #include <algorithm>
 #include <map>
 
@@ -87,6 +88,31 @@ const WeightShape* QuantizationConfig::shape_of(std::string_view module) const {
     if (match_pattern(each.modules, module)) return &each;
   }
   return nullptr;
+}
+
+const RowRotation* QuantizationConfig::rotation_of(std::string_view module) const {
+  for (const RowRotation& each : rotations) {
+    if (match_pattern(each.modules, module)) return &each;
+  }
+  return nullptr;
+}
+
+void require_rotation(const RowRotation& rotation, const WeightShape& shape,
+                      const std::string& where) {
+  for (const std::int64_t features : {shape.in_features, shape.out_features}) {
+    if (vq::rotation_order(features) > 0) continue;
+    throw Error(ErrorKind::bad_input,
+                fmt::format("{}: no matrix rotates {} features: sizes are a power of two times 1, "
+                            "12, 20, 28, 36, 52, 60, 108, 140, 156 or 172; take another model",
+                            where, features));
+  }
+  std::int64_t rows = 0;
+  for (const RotatedPart& part : rotation.parts) rows += part.out_features;
+  if (rotation.parts.empty() || rows == shape.out_features) return;
+  throw Error(ErrorKind::bad_input,
+              fmt::format("{}: its parts have {} rows of {}; fetch the folder again, or import "
+                          "again",
+                          where, rows, shape.out_features));
 }
 
 ModelConfig read_model_config(const std::filesystem::path& folder) {

@@ -49,6 +49,36 @@ struct WeightShape {
   bool operator==(const WeightShape&) const = default;
 };
 
+// Some rows of a layer's weights, and the linear layer of the model that they are.
+struct RotatedPart {
+  std::string name;  // beside the layer: "q_proj"
+  std::int64_t out_features = 0;
+
+  static constexpr auto fields() {
+    using F = RotatedPart;
+    return std::make_tuple(
+        field("name", &F::name, required(), "of the linear layer, beside the module"),
+        field("out_features", &F::out_features, required(1, 1 << 24), "its rows of W"));
+  }
+  bool operator==(const RotatedPart&) const = default;
+};
+
+// Layers whose codes stand for rotated weights: y = output_signs o H (W H^T (input_signs o x)),
+// with the matrices H of <vq/layout/rotation.h>.
+struct RowRotation {
+  std::string modules;  // as above
+  std::vector<RotatedPart> parts = {};
+
+  static constexpr auto fields() {
+    using F = RowRotation;
+    return std::make_tuple(
+        field("modules", &F::modules, required(), "names of modules, by a pattern with stars"),
+        field("parts", &F::parts, silent(),
+              "linear layers that are one module, in the order of its rows; none: it is one"));
+  }
+  bool operator==(const RowRotation&) const = default;
+};
+
 struct QuantizationConfig {
   std::string quant_method = kQuantMethod;
   int version = kModelVersion;
@@ -56,6 +86,7 @@ struct QuantizationConfig {
   VqFormat format;
   std::vector<FormatOverride> overrides = {};
   std::vector<WeightShape> weight_shapes = {};
+  std::vector<RowRotation> rotations = {};
   std::vector<std::string> modules_to_not_convert = {};
 
   static constexpr auto fields() {
@@ -69,6 +100,7 @@ struct QuantizationConfig {
               "formats of some modules; the first match counts"),
         field("weight_shapes", &F::weight_shapes, required(),
               "sizes of all quantized modules; the first match counts"),
+        field("rotations", &F::rotations, silent(), "modules whose weights are rotated"),
         field("modules_to_not_convert", &F::modules_to_not_convert, required(),
               "names of the linear layers that are dense, by patterns with stars"));
   }
@@ -76,6 +108,7 @@ struct QuantizationConfig {
   const VqFormat& format_of(std::string_view module) const;
   // Null where no pattern matches.
   const WeightShape* shape_of(std::string_view module) const;
+  const RowRotation* rotation_of(std::string_view module) const;  // likewise
 };
 
 // A model folder's config.json. Sizes of the decoder are 0 where the file has none.
@@ -97,6 +130,11 @@ ModelConfig read_model_config(const std::filesystem::path& folder);
 // The quantization_config; Error(bad_input) where the model has none, or another tool's, or a newer
 // version's, or one with unknown fields.
 QuantizationConfig read_quantization(const ModelConfig& config);
+
+// Error(bad_input), which begins with `where`, if no rotation has such sizes, and for parts that
+// are not all rows.
+void require_rotation(const RowRotation& rotation, const WeightShape& shape,
+                      const std::string& where);
 
 // The text of config.json with this dtype; all else stays, in order.
 std::string with_dtype(const std::string& text, DType dtype);

@@ -16,7 +16,8 @@ namespace vqgen {
 namespace {
 
 constexpr std::int64_t kMostFeatures = 1 << 24;
-constexpr const char* kSuffixes[] = {".codes", ".codebooks", ".stage_scales", ".output_scales"};
+constexpr const char* kSuffixes[] = {".codes",         ".codebooks",   ".stage_scales",
+                                     ".output_scales", ".input_signs", ".output_signs"};
 
 // The module that a tensor of a quantized layer belongs to; empty for other tensors.
 std::string quantized_module(std::string_view tensor) {
@@ -71,8 +72,14 @@ class FolderReader {
         shape->in_features,
         fmt::format("{}: /{}: format of '{}'", config_.source, kQuantizationKey, module));
     QuantizedLayer result{module, sizes.format, sizes.rows, sizes.columns, 0, 0};
+    const RowRotation* const rotation = quantization_.rotation_of(module);
+    if (rotation != nullptr) {
+      require_rotation(
+          *rotation, *shape,
+          fmt::format("{}: /{}: rotation of '{}'", config_.source, kQuantizationKey, module));
+    }
     std::set<std::string> expected;
-    for (const WeightTensor& tensor : weight_tensors(sizes)) {
+    for (const WeightTensor& tensor : weight_tensors(sizes, rotation != nullptr)) {
       const std::string name = module + tensor.suffix;
       expected.insert(name);
       const TensorInfo* const info = file_.find(name);
@@ -127,7 +134,7 @@ QuantizedTensor weight_sizes(const VqFormat& format, DType dtype, std::int64_t o
   return sizes;
 }
 
-std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes) {
+std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes, bool rotated) {
   const std::vector<std::int64_t> whole = codes_shape(sizes);
   std::vector<WeightTensor> tensors{
       {".codes", TensorType::i32, {whole.begin() + 2, whole.end()}},  // without batch and heads
@@ -138,12 +145,17 @@ std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes) {
   if (sizes.format.output_scales) {
     tensors.push_back({".output_scales", TensorType::f32, {sizes.rows}});
   }
+  if (rotated) {
+    tensors.push_back({".input_signs", TensorType::f32, {sizes.columns}});
+    tensors.push_back({".output_signs", TensorType::f32, {sizes.rows}});
+  }
   return tensors;
 }
 
-std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes) {
+std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes,
+                                     bool rotated) {
   std::vector<TensorInfo> infos;
-  for (WeightTensor& tensor : weight_tensors(sizes)) {
+  for (WeightTensor& tensor : weight_tensors(sizes, rotated)) {
     TensorInfo info{name + tensor.suffix, tensor.type, std::string(enum_name(tensor.type)),
                     std::move(tensor.shape)};
     const bool wide = tensor.type == TensorType::f32 || tensor.type == TensorType::i32;

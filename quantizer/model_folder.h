@@ -6,6 +6,7 @@
 //   NAME.codebooks      F16 or BF16 [units, num_codebooks, entries, vector_size]
 //   NAME.stage_scales   F32  [units, num_codebooks], where the format has them
 //   NAME.output_scales  F32  [out_features], where the format has them
+//   NAME.input_signs    F32  [in_features], NAME.output_signs F32 [out_features], of rotated layers
 //
 // instead of NAME.weight. All other tensors are the source's.
 #pragma once
@@ -33,9 +34,10 @@ struct WeightTensor {
 QuantizedTensor weight_sizes(const VqFormat& format, DType dtype, std::int64_t out_features,
                              std::int64_t in_features, const std::string& where);
 // The tensors of weights whose format, element type, sizes, row words and units are set.
-std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes);
+std::vector<WeightTensor> weight_tensors(const QuantizedTensor& sizes, bool rotated = false);
 // These tensors with their names in the files of module `name`; `end` is their bytes.
-std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes);
+std::vector<TensorInfo> weight_infos(const std::string& name, const QuantizedTensor& sizes,
+                                     bool rotated = false);
 // The bytes of such a tensor of quantized weights, which stay theirs.
 std::span<const std::byte> weight_bytes(const QuantizedTensor& weights, const WeightTensor& tensor);
 

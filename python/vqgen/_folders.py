@@ -8,16 +8,16 @@ import os
 import re
 
 import vqgen
-from vqgen import _core
+from vqgen import _core, _rotations
 from vqgen._versions import format_version
 
 METHOD = "vqgen"
 VERSION = 1
 INDEX = "model.safetensors.index.json"
 _FIELDS = {"quant_method": str, "version": int, "dtype": str, "format": dict, "overrides": list, "weight_shapes": list,
-           "modules_to_not_convert": list}
+           "rotations": list, "modules_to_not_convert": list}
 _ELEMENTS = ("f16", "bf16")
-_SUFFIXES = ("codes", "codebooks", "stage_scales", "output_scales")
+_SUFFIXES = ("codes", "codebooks", "stage_scales", "output_scales", "input_signs", "output_signs")
 _AGAIN = "fetch the folder again, or quantize again"
 
 
@@ -45,7 +45,7 @@ class Quantization:
                        + ("import the model with vqgen import" if fields.get("quant_method") == "aqlm" else
                           "quantize the original model with vqgen quantize"))
         format_version(fields, "version", VERSION, self.source)
-        self._require("", fields, _FIELDS, {"overrides", "version"})
+        self._require("", fields, _FIELDS, {"overrides", "version", "rotations"})
         if fields["dtype"] not in _ELEMENTS:
             self._fail(f"dtype is {fields['dtype']!r}; it is f16 or bf16: quantize again")
         self.dtype = fields["dtype"]
@@ -58,6 +58,13 @@ class Quantization:
         for number, each in enumerate(fields["weight_shapes"]):
             self._require(f"weight_shapes[{number}]", each, {"modules": str, "out_features": int, "in_features": int})
             self._shapes.append((each["modules"], (each["out_features"], each["in_features"])))
+        self._rotations = []
+        for number, each in enumerate(fields.get("rotations", [])):
+            place = f"rotations[{number}]"
+            self._require(place, each, {"modules": str, "parts": list}, {"parts"})
+            for part in each.get("parts", []):
+                self._require(f"{place}: parts", part, {"name": str, "out_features": int})
+            self._rotations.append((each["modules"], [(part["name"], part["out_features"]) for part in each.get("parts", [])]))
         for each in fields["modules_to_not_convert"]:
             if not isinstance(each, str):
                 self._fail(f"modules_to_not_convert has {each!r}, which is no name; quantize again")
@@ -94,6 +101,11 @@ class Quantization:
         """(out_features, in_features) of a quantized module; None if no pattern is its."""
         return next((shape for pattern, shape in self._shapes if matches(pattern, module)), None)
 
+    def rotation_of(self, module: str) -> list[tuple[str, int]] | None:
+        """The parts of a module whose weights are rotated, each the name of a linear layer beside it and its rows; no parts if
+        the module is one linear layer. None if its weights are not rotated."""
+        return next((parts for pattern, parts in self._rotations if matches(pattern, module)), None)
+
     def is_dense(self, module: str) -> bool:
         """True if the module is one that stays as it is."""
         return module in self._dense or any(matches(pattern, module) for pattern in self._dense_patterns)
@@ -104,6 +116,14 @@ class Quantization:
             found = tensors_of(self.format_of(module), self.dtype, out_features, in_features)["tensors"]
         except vqgen.BadInput as error:
             raise vqgen.BadInput(f"{self.source}: format of '{module}': {error}; quantize again") from None
+        if (parts := self.rotation_of(module)) is not None:
+            for what, features in (("in_features", in_features), ("out_features", out_features)):
+                if not _rotations.order(features):
+                    self._fail(f"rotations: '{module}' has {what} {features}, which no matrix rotates; import again")
+            if parts and sum(rows for _, rows in parts) != out_features:
+                self._fail(f"rotations: the parts of '{module}' have {sum(rows for _, rows in parts)} rows of {out_features}; "
+                           "import again")
+            found |= {"input_signs": ("F32", [in_features]), "output_signs": ("F32", [out_features])}
         return {suffix: tuple(found[suffix]) for suffix in _SUFFIXES if suffix in found}
 
 

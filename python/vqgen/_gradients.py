@@ -1,4 +1,4 @@
-"""Gradients of the ops for PyTorch: x of a linear op gets dy W; whatever else asks for a gradient gets
+"""Gradients of the ops for PyTorch: x of a linear op gets dy W, x of a rotation is rotated back; whatever else asks for a gradient gets
 an error in backward()."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import torch
 from vqgen._errors import Infeasible
 from vqgen._op_configs import parsed
 
-_NAMES = ("attention", "append", "dequantize", "merge", "linear", "weight_dequantize")
+_NAMES = ("attention", "append", "dequantize", "merge", "linear", "weight_dequantize", "rotate")
 _OF_WEIGHTS = ("codes", "codebooks", "scales", "output_scales", "expert_rows")
 
 
@@ -37,6 +37,8 @@ def _kernel(name):
         if name == "linear":
             config, x, *weights = args
             return _Product.apply(call, config, x, *weights, named.get("expert_rows"))
+        if name == "rotate" and not args[1].requires_grad:
+            return _Rotated.apply(call, *args)
         return without_gradient(name, call, *needing)
 
     return kernel
@@ -57,6 +59,18 @@ class _Refused(torch.autograd.Function):
     def backward(ctx, *_):
         raise Infeasible(f"vqgen::{ctx.name} has no gradient; call it under torch.no_grad(), or detach() what "
                          "goes in")
+
+
+class _Rotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, call, x, signs, back):
+        ctx.back = back
+        ctx.save_for_backward(signs)
+        return call()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, torch.ops.vqgen.rotate(grad.contiguous(), *ctx.saved_tensors, not ctx.back), None, None
 
 
 class _Product(torch.autograd.Function):

@@ -20,17 +20,23 @@ class VQLinear(torch.nn.Module):
     the format, as of a config. More than 256 rows are taken 256 at a time, or a part of the weights at a time is dense
     (docs/guides/pytorch.md). model.to(dtype) leaves the weights as they are; `dtype` is that of x. The gradient of x is
     dy W, weights have none.
+
+    input_signs, output_signs: float32 [in_features] and [out_features] of rotated weights, both or none; y is then
+    output_signs o H (W H^T (input_signs o x)) + bias (docs/reference/file-formats.md).
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
-                 output_scales=None, bias=None, dtype=torch.float16):
+                 output_scales=None, bias=None, dtype=torch.float16, input_signs=None, output_signs=None):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         shape = {"m": MOST_ROWS, "out_features": out_features, "in_features": in_features}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": format})
+        if (input_signs is None) != (output_signs is None):
+            raise vqgen.BadInput("input_signs and output_signs: one of them is given; give both, or none")
         tensors = {"codes": weights.codes, "codebooks": weights.codebooks, "stage_scales": weights.scales,
-                   "output_scales": output_scales}  # by the names of a model folder
+                   "output_scales": output_scales, "input_signs": input_signs,
+                   "output_signs": output_signs}  # by the names of a model folder
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
         self.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
@@ -65,9 +71,49 @@ class VQLinear(torch.nn.Module):
         if x.dtype != self.codebooks.dtype:
             raise vqgen.BadInput(f"x is {x.dtype}, and the layer's weights are {self.codebooks.dtype}; pass "
                                  f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
-        y = torch.ops.vqgen.linear(self.config, x.reshape(-1, self.in_features).contiguous(), self.codes, self.codebooks,
-                                   self.stage_scales, self.output_scales).view(*x.shape[:-1], self.out_features)
+        rows = x.reshape(-1, self.in_features).contiguous()
+        if self.input_signs is not None:
+            rows = torch.ops.vqgen.rotate(rows, self.input_signs, False)
+        y = torch.ops.vqgen.linear(self.config, rows, self.codes, self.codebooks, self.stage_scales, self.output_scales)
+        if self.output_signs is not None:
+            y = torch.ops.vqgen.rotate(y, self.output_signs, True)
+        y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
+
+    def extra_repr(self):
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+class VQJoined:
+    """A VQLinear whose outputs are those of several linear layers, which are called with the same x: the first call computes
+    all outputs, and the others take theirs. parts: the rows of each."""
+
+    def __init__(self, linear: VQLinear, parts: list[int]):
+        self._linear, self._parts = linear, parts
+        self._x, self._version, self._outputs = None, 0, {}
+
+    def output(self, number: int, x):
+        # Of a tensor that may be changed in place; a graph that is compiled changes none.
+        version = 0 if torch.compiler.is_compiling() or x.is_inference() else x._version
+        if x is not self._x or version != self._version or number not in self._outputs:
+            self._x, self._version = x, version
+            self._outputs = dict(enumerate(self._linear(x).split(self._parts, -1)))
+        out = self._outputs.pop(number)
+        if not self._outputs:
+            self._x = None
+        return out
+
+
+class VQPart(torch.nn.Module):
+    """One of the linear layers of a VQJoined, whose tensors it has not."""
+
+    def __init__(self, joined: VQJoined, number: int, out_features: int, in_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self._joined, self._number = joined, number
+
+    def forward(self, x):
+        return self._joined.output(self._number, x)
 
     def extra_repr(self):
         return f"in_features={self.in_features}, out_features={self.out_features}"

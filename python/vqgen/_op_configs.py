@@ -78,7 +78,8 @@ def in_order(op: str, prepared: str, positional, named) -> tuple:
     return tuple(arrays)
 
 
-SCHEMAS = (*map(_schema, _OPS), "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)")
+SCHEMAS = (*map(_schema, _OPS), "merge(str config, Tensor[] outs, Tensor[] lses) -> (Tensor, Tensor)",
+           "rotate(Tensor x, Tensor signs, bool back) -> Tensor")
 
 
 @functools.lru_cache(maxsize=None)

@@ -14,6 +14,7 @@ import vqgen
 import vqgen.torch
 from vqgen import _folders
 from vqgen._folders import METHOD, Quantization, Tensors
+from vqgen._layers import VQJoined, VQPart
 
 _TYPES = {name: dtype for dtype, name in vqgen.torch.DTYPES.items()}
 
@@ -57,7 +58,7 @@ class VQQuantizer(HfQuantizer):
         names = _Names(model, tensors)
         quantized = {name: module for name, module in linears.items()
                      if not self._quantization.is_dense(names.in_file(name))}
-        known = {names.in_file(name) for name in quantized}
+        known = self._join(model, quantized, names, tensors) | {names.in_file(name) for name in quantized}
         unknown = sorted(tensors.modules() - known)
         if expert := next((name for name in unknown if re.search(r"\.experts\.\d+\.", name)), None):
             tensors.fail(f"{expert}.codes", f"is of an expert, and {type(model).__name__} has the experts of a layer in one "
@@ -70,10 +71,40 @@ class VQQuantizer(HfQuantizer):
             self._replace(model, name, module, names.in_file(name), tensors)
         names.require_dense(model)
 
+    def _join(self, model, quantized, names, tensors) -> set[str]:
+        """Put what takes its outputs from one VQLinear in the place of linear layers that are one module in the folder, and
+        drop them from `quantized`. Returns the names of such modules in the files."""
+        by_name = {names.in_file(name): name for name in quantized}
+        joined = set()
+        for in_file in sorted(tensors.modules()):
+            parts = self._quantization.rotation_of(in_file)
+            if not parts:
+                continue
+            stem = in_file.rpartition(".")[0]
+            own = [by_name.get(f"{stem}.{part}") for part, _ in parts]
+            linears = [quantized.pop(name, None) for name in own]
+            for (part, rows), linear in zip(parts, linears):
+                if linear is None or linear.out_features != rows or linear.in_features != linears[0].in_features or (
+                        linear.bias is not None):
+                    tensors.fail(f"{in_file}.codes", f"has {rows} rows of '{stem}.{part}', and {type(model).__name__} has no "
+                                                     "such linear layer without a bias; import the model again")
+            size = sum(rows for _, rows in parts), linears[0].in_features
+            whole = self._linear(model, in_file, size, None, tensors)
+            place = own[0].rpartition(".")[0]
+            model.get_submodule(place).add_module(in_file.rpartition(".")[2], whole)
+            shared = VQJoined(whole, [rows for _, rows in parts])
+            for number, (name, linear) in enumerate(zip(own, linears)):
+                model.set_submodule(name, VQPart(shared, number, linear.out_features, linear.in_features))
+            joined.add(in_file)
+        return joined
+
     def _replace(self, model, name, module, in_file, tensors):
         """Put a VQLinear without data in the place of the module, whose tensors in the files are judged."""
-        form = self._quantization.format_of(in_file)
         size = module.out_features, module.in_features
+        model.set_submodule(name, self._linear(model, in_file, size, module.bias, tensors))
+
+    def _linear(self, model, in_file, size, bias, tensors) -> vqgen.torch.VQLinear:
+        form = self._quantization.format_of(in_file)
         told = self._quantization.shape_of(in_file)
         if told != size:
             raise vqgen.BadInput(f"{self._quantization.source}: weight_shapes say {told} of '{in_file}', and "
@@ -83,10 +114,8 @@ class VQQuantizer(HfQuantizer):
         kinds = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
         empty = {suffix: torch.empty(shape, dtype=kinds[kind], device="meta")
                  for suffix, (kind, shape) in expected.items()}
-        weights = vqgen.Quantized(empty["codes"], empty["codebooks"], empty.get("stage_scales"))
-        model.set_submodule(name, vqgen.torch.VQLinear(
-            weights, form, *size, output_scales=empty.get("output_scales"), bias=module.bias,
-            dtype=_TYPES[self._quantization.dtype]))
+        weights = vqgen.Quantized(empty.pop("codes"), empty.pop("codebooks"), empty.pop("stage_scales", None))
+        return vqgen.torch.VQLinear(weights, form, *size, bias=bias, dtype=_TYPES[self._quantization.dtype], **empty)
 
     def _process_model_after_weight_loading(self, model, **_):
         """Copy what is not aligned, since a file's tensors may begin anywhere, and kernels read sixteen bytes."""

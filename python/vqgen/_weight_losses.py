@@ -23,6 +23,9 @@ def linears_in(model, folder) -> dict:
     modules, found = dict(model.named_modules()), {}
     for name in sorted(tensors.modules()):
         linear, told = modules.get(name), quantization.shape_of(name)
+        if quantization.rotation_of(name) is not None:
+            raise vqgen.Infeasible(f"{folder}: the weights of '{name}' are rotated, and are not compared with a model's; load() the "
+                                   "folder and give it as the model")
         if not isinstance(linear, torch.nn.Linear):
             raise vqgen.BadInput(f"{folder} has weights of '{name}', which is no linear layer of this {type(model).__name__}; take "
                                  "the folder of this model")

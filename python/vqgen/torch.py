@@ -1,4 +1,4 @@
-"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize, linear and weight_dequantize, with
+"""vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize, linear, weight_dequantize and rotate, with
 fakes and mutation marks, so that torch.compile and captured CUDA graphs take them; and modules over them.
 
 An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
@@ -14,7 +14,7 @@ import threading
 import torch
 
 import vqgen
-from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear
+from vqgen import _appends, _arrays, _basis, _gradients, _kmeans, _linear, _rotations
 from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._cascade import Cascade, Prefixes
@@ -184,7 +184,7 @@ def _dense_rows(config, like, first_row, rows):
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
-                         ("merge", _merge), ("linear", _gemm), ("weight_dequantize", _weight_rows)):
+                         ("merge", _merge), ("linear", _gemm), ("weight_dequantize", _weight_rows), ("rotate", _rotations.rotate)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 
@@ -218,6 +218,11 @@ def _(config, x, *_, **__):
 @torch.library.register_fake("vqgen::weight_dequantize", lib=_library)
 def _(config, codes, codebooks, *_, first_row=0, rows=None):
     return _dense_rows(config, codebooks, first_row, rows)
+
+
+@torch.library.register_fake("vqgen::rotate", lib=_library)
+def _(x, signs, back):
+    return torch.empty_like(x)
 
 
 _gradients.register(_library)

@@ -4,20 +4,14 @@
 
 #include <cmath>
 #include <cstring>
-#include <memory>
 
 #include "core/error.h"
-#include "core/files/digest.h"
-#include "core/format/quantized_tensor.h"
-#include "core/problem/check.h"
-#include "quantizer/encode.h"
+#include "quantizer/import/folder_import.h"
 #include "quantizer/model_folder.h"
 #include "quantizer/pack.h"
 
 namespace vqgen {
 namespace {
-
-using AqlmPointer = std::shared_ptr<const SafetensorsFile>;
 
 constexpr const char* kCodes = ".codes";
 constexpr const char* kCodebooks = ".codebooks";
@@ -27,7 +21,7 @@ constexpr std::size_t kCodeBytesAtATime = 1 << 22;  // bytes of codes that are r
 
 // A linear layer's codes as the checkpoint has them.
 struct AqlmCodes {
-  AqlmPointer file;
+  TensorsPointer file;
   const TensorInfo* info = nullptr;
   int code_bytes = 1;  // 1 or 2
   int bits = 8;
@@ -95,40 +89,22 @@ void write_codes(const AqlmCodes& from, const TakeBytes& take) {
 class AqlmPlanner {
  public:
   AqlmPlanner(const std::filesystem::path& folder, const ModelConfig& config)
-      : folder_(folder),
-        config_(config),
-        file_(std::make_shared<const SafetensorsFile>(model_tensors_at(folder))) {}
+      : import_(folder, config), file_(import_.file()), config_(config) {}
 
   ImportPlan plan() {
     read_settings();
-    std::vector<std::string> names;
     std::vector<WeightShape> shapes;
-    for (const TensorInfo& info : file_->tensors()) {
-      names.push_back(info.name);
+    for (const TensorInfo& info : file_.tensors()) {
       if (info.name.ends_with(kCodes)) {
         shapes.push_back(add_layer(info));
       } else if (!is_of_layer(info)) {
-        add_dense(info);
+        import_.add_dense(info);
       }
     }
-    if (shapes.empty()) {
-      throw Error(ErrorKind::bad_input,
-                  fmt::format("{}: no tensor ends in {}, though {} says that the model is AQLM's; "
-                              "fetch the model again",
-                              file_->source(), kCodes, config_.source));
-    }
-    require_all_layers(config_, names, file_->source());
     QuantizationConfig quantization;
-    quantization.dtype = *dtype_;
+    quantization.dtype = dtype_.value_or(DType::f16);
     quantization.format = format_;
-    quantization.weight_shapes = shape_patterns(shapes);
-    quantization.modules_to_not_convert = dense_modules_;
-    plan_.config = with_quantization(config_, quantization);
-    plan_.files_from = folder_;
-    plan_.files = files_beside(folder_, *file_);
-    plan_.arguments = {{"SOURCE", identities_of(*file_)},
-                       {"config.json", sha256_hex(std::as_bytes(std::span(config_.text)))}};
-    return std::move(plan_);
+    return import_.finish(std::move(quantization), shapes, kCodes);
   }
 
  private:
@@ -169,63 +145,47 @@ class AqlmPlanner {
     method_ = fmt::format("{} {}x{}", kAqlmMethod, format_.num_codebooks, format_.index_bits);
   }
 
-  // The shape by the settings; names what differs.
-  void require_shape(const TensorInfo& info, const std::vector<std::int64_t>& shape) const {
-    if (info.shape == shape) return;
-    file_->fail(info.name, fmt::format("has shape {} where {} asks for {}; fetch the model again",
-                                       shape_text(info.shape), config_.source, shape_text(shape)));
-  }
-
-  const TensorInfo& beside(const std::string& module, const char* suffix) const {
-    const TensorInfo* const info = file_->find(module + suffix);
-    if (info != nullptr) return *info;
-    file_->fail(
-        module + suffix,
-        fmt::format("is not there, though '{}{}' is; fetch the model again", module, kCodes));
-  }
-
   AqlmCodes judge_codes(const TensorInfo& info) const {
-    AqlmCodes codes{file_, &info, format_.index_bits > 8 ? 2 : 1, format_.index_bits};
+    AqlmCodes codes{import_.pointer(), &info, format_.index_bits > 8 ? 2 : 1, format_.index_bits};
     const char* const dtype = codes.code_bytes == 2 ? "I16" : "I8";
     if (info.dtype != dtype) {
-      file_->fail(info.name, fmt::format("is {} where codes of {} bits are {}; fetch the model "
-                                         "again",
-                                         info.dtype, format_.index_bits, dtype));
+      file_.fail(info.name, fmt::format("is {} where codes of {} bits are {}; fetch the model "
+                                        "again",
+                                        info.dtype, format_.index_bits, dtype));
     }
     const std::vector<std::int64_t>& shape = info.shape;
     const bool sized = shape.size() == 3 && shape[0] >= 1 && shape[0] <= kMostFeatures &&
                        shape[1] >= 1 && shape[1] <= kMostFeatures / format_.vector_size &&
                        shape[2] == format_.num_codebooks;
     if (!sized) {
-      file_->fail(
-          info.name,
-          fmt::format("has shape {} where {} asks for [out_features, in_features / {}, {}]; "
-                      "fetch the model again",
-                      shape_text(shape), config_.source, format_.vector_size,
-                      format_.num_codebooks));
+      file_.fail(info.name,
+                 fmt::format("has shape {} where {} asks for [out_features, in_features / {}, {}]; "
+                             "fetch the model again",
+                             shape_text(shape), config_.source, format_.vector_size,
+                             format_.num_codebooks));
     }
     codes.rows = shape[0];
     codes.row_codes = shape[1] * shape[2];
     codes.row_words = format_.row_words(shape[1] * format_.vector_size);
     const auto bytes = static_cast<std::uint64_t>(codes.rows) * codes.row_bytes();
     if (info.end - info.begin != bytes) {
-      file_->fail(info.name,
-                  fmt::format("has {} bytes where {} {} takes {}; fetch the file again",
-                              info.end - info.begin, info.dtype, shape_text(shape), bytes));
+      file_.fail(info.name,
+                 fmt::format("has {} bytes where {} {} takes {}; fetch the file again",
+                             info.end - info.begin, info.dtype, shape_text(shape), bytes));
     }
     return codes;
   }
 
   DType judge_codebooks(const TensorInfo& info) {
-    require_shape(info, {format_.num_codebooks, format_.codes(), 1, format_.vector_size});
+    import_.require_shape(info, {format_.num_codebooks, format_.codes(), 1, format_.vector_size});
     if (info.type != TensorType::f16 && info.type != TensorType::bf16) {
-      file_->fail(info.name,
-                  fmt::format("is {} where F16 or BF16 is wanted; convert it", info.dtype));
+      file_.fail(info.name,
+                 fmt::format("is {} where F16 or BF16 is wanted; convert it", info.dtype));
     }
     const DType dtype = info.type == TensorType::f16 ? DType::f16 : DType::bf16;
     if (dtype_ && dtype != *dtype_) {
-      file_->fail(info.name,
-                  fmt::format("is {} where other codebooks are not; convert it", info.dtype));
+      file_.fail(info.name,
+                 fmt::format("is {} where other codebooks are not; convert it", info.dtype));
     }
     dtype_ = dtype;
     return dtype;
@@ -233,67 +193,45 @@ class AqlmPlanner {
 
   WeightShape add_layer(const TensorInfo& info) {
     const std::string module = info.name.substr(0, info.name.size() - std::strlen(kCodes));
-    if (module.find(".experts.") != std::string::npos) {
-      file_->fail(info.name,
-                  "is an expert's, and mixtures of experts are not served from a folder; quantize "
-                  "the original with vqgen quantize --exclude '*.experts.*'");
-    }
+    import_.require_no_expert(module, info);
     const AqlmCodes codes = judge_codes(info);
-    const TensorInfo& books = beside(module, kCodebooks);
-    const TensorInfo& scales = file_->floats(beside(module, kScales).name);
+    const TensorInfo& books = import_.beside(module, kCodebooks, kCodes);
+    const TensorInfo& scales = file_.floats(import_.beside(module, kScales, kCodes).name);
     QuantizedTensor sizes;
     sizes.format = format_;
     sizes.dtype = judge_codebooks(books);
-    require_shape(scales, {codes.rows, 1, 1, 1});
+    import_.require_shape(scales, {codes.rows, 1, 1, 1});
     sizes.rows = codes.rows;
     sizes.columns = info.shape[1] * format_.vector_size;
     sizes.row_words = codes.row_words;
     sizes.units = 1;
-    require_kernel(Gemv{{sizes.dtype, {1, sizes.rows, sizes.columns}, format_}}, info.name);
+    import_.require_kernel(sizes, info.name);
     for (const char* const suffix : {".weight", ".output_scales"}) {
-      if (file_->find(module + suffix) == nullptr) continue;
-      file_->fail(module + suffix, fmt::format("is there beside '{}'; a layer has one of the two: "
-                                               "remove the wrong one",
-                                               info.name));
+      import_.require_none(module, suffix, info);
     }
-    std::uint64_t bytes = 0;
-    for (TensorInfo& each : weight_infos(module, sizes)) {
-      bytes += each.end;
-      each.part = info.part;
-      add_tensor(std::move(each), module, codes, books, scales);
-    }
+    const std::uint64_t bytes = import_.add_layer(
+        module, sizes, false, info.part,
+        [&](std::string_view suffix) { return writer(suffix, codes, books, scales); });
     const std::uint64_t before =
         (info.end - info.begin) + (books.end - books.begin) + (scales.end - scales.begin);
-    plan_.count({method_, short_name(format_), "linear layers", 1, before, bytes});
+    import_.plan().count({method_, short_name(format_), "linear layers", 1, before, bytes});
     return {module, sizes.rows, sizes.columns};
   }
 
-  void add_tensor(TensorInfo info, const std::string& module, const AqlmCodes& codes,
-                  const TensorInfo& books, const TensorInfo& scales) {
-    const AqlmPointer& file = file_;
-    if (info.name == module + kCodes) {
-      plan_.tensors.push_back(
-          {std::move(info), [codes](const TakeBytes& take) { write_codes(codes, take); }});
-    } else if (info.name == module + kCodebooks) {
-      plan_.tensors.push_back({std::move(info), [file, &books](const TakeBytes& take) {
-                                 file->read_finite(books.name);
-                                 file->read_pieces(books, take);
-                               }});
-    } else {
-      plan_.tensors.push_back({std::move(info), [file, &scales](const TakeBytes& take) {
-                                 const std::vector<float> values = file->read_finite(scales.name);
-                                 take(0, std::as_bytes(std::span(values)));
-                               }});
+  std::function<void(const TakeBytes&)> writer(std::string_view suffix, const AqlmCodes& codes,
+                                               const TensorInfo& books, const TensorInfo& scales) {
+    const TensorsPointer file = import_.pointer();
+    if (suffix == kCodes) return [codes](const TakeBytes& take) { write_codes(codes, take); };
+    if (suffix == kCodebooks) {
+      return [file, &books](const TakeBytes& take) {
+        file->read_finite(books.name);
+        file->read_pieces(books, take);
+      };
     }
-  }
-
-  void require_kernel(const Problem& problem, const std::string& tensor) const {
-    const std::string source = fmt::format("{}: {}", file_->source(), tensor);
-    validate(problem, source);
-    const Verdict verdict = check(problem);
-    if (verdict.ok) return;
-    throw Error(ErrorKind::infeasible,
-                fmt::format("{}: no kernel reads it: {}", source, verdict.reason));
+    return [file, &scales](const TakeBytes& take) {
+      const std::vector<float> values = file->read_finite(scales.name);
+      take(0, std::as_bytes(std::span(values)));
+    };
   }
 
   // Codebooks and scales of a layer, which its codes bring in; those of none are refused.
@@ -301,34 +239,19 @@ class AqlmPlanner {
     for (const std::string_view suffix : {kCodebooks, kScales}) {
       if (!info.name.ends_with(suffix)) continue;
       const std::string module = info.name.substr(0, info.name.size() - suffix.size());
-      if (file_->find(module + kCodes) != nullptr) return true;
-      file_->fail(info.name,
-                  fmt::format("is there without '{}{}'; fetch the model again", module, kCodes));
+      if (file_.find(module + kCodes) != nullptr) return true;
+      file_.fail(info.name,
+                 fmt::format("is there without '{}{}'; fetch the model again", module, kCodes));
     }
     return false;
   }
 
-  void add_dense(const TensorInfo& info) {
-    TensorInfo as_is{info.name, info.type, info.dtype, info.shape, 0, info.end - info.begin,
-                     info.part};
-    const std::string_view weight = ".weight";
-    if (info.name.ends_with(weight) && info.shape.size() == 2) {
-      dense_modules_.push_back(info.name.substr(0, info.name.size() - weight.size()));
-    }
-    plan_.count({info.dtype, info.dtype, "tensors", 1, as_is.end, as_is.end});
-    plan_.tensors.push_back({std::move(as_is), [file = file_, &info](const TakeBytes& take) {
-                               file->read_pieces(info, take);
-                             }});
-  }
-
-  std::filesystem::path folder_;
+  FolderImport import_;
+  const SafetensorsFile& file_;
   const ModelConfig& config_;
-  AqlmPointer file_;
   VqFormat format_;
   std::string method_;  // "aqlm 2x8"
   std::optional<DType> dtype_;
-  std::vector<std::string> dense_modules_;
-  ImportPlan plan_;
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "quantizer/import/aqlm.h"
 #include "quantizer/import/gguf_model.h"
 #include "quantizer/import/import_plan.h"
+#include "quantizer/import/quip.h"
 #include "quantizer/model_writer.h"
 
 namespace vqgen {
@@ -24,7 +25,6 @@ struct Unread {
 };
 constexpr Unread kUnread[] = {{"vptq", "vectors along output features"},
                               {"exl3", "rotations and codebooks computed from a trellis"},
-                              {"quip", "rotations"},
                               {"higgs", "rotations and scales for groups of inputs"},
                               {"bitsandbytes", "scales for groups of inputs"},
                               {"gptq", "scales for groups of inputs"},
@@ -51,18 +51,21 @@ std::string method_of(const ModelConfig& config) {
                                                   where, each.lacks, kOriginal));
   }
   throw Error(ErrorKind::bad_input,
-              fmt::format("{}: is not read; 'aqlm' is: {}", where, kOriginal));
+              fmt::format("{}: is not read; 'aqlm' and QuIP# are: {}", where, kOriginal));
 }
 
-// QuIP# and QTIP have no quantization_config.
-void refuse_rotated(const ModelConfig& config) {
+// Does the config say that the model is QuIP#'s? QTIP has the key too, with settings of its own.
+bool is_quip(const ModelConfig& config) {
   const Json json = parse_json(config.text, config.source);
   const JsonCursor root(json, config.source);
-  if (!root.has("quip_params")) return;
-  root.at("quip_params")
-      .fail(fmt::format("is of QuIP# or QTIP, which is not read: it needs rotations, which vqgen's "
-                        "weights do not have; {}",
-                        kOriginal));
+  if (!root.has(kQuipKey)) return false;
+  if (root.at(kQuipKey).has("decode_mode")) {
+    root.at(kQuipKey).fail(
+        fmt::format("is of QTIP, which is not read: it needs codebooks computed from a trellis, "
+                    "which vqgen's weights do not have; {}",
+                    kOriginal));
+  }
+  return true;
 }
 
 // People give the folder that they have fetched a GGUF file into.
@@ -84,7 +87,7 @@ ImportPlan plan_folder(const fs::path& folder) {
   refuse_gguf_folder(folder);
   const ModelConfig config = read_model_config(folder);
   if (!config.quantization) {
-    refuse_rotated(config);
+    if (is_quip(config)) return plan_quip(folder, config);
     throw Error(ErrorKind::bad_input,
                 fmt::format("{}: there is no '{}': the model is not quantized; quantize it with "
                             "vqgen quantize",

@@ -242,13 +242,13 @@ TEST_F(ImportAqlm, RefusesOtherMethodsByName) {
   refused({{"quant_method", "vptq"}}, "it needs vectors along output features");
   refused({{"quant_method", "gptq"}}, "it needs scales for groups of inputs");
   refused({{"quant_method", "vqgen"}}, "is vqgen's already");
-  refused({{"quant_method", "other"}}, "'aqlm' is: quantize the original model");
+  refused({{"quant_method", "other"}}, "'aqlm' and QuIP# are: quantize the original");
   refused({{"bits", 4}}, "quant_method");
   RawCheckpoint made = checkpoint(2, 8);
   made.config.erase("quantization_config");
   EXPECT_NE(refusal(made).find("the model is not quantized"), std::string::npos);
-  made.config["quip_params"] = {{"codebook", "E8P12"}};
-  EXPECT_NE(refusal(made).find("QuIP# or QTIP, which is not read: it needs rotations"),
+  made.config["quip_params"] = {{"decode_mode", "quantlut_sym"}};
+  EXPECT_NE(refusal(made).find("is of QTIP, which is not read: it needs codebooks"),
             std::string::npos);
 }
 

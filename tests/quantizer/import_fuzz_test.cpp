@@ -7,10 +7,11 @@
 
 #include "quantizer/import/aqlm.h"
 #include "quantizer/import/gguf_model.h"
+#include "quantizer/import/quip.h"
 #include "tests/in_folder.h"
 #include "tests/quantizer/fuzz_files.h"
 #include "tests/quantizer/gguf_models.h"
-#include "tests/quantizer/raw_checkpoint.h"
+#include "tests/quantizer/quip_checkpoint.h"
 
 namespace vqgen {
 namespace {
@@ -85,6 +86,21 @@ TEST_F(ImportFuzz, Aqlm) {
     const ModelConfig config = read_model_config(folder_);
     if (!config.quantization || !config.quantization->is_object()) return;
     decode_all(plan_aqlm(folder_, config));
+  });
+}
+
+TEST_F(ImportFuzz, Quip) {
+  bound_memory();
+  RawCheckpoint made = quip_checkpoint("model.layers.0.mlp.upgate_proj");
+  made.config["quip_params"]["rescale_WH"] = true;
+  made.write(folder_);
+  const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
+  const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
+  fuzz("quip", corpus, [&](Mutator& mutator, std::size_t base) {
+    put(files[1 - base], corpus[1 - base]);
+    put(files[base], mutator.mutate(corpus[base]));
+    const ModelConfig config = read_model_config(folder_);
+    decode_all(plan_quip(folder_, config));
   });
 }
 

@@ -86,6 +86,9 @@ class Gemm:
         self.first = self.parts[0][0]
         for part in (part for parts in self.parts for part in parts):
             folder.require(part)
+            if part.rotated:
+                raise vqgen.Infeasible(f"vqgen.vllm: the weights of '{part.module}' are rotated, and experts are served without "
+                                       "rotations; quantize again, with another format")
             if part.form != self.first.form:
                 raise vqgen.Infeasible(f"vqgen.vllm: '{part.module}' and '{self.first.module}' have different formats, and "
                                        "experts are served by one kernel; quantize again, with one format")

@@ -16,6 +16,7 @@ from vqgen._weight_books import e8p_table, peak_of
 from vqgen.torch import MOST_ROWS
 
 KINDS = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+SIGNS = ("input_signs", "output_signs")
 _SHARDS = {"q": 0, "k": 1, "v": 2}
 _DUMMY_SIZE = 0.02  # of random weights
 
@@ -92,6 +93,7 @@ class Part:
         self.form = quantization.format_of(module)
         self.whole = quantization.tensors_of(module, *size)
         self.out_features, self.in_features = size
+        self.rotated = quantization.rotation_of(module) is not None
         self.row = self._place("output", self.out_features, rows, rank, ranks)
         self.column = self._place("input", self.in_features, columns, rank, ranks)
         self._require_uncut()
@@ -135,6 +137,9 @@ class Part:
         if self.form.get("group_inputs") and self.columns != self.in_features:
             raise vqgen.Infeasible(f"vqgen.vllm: '{self.module}' has scales of groups of inputs behind the codes of a row, which "
                                    "ranks do not share; set tensor_parallel_size to 1, or quantize with another format")
+        if self.rotated and (self.rows, self.columns) != (self.out_features, self.in_features):
+            raise vqgen.Infeasible(f"vqgen.vllm: the weights of '{self.module}' are rotated over all of its {self.out_features} x "
+                                   f"{self.in_features} features, which ranks do not share; set tensor_parallel_size to 1")
         for what, own, whole, step in together:
             if own != whole and own % step:
                 raise vqgen.Infeasible(f"vqgen.vllm: a rank has {own} {what} features of '{self.module}', and the format keeps "
@@ -148,6 +153,8 @@ class Part:
             raise vqgen.BadInput(f"{self.source}: '{self.module}.{suffix}' is {tensor.dtype} {list(tensor.shape)} where the "
                                  f"config asks for {kind} {shape}; fetch the folder again, or quantize again")
         own = self.tensors[suffix][1]
+        if suffix in SIGNS:
+            return tensor
         if suffix == "output_scales":
             return tensor[self.row:self.row + self.rows]
         if suffix == "codes":
@@ -182,6 +189,7 @@ class Layer:
         if dtype != folder.dtype:
             raise vqgen.BadInput(f"vqgen.vllm: {prefix} is of {dtype}, and the folder's codebooks are {folder.dtype}; set "
                                  "dtype to it, or quantize with another --dtype")
+        modules, self.order = _joined(folder.quantization, prefix, modules, rows)
         if len(modules) == 1 and len(rows) > 1 and ranks > 1:
             raise vqgen.Infeasible(f"vqgen.vllm: '{modules[0]}' is one layer in the folder and {len(rows)} in vLLM, which "
                                    "tensor parallel ranks do not share; set tensor_parallel_size to 1")
@@ -211,7 +219,7 @@ class Layer:
     def _fused(self) -> list[Launch]:
         """One kernel for all parts, or none."""
         first = self.parts[0]
-        if len(self.parts) == 1 or any(part.form != first.form for part in self.parts):
+        if len(self.parts) == 1 or any(part.form != first.form or part.rotated for part in self.parts):
             return []
         form = row_tiles(first, [part.rows for part in self.parts])
         if form is None:
@@ -280,6 +288,19 @@ class Layer:
             fill_random(part.form, {suffix: self._held(suffix, stored[suffix], number) for suffix in part.tensors})
 
 
+def _joined(quantization, prefix: str, modules: list[str], rows: list[int]):
+    """(modules, order): those of the folder that a layer with the `modules` has, which may be one of their rows together; and
+    which part of its outputs each of `modules` has, or None if they are in order. rows: of each on this rank."""
+    parts = quantization.rotation_of(prefix)
+    if not parts:
+        return modules, None
+    names, wanted = [name for name, _ in parts], [module.rpartition(".")[2] for module in modules]
+    if sorted(names) != sorted(wanted) or len(rows) != len(wanted):
+        raise vqgen.Infeasible(f"vqgen.vllm: {prefix} has {', '.join(wanted)} in vLLM, and {', '.join(names)} in the folder; serve "
+                               "the model by vqgen.hf")
+    return [prefix], None if names == wanted else [names.index(name) for name in wanted]
+
+
 def row_tiles(first: Part, rows: list[int]) -> dict | None:
     """The format of parts with the `rows`, one below the other, as one matrix: row tiles, with codebooks of their own. None
     if tiles or layouts do not divide a part. first: one of the parts, which have equal formats and columns."""
@@ -309,5 +330,5 @@ def fill_random(form: dict, held: dict[str, torch.Tensor]) -> None:
         held["codebooks"].abs_()
     if scaled:
         held["stage_scales"].fill_(_DUMMY_SIZE / (peak or 1))
-    if "output_scales" in held:
-        held["output_scales"].fill_(1)
+    for name in {"output_scales", *SIGNS} & held.keys():
+        held[name].fill_(1)
