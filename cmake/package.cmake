@@ -14,7 +14,7 @@ endif()
 option(BUILD_SHARED_LIBS "Build libvqgen as a shared library" ${shared_default})
 
 set(layers core heuristics generator quantizer process backend_cuda backend_host cache verify runtime
-           trainer training library)
+           trainer rotating training library)
 set(objects ${layers})
 list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:vqgen_\\1>")
 add_library(libvqgen ${objects})  # the tool's target has the plain name

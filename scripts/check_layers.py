@@ -30,9 +30,10 @@ LAYERS = {
     "runtime/backend/host": ["core", "runtime/process", "runtime/backend", "runtime/backend/host"],
     "runtime": BELOW_RUNTIME + ["runtime", "runtime/ops"],
     "runtime/ops": BELOW_RUNTIME + ["runtime", "runtime/ops"],
+    "runtime/rotating": BELOW_RUNTIME + ["runtime", "runtime/rotating"],
     "runtime/training": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/training"],
     "runtime/library": BELOW_RUNTIME + ["quantizer/train", "runtime", "runtime/ops",
-                                        "runtime/training", "runtime/library"],
+                                        "runtime/rotating", "runtime/training", "runtime/library"],
     "runtime/tuning": BELOW_RUNTIME + ["runtime", "runtime/ops", "runtime/tuning"],
     "include": ["include"],
     "python/src": ["python/src"],
@@ -70,7 +71,7 @@ TEMPLATE_RANKS = [
     (r"vq/\w+\.cuh|vq/(codebook|lanes|tokens)/\w+\.cuh", 6),
     (r"vq/ops/\w+\.cuh", 7),
     (r"vq/kernels/\w+/(?!kernel\.cuh)\w+\.cuh", 8),
-    (r"vq/kernels/\w+/kernel\.cuh|vq/training/\w+\.cuh", 9),
+    (r"vq/kernels/\w+/kernel\.cuh|vq/(rotation|training)/\w+\.cuh", 9),
 ]
 # A kernel's own parts, which the files of its folder alone include.
 KERNEL_PART = r"vq/kernels/\w+/\w+\.cuh"

@@ -19,7 +19,7 @@ if [ -z "$build" ]; then
   deps_prepare
   command_configure dev "${VQGEN_CMAKE_ARGS[@]}" --log-level=WARNING
   cmake --build --preset dev --parallel "$(nproc)" --target vqgen sweep_test cuda_test library_test \
-    training_test
+    training_test rotating_test
   build=build/dev
 fi
 readonly BIN="$build/bin"
@@ -90,6 +90,7 @@ sanitized() {
 part "CUDA backend tests" "$BIN/cuda_test"
 part "libvqgen on streams and captured" "$BIN/library_test" --gtest_filter="OnDevice.*"
 part "k-means against the CPU's" "$BIN/training_test"
+part "rotations against sums" "$BIN/rotating_test"
 part "sweep and laws" sweep
 for config in examples/configs/*.json; do
   part "run $(basename "$config")" "$BIN/vqgen" run "$config" --backend cuda

@@ -229,6 +229,23 @@ VQGEN_API vqgen_status vqgen_weight_tensors(const char* format, int32_t element,
  * stage of a format with decoder "e8p". */
 VQGEN_API const float* vqgen_e8p_table(void);
 
+/* A rotation of rows around rotated weights: y = signs o H x if `back`, else H^T (signs o x), with
+ * the matrices of docs/reference/file-formats.md#model-folder. */
+typedef struct vqgen_rotator vqgen_rotator;
+
+/* Compiles and loads the rotation of rows of so many features. `element` is a vqgen_element, of x
+ * and y. `stream`, if not null, is judged: VQGEN_CAPTURING while it is captured. VQGEN_INFEASIBLE
+ * for sizes that no matrix rotates. Release the rotator before the runtime is destroyed. */
+VQGEN_API vqgen_status vqgen_rotator_create(vqgen_runtime* runtime, int32_t element,
+                                            int64_t features, int32_t back, void* stream,
+                                            vqgen_rotator** rotator);
+/* Releases a rotator, or nothing if it is null; none of its launches may be in flight. */
+VQGEN_API void vqgen_rotator_release(vqgen_rotator* rotator);
+/* Rotates rows of x to y on the stream, which may be captured: x and y are [rows][features], signs
+ * is [features], and y is not x. */
+VQGEN_API vqgen_status vqgen_rotate(const vqgen_rotator* rotator, const void* x, const float* signs,
+                                    void* y, int64_t rows, void* stream);
+
 /* Arguments of vqgen_train_codebooks(). Set struct_bytes to the size of the struct, unused fields
  * to zero. All memory is the caller's. */
 typedef struct vqgen_training_args {

@@ -1,10 +1,10 @@
 // vqgen._core: libvqgen for Python. In the limited API of Python 3.11, so that one binary serves
 // every version from there on.
 #include <array>
-#include <new>
 
-#include "python/src/errors.h"
-#include "python/src/measures.h"
+#include "python/src/functions.h"
+#include "python/src/guarded.h"
+#include "python/src/rotation.h"
 #include "python/src/runtime.h"
 #include "python/src/training.h"
 
@@ -12,28 +12,6 @@ namespace vqgen::python {
 namespace {
 
 PyObject* op_type = nullptr;
-
-// Calls `act`; what it throws becomes a Python error, and the result `failed`.
-template <class Result, class Act>
-Result guarded(Result failed, const Act& act) noexcept {
-  try {
-    return in_python(act);
-  } catch (const PythonError&) {
-  } catch (const StatusError& error) {
-    set_error(error);
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    set_error({VQGEN_INTERNAL, error.what()});
-  }
-  return failed;
-}
-
-template <class Act>
-auto without_gil(const Act& act) {
-  const WithoutGil released;
-  return act();
-}
 
 struct RuntimeObject {
   PyObject_HEAD std::shared_ptr<RuntimeState> state;  // null once closed
@@ -256,49 +234,6 @@ PyObject* arguments(PyObject*, PyObject* op) {
   });
 }
 
-PyObject* format_fields(PyObject*, PyObject* format) {
-  return guarded<PyObject*>(nullptr, [&] {
-    return checked(PyUnicode_FromString(fields_of(text_of(format, "the format")).c_str()))
-        .release();
-  });
-}
-
-PyObject* weight_tensors(PyObject*, PyObject* args) {
-  return guarded<PyObject*>(nullptr, [&] {
-    PyObject *format, *element, *out_features, *in_features;
-    if (PyArg_ParseTuple(args, "OOOO:weight_tensors", &format, &element, &out_features,
-                         &in_features) == 0) {
-      throw PythonError{};
-    }
-    char* json = nullptr;
-    require(vqgen_weight_tensors(text_of(format, "the format").c_str(), int_of(element, "element"),
-                                 integer_of(out_features, "out_features"),
-                                 integer_of(in_features, "in_features"), &json));
-    const std::unique_ptr<char, decltype(&vqgen_text_free)> owned(json, &vqgen_text_free);
-    return checked(PyUnicode_FromString(json)).release();
-  });
-}
-
-PyObject* e8p_table(PyObject*, PyObject*) {
-  return guarded<PyObject*>(nullptr, [&] {
-    const float* const table = vqgen_e8p_table();
-    return checked(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(table),
-                                             Py_ssize_t{256 * 8 * sizeof(float)}))
-        .release();
-  });
-}
-
-PyObject* scalar_errors(PyObject*, PyObject* args) {
-  return guarded<PyObject*>(nullptr, [&] {
-    PyObject *original, *restored, *queries;
-    if (PyArg_ParseTuple(args, "OOO:scalar_errors", &original, &restored, &queries) == 0) {
-      throw PythonError{};
-    }
-    const vqgen_scalar_errors errors = measured_errors(original, restored, queries);
-    return checked(Py_BuildValue("(ddd)", errors.l2, errors.largest, errors.mean_score)).release();
-  });
-}
-
 // train(runtime, vectors, codebooks, scales, format, element, seed, iterations); runtime None: on
 // all cores. Codebooks and scales are the host's, as the format says, made by the caller.
 PyObject* train(PyObject*, PyObject* args) {
@@ -315,6 +250,20 @@ PyObject* train(PyObject*, PyObject* args) {
                             int_of(iterations, "iterations"));
     without_gil([&] { training.run(state == nullptr ? nullptr : state->runtime().get()); });
     return Object::borrowed(Py_None).release();
+  });
+}
+
+// rotator(runtime, element, features, back, stream) -> capsule
+PyObject* rotator(PyObject*, PyObject* args) {
+  return guarded<PyObject*>(nullptr, [&] {
+    PyObject *runtime, *element, *features, *stream;
+    int back = 0;
+    if (PyArg_ParseTuple(args, "OOOpO:rotator", &runtime, &element, &features, &back, &stream) ==
+        0) {
+      throw PythonError{};
+    }
+    return make_rotator(open_state(runtime), int_of(element, "element"),
+                        integer_of(features, "features"), back != 0, stream_of(stream));
   });
 }
 
@@ -361,6 +310,8 @@ PyMethodDef functions[] = {
     {"e8p_table", e8p_table, METH_NOARGS, "e8p_table() -> bytes, float32 [256, 8]"},
     {"scalar_errors", scalar_errors, METH_VARARGS,
      "scalar_errors(original, restored, queries) -> (l2, largest, mean_score)"},
+    {"rotator", rotator, METH_VARARGS, "rotator(runtime, element, features, back, stream)"},
+    {"rotate", rotate_rows, METH_VARARGS, "rotate(rotator, x, signs, y, rows, stream)"},
     {"train", train, METH_VARARGS,
      "train(runtime, vectors, codebooks, scales, format, element, seed, iterations)"},
     {nullptr, nullptr, 0, nullptr}};

@@ -50,6 +50,9 @@ def runtime(device: torch.device | str) -> vqgen.Runtime:
         return _runtimes[number]
 
 
+_rotators = _rotations.Rotators(runtime)
+
+
 def use_runtime(own: vqgen.Runtime) -> None:
     """Ops on the device of `own` are prepared by it from now on."""
     with _lock:
@@ -57,6 +60,7 @@ def use_runtime(own: vqgen.Runtime) -> None:
         _runtimes[number] = own
         for key in [key for key in _ops if key[1] == number]:
             del _ops[key]
+        _rotators.drop(torch.device("cpu") if number < 0 else torch.device("cuda", number))
 
 
 def prepare(config: str, device: torch.device | str, stream: int = 0) -> vqgen.Op:
@@ -184,7 +188,7 @@ def _dense_rows(config, like, first_row, rows):
 
 
 for _name, _function in (("attention", _attention), ("append", _append), ("dequantize", _dequantize),
-                         ("merge", _merge), ("linear", _gemm), ("weight_dequantize", _weight_rows), ("rotate", _rotations.rotate)):
+                         ("merge", _merge), ("linear", _gemm), ("weight_dequantize", _weight_rows), ("rotate", _rotators.rotate)):
     for _key in ("CPU", "CUDA"):
         _library.impl(_name, _function, _key)
 

@@ -58,6 +58,9 @@ class Registry {
   Outcome prepare_file(const std::string& path, void* stream);
 
   void freeze() { frozen_ = true; }
+  bool frozen() const { return frozen_; }
+  // Held while a kernel that is no op's is loaded, as those of ops are.
+  std::unique_lock<std::mutex> loading() { return std::unique_lock(load_mutex_); }
 
   // The plans that sizes from `least` to `most` reach. Throws Error(bad_input) for an invalid
   // range.
