@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/format/e8p.h"
 #include "quantizer/import/folder_import.h"
 #include "quantizer/import/quip_codes.h"
+#include "quantizer/import/quip_layer.h"
 #include "quantizer/model_folder.h"
 
 namespace vqgen {
@@ -22,9 +22,15 @@ constexpr const char* kScale = ".Wscale";
 constexpr const char* kCodebook = ".codebook_id";
 constexpr const char* kInputScales = ".scaleWH";
 constexpr const char* kPartScales = ".fuse_scales";
-constexpr std::int64_t kE8p12 = 7;  // the codebook's number
+
+// A codebook by its name in the config and its number beside the codes.
+struct QuipCodebook {
+  const char* name;
+  std::int64_t number;
+  int stages;
+};
+constexpr QuipCodebook kQuipCodebooks[] = {{"E8P12", 7, 1}, {"E8P12RVQ4B", 17, 2}};
 constexpr std::int64_t kMostQuipFeatures = 1 << 24;
-constexpr std::int64_t kWordInputs = 32;
 
 // Layers that are several of the model, in the order of their rows.
 struct Fused {
@@ -34,86 +40,6 @@ struct Fused {
 };
 const Fused kFused[] = {{"qkv_proj", "qkv_proj", {"q_proj", "k_proj", "v_proj"}},
                         {"upgate_proj", "gate_up_proj", {"up_proj", "gate_proj"}}};
-
-struct QuipLayer {
-  TensorsPointer file;
-  const TensorInfo* codes = nullptr;
-  const TensorInfo* input_signs = nullptr;
-  const TensorInfo* input_scales = nullptr;  // null without "rescale_WH"
-  const TensorInfo* output_signs = nullptr;
-  const TensorInfo* part_scales = nullptr;  // null of a layer that is one
-  const TensorInfo* scale = nullptr;
-  std::vector<std::int64_t> part_rows;
-  std::int64_t rows = 0, columns = 0;
-  DType dtype = DType::f16;
-};
-
-void write_codes(const QuipLayer& layer, const TakeBytes& take) {
-  const auto row_codes = layer.columns / 8;
-  std::vector<std::uint64_t> words(static_cast<std::size_t>(layer.columns / 2));
-  std::vector<std::uint16_t> codes(static_cast<std::size_t>(kQuipTileRows * row_codes));
-  std::uint64_t from = 0, into = 0;
-  for (std::int64_t row = 0; row < layer.rows; row += kQuipTileRows) {
-    layer.file->read_bytes(*layer.codes, from, std::as_writable_bytes(std::span(words)));
-    quip_tile(words, row_codes, codes);
-    take(into, std::as_bytes(std::span(codes)));
-    from += words.size() * sizeof words[0];
-    into += codes.size() * sizeof codes[0];
-  }
-}
-
-void write_table(const QuipLayer& layer, const TakeBytes& take) {
-  std::vector<std::uint16_t> bits;
-  for (const float element : quip_table()) bits.push_back(element_from_float(layer.dtype, element));
-  take(0, std::as_bytes(std::span(bits)));
-}
-
-// Numbers that are not zero, so that a division by them is one.
-std::vector<float> read_divisors(const SafetensorsFile& file, const TensorInfo& info) {
-  std::vector<float> values = file.read_finite(info.name);
-  const auto zero = std::ranges::find(values, 0.0f);
-  if (zero != values.end()) {
-    file.fail(info.name, fmt::format("element {} is 0, by which inputs are divided; fetch the "
-                                     "model again",
-                                     zero - values.begin()));
-  }
-  return values;
-}
-
-void write_input_signs(const QuipLayer& layer, const TakeBytes& take) {
-  std::vector<float> signs = layer.file->read_finite(layer.input_signs->name);
-  if (layer.input_scales != nullptr) {
-    const std::vector<float> scales = read_divisors(*layer.file, *layer.input_scales);
-    for (std::size_t i = 0; i < signs.size(); ++i) signs[i] /= scales[i];
-    const auto beyond = std::ranges::find_if(signs, [](float s) { return !std::isfinite(s); });
-    if (beyond != signs.end()) {
-      layer.file->fail(layer.input_scales->name,
-                       fmt::format("element {} is so small that SU over it is not finite; fetch "
-                                   "the model again",
-                                   beyond - signs.begin()));
-    }
-  }
-  take(0, std::as_bytes(std::span(signs)));
-}
-
-void write_output_signs(const QuipLayer& layer, const TakeBytes& take) {
-  std::vector<float> signs = layer.file->read_finite(layer.output_signs->name);
-  if (layer.part_scales != nullptr) {
-    const std::vector<float> scales = layer.file->read_finite(layer.part_scales->name);
-    std::size_t row = 0;
-    for (std::size_t part = 0; part < scales.size(); ++part) {
-      const std::size_t end = row + static_cast<std::size_t>(layer.part_rows[part]);
-      for (; row < end; ++row) signs[row] *= scales[part];
-    }
-    const auto beyond = std::ranges::find_if(signs, [](float s) { return !std::isfinite(s); });
-    if (beyond != signs.end()) {
-      layer.file->fail(layer.part_scales->name,
-                       fmt::format("times element {} of SV is not finite; fetch the model again",
-                                   beyond - signs.begin()));
-    }
-  }
-  take(0, std::as_bytes(std::span(signs)));
-}
 
 class QuipPlanner {
  public:
@@ -150,7 +76,17 @@ class QuipPlanner {
                       "the original with vqgen quantize",
                       found, wanted));
     };
-    require("codebook", "E8P12");
+    const std::string codebook = settings.member("codebook").string();
+    const auto* const found = std::ranges::find_if(
+        kQuipCodebooks, [&](const QuipCodebook& each) { return codebook == each.name; });
+    if (found == std::end(kQuipCodebooks)) {
+      settings.at("codebook")
+          .fail(
+              fmt::format("is '{}', and 'E8P12' and 'E8P12RVQ4B' are read; take another model, or "
+                          "quantize the original with vqgen quantize",
+                          codebook));
+    }
+    codebook_ = *found;
     require("idx_dtype", "torch.int64");
     const auto number = [&](const char* key, std::int64_t otherwise) {
       return settings.has(key) ? settings.at(key).integer(-1, 1 << 20) : otherwise;
@@ -167,7 +103,12 @@ class QuipPlanner {
           .fail("is true: split outliers are not read; take a model without");
     }
     rescaled_ = settings.has("rescale_WH") && settings.at("rescale_WH").boolean();
+    if (settings.has("resid_scale_override")) {
+      const double scale = settings.at("resid_scale_override").number(-1, 1e6);
+      if (scale > 0) residual_scale_ = static_cast<float>(scale);
+    }
     format_.vector_size = kE8pVectorSize;
+    format_.num_codebooks = codebook_.stages;
     format_.index_bits = 16;
     format_.decoder = Decoder::e8p;
     format_.stage_scales = true;
@@ -178,21 +119,23 @@ class QuipPlanner {
 
   void judge_codes(const TensorInfo& info, QuipLayer& layer) const {
     if (info.dtype != "I64") {
-      file_.fail(info.name, fmt::format("is {} where codes of E8P12 are I64; fetch the model again",
-                                        info.dtype));
+      file_.fail(info.name, fmt::format("is {} where codes of {} are I64; fetch the model again",
+                                        info.dtype, codebook_.name));
     }
     const std::vector<std::int64_t>& shape = info.shape;
+    const std::int64_t step = codebook_.stages * (kQuipTileColumns / kQuipWordInputs);
     const bool sized = shape.size() == 2 && shape[0] >= 1 && shape[0] <= kMostQuipFeatures &&
-                       shape[1] >= 1 && shape[1] <= kMostQuipFeatures / kWordInputs &&
-                       shape[0] % kQuipTileRows == 0 &&
-                       shape[1] % (kQuipTileColumns / kWordInputs) == 0;
+                       shape[1] >= 1 && shape[1] <= kMostQuipFeatures / kQuipWordInputs &&
+                       shape[0] % kQuipTileRows == 0 && shape[1] % step == 0;
     if (!sized) {
-      file_.fail(info.name, fmt::format("has shape {} where E8P12 has [out_features, in_features / "
-                                        "32], of whole tiles of 16 x 64; fetch the model again",
-                                        shape_text(shape)));
+      file_.fail(
+          info.name,
+          fmt::format("has shape {} where {} has [out_features, in_features / {}], "
+                      "of whole tiles of 16 x 64; fetch the model again",
+                      shape_text(shape), codebook_.name, kQuipWordInputs / codebook_.stages));
     }
     layer.rows = shape[0];
-    layer.columns = shape[1] * kWordInputs;
+    layer.columns = shape[1] * kQuipWordInputs / codebook_.stages;
     const auto bytes = static_cast<std::uint64_t>(info.elements()) * 8;
     if (info.end - info.begin == bytes) return;
     file_.fail(info.name, fmt::format("has {} bytes where I64 {} takes {}; fetch the file again",
@@ -208,9 +151,9 @@ class QuipPlanner {
                  fmt::format("is {} where I64 is wanted; fetch the file again", info.dtype));
     }
     file_.read_bytes(info, 0, std::as_writable_bytes(std::span(&number, 1)));
-    if (number == kE8p12) return;
-    file_.fail(info.name,
-               fmt::format("is {} where E8P12 is {}; take another model", number, kE8p12));
+    if (number == codebook_.number) return;
+    file_.fail(info.name, fmt::format("is {} where {} is {}; take another model", number,
+                                      codebook_.name, codebook_.number));
   }
 
   const TensorInfo* floats(const std::string& module, const char* suffix,
@@ -224,6 +167,8 @@ class QuipPlanner {
     QuipLayer layer;
     layer.file = import_.pointer();
     layer.codes = &info;
+    layer.stages = codebook_.stages;
+    layer.residual_scale = residual_scale_;
     layer.dtype = dtype_;
     judge_codes(info, layer);
     require_codebook(module);
@@ -250,14 +195,14 @@ class QuipPlanner {
     import_.require_kernel(sizes, info.name);
     const std::uint64_t bytes =
         import_.add_layer(shape.modules, sizes, true, info.part,
-                          [&](std::string_view suffix) { return writer(suffix, layer); });
+                          [&](std::string_view suffix) { return quip_writer(suffix, layer); });
     std::uint64_t before = 0;
     for (const TensorInfo* each : {layer.codes, layer.input_signs, layer.input_scales,
                                    layer.output_signs, layer.part_scales, layer.scale}) {
       if (each != nullptr) before += each->end - each->begin;
     }
-    import_.plan().count(
-        {"quip# E8P12", short_name(format_) + ", rotated", "linear layers", 1, before, bytes});
+    import_.plan().count({fmt::format("quip# {}", codebook_.name),
+                          short_name(format_) + ", rotated", "linear layers", 1, before, bytes});
     rotations.push_back(std::move(rotation));
     return shape;
   }
@@ -297,21 +242,6 @@ class QuipPlanner {
     file_.fail(module + kQidxs,
                fmt::format("has {} outputs, and the heads of {} are {}; fetch the model again",
                            rows, config_.source, all));
-  }
-
-  std::function<void(const TakeBytes&)> writer(std::string_view suffix, const QuipLayer& layer) {
-    if (suffix == ".codes") return [layer](const TakeBytes& take) { write_codes(layer, take); };
-    if (suffix == ".codebooks") return [layer](const TakeBytes& take) { write_table(layer, take); };
-    if (suffix == ".input_signs") {
-      return [layer](const TakeBytes& take) { write_input_signs(layer, take); };
-    }
-    if (suffix == ".output_signs") {
-      return [layer](const TakeBytes& take) { write_output_signs(layer, take); };
-    }
-    return [layer](const TakeBytes& take) {
-      const std::vector<float> scale = layer.file->read_finite(layer.scale->name);
-      take(0, std::as_bytes(std::span(scale)));
-    };
   }
 
   // Tensors of a layer, which its codes bring in; those of none are refused.
@@ -355,6 +285,8 @@ class QuipPlanner {
   const SafetensorsFile& file_;
   const ModelConfig& config_;
   VqFormat format_;
+  QuipCodebook codebook_ = kQuipCodebooks[0];
+  float residual_scale_ = kQuipResidualScale;
   bool rescaled_ = false;
   DType dtype_ = DType::f16;
 };

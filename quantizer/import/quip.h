@@ -1,4 +1,5 @@
-// QuIP# checkpoints (Tseng et al., 2024) with the codebook E8P12: a Hugging Face folder with
+// QuIP# checkpoints (Tseng et al., 2024) with the codebook E8P12, or E8P12RVQ4B, which has a second
+// stage of codes, right of the first ones in each row of Qidxs: a Hugging Face folder with
 // "quip_params" in config.json, whose linear layers NAME have
 //
 //   NAME.Qidxs    I64 [out_features, in_features / 32], four codes of 8 inputs in a word

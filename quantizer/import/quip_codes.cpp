@@ -43,8 +43,8 @@ std::vector<float> quip_table() {
   return table;
 }
 
-void quip_tile(std::span<const std::uint64_t> words, std::int64_t row_codes,
-               std::span<std::uint16_t> codes) {
+void quip_tile(std::span<const std::uint64_t> words, std::int64_t vectors, std::size_t stages,
+               std::size_t stage, std::span<std::uint16_t> codes) {
   for (std::size_t number = 0; number < words.size(); ++number) {
     const std::uint64_t word = words[number];
     const std::size_t c = number / 32, b = number / 4 % 8, d = number % 4;
@@ -54,7 +54,7 @@ void quip_tile(std::span<const std::uint64_t> words, std::int64_t row_codes,
         signs |= static_cast<std::uint32_t>(word >> (32 + 4 * j + static_cast<int>(i)) & 1) << j;
       }
       const std::size_t row = 2 * b + i % 2, column = 8 * c + 2 * d + i / 2;
-      codes[row * static_cast<std::size_t>(row_codes) + column] =
+      codes[(row * static_cast<std::size_t>(vectors) + column) * stages + stage] =
           code_of(static_cast<std::uint32_t>(word >> (8 * i) & 0xff), signs);
     }
   }

@@ -80,9 +80,9 @@ def decoded(words):
     return (np.concatenate([signed, last[..., None]], -1) + np.where(odd, -0.25, 0.25)[..., None]).reshape(rows, -1)
 
 
-def write(model, folder, rescale=False):
+def write(model, folder, rescale=False, stages=1):
     """Write the model's folder with random codes for its linear layers, as QuIP# has them, and give the dense weights that they
-    stand for to the model."""
+    stand for to the model. stages: 1, of E8P12, or 2, of E8P12RVQ4B."""
     draw = np.random.default_rng(3)
     tensors = {name: tensor.cpu().clone() for name, tensor in model.state_dict().items() if "_proj." not in name}
     tensors["lm_head.weight"] = model.lm_head.weight.detach().cpu().clone()
@@ -92,27 +92,29 @@ def write(model, folder, rescale=False):
                               ("self_attn.o_proj", (attention.o_proj,)), ("mlp.upgate_proj", (mlp.up_proj, mlp.gate_proj)),
                               ("mlp.down_proj", (mlp.down_proj,))):
             rows, columns = [linear.out_features for linear in linears], linears[0].in_features
-            words = draw.integers(-1 << 63, 1 << 63, (sum(rows), columns // 32))
+            words = draw.integers(-1 << 63, 1 << 63, (sum(rows), columns // 32 * stages))
+            first, *second = np.split(words, stages, 1)
+            numbers = decoded(np.ascontiguousarray(first)) + sum(decoded(np.ascontiguousarray(each)) / 3.45 for each in second)
             su, sv = (draw.choice([-1.0, 1.0], size) * draw.uniform(0.8, 1.25, size) for size in (columns, sum(rows)))
             su, sv = su.astype(np.float16), sv.astype(np.float16)
             scales, wh = draw.uniform(0.5, 2, len(rows)).astype(np.float16), draw.uniform(0.5, 2, columns).astype(np.float16)
             scale = np.float16(0.06)
             # y = SV o H What H^T (SU o x): the rows of W^T are what unit vectors give.
             inner = had(np.diag(su / (wh.astype(float) if rescale else 1)), transposed=True)
-            dense = (had(inner @ decoded(words).T * float(scale)) * sv).T
+            dense = (had(inner @ numbers.T * float(scale)) * sv).T
             begin = 0
             for linear, count, own in zip(linears, rows, scales):
                 part = dense[begin:begin + count] * (float(own) if len(rows) > 1 else 1)
                 linear.weight.data = torch.from_numpy(part).to(linear.weight)
                 begin += count
             stem = f"model.layers.{number}.{name}"
-            numbers = {"Qidxs": words, "SU": su, "SV": sv, "Wscale": scale, "codebook_id": np.int64(7)}
-            numbers |= {"fuse_scales": scales} if len(rows) > 1 else {}
-            numbers |= {"scaleWH": wh} if rescale else {}
-            tensors |= {f"{stem}.{key}": torch.from_numpy(np.array(value)) for key, value in numbers.items()}
+            made = {"Qidxs": words, "SU": su, "SV": sv, "Wscale": scale, "codebook_id": np.int64(7 if stages == 1 else 17)}
+            made |= {"fuse_scales": scales} if len(rows) > 1 else {}
+            made |= {"scaleWH": wh} if rescale else {}
+            tensors |= {f"{stem}.{key}": torch.from_numpy(np.array(value)) for key, value in made.items()}
     folder.mkdir()
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     config = json.loads(model.config.to_json_string()) | {"quip_params": {
-        "codebook": "E8P12", "codesz": 8, "packsz": 4, "idx_dtype": "torch.int64", "codebook_version": 1,
+        "codebook": "E8P12" if stages == 1 else "E8P12RVQ4B", "codesz": 8, "packsz": 4 // stages, "idx_dtype": "torch.int64", "codebook_version": 1,
         "rescale_WH": rescale, "lora_rank": 0, "outlier_channel_split": False}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -75,6 +75,16 @@ def test_scales_of_inputs_and_copies_and_saved_folders(made, tmp_path):
     assert torch.equal(logits(vqgen.hf.load(tmp_path / "saved", device=DEVICE)), ours)
 
 
+def test_two_stages_are_four_bits(tmp_path):
+    plain = tiny("Llama", **SIZES)
+    plain.set_attn_implementation("eager")
+    quip_models.write(plain, tmp_path / "model", stages=2)
+    assert "quip# E8P12RVQ4B -> e8px2, rotated  8 linear layers" in run_import(tmp_path / "model", tmp_path / "out").stdout
+    model = vqgen.hf.load(tmp_path / "out", device=DEVICE)
+    ours, theirs = logits(model), logits(plain.float())
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+
+
 def test_tokens_are_generated(made):
     folder, plain = made
     model = vqgen.hf.load(folder / "out", device=DEVICE)

@@ -93,6 +93,7 @@ TEST_F(ImportFuzz, Quip) {
   bound_memory();
   RawCheckpoint made = quip_checkpoint("model.layers.0.mlp.upgate_proj");
   made.config["quip_params"]["rescale_WH"] = true;
+  made.config["quip_params"]["resid_scale_override"] = 3.5;
   made.write(folder_);
   const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
   const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};

@@ -71,6 +71,48 @@ TEST_F(ImportQuip, CodesAreThoseOfThePackage) {
   }
 }
 
+TEST_F(ImportQuip, TheSecondStageIsRightOfTheFirst) {
+  one().write(model());
+  import();
+  const std::vector<std::int32_t> alone = SafetensorsFile(out()).read_i32(kDown + ".codes");
+  fs::remove_all(out());
+  for (const double scale : {-1.0, 2.0}) {
+    RawCheckpoint made = one();
+    made.config["quip_params"]["codebook"] = "E8P12RVQ4B";
+    made.config["quip_params"]["resid_scale_override"] = scale;
+    made.tensors[kDown + ".codebook_id"].bytes[0] = std::byte{17};
+    RawCheckpoint::Tensor& codes = made.tensors.at(kDown + ".Qidxs");
+    const std::vector<std::byte> first = codes.bytes;
+    codes.shape[1] *= 2;
+    codes.bytes.clear();
+    const std::ptrdiff_t row_bytes = std::ssize(first) / 32;
+    for (std::ptrdiff_t row = 0; row < 32; ++row) {  // the other tile's codes behind each row's
+      const auto begin = first.begin() + row * row_bytes;
+      const auto other = first.begin() + (row + 16) % 32 * row_bytes;
+      codes.bytes.insert(codes.bytes.end(), begin, begin + row_bytes);
+      codes.bytes.insert(codes.bytes.end(), other, other + row_bytes);
+    }
+    made.write(model());
+    import();
+    const SafetensorsFile file(out());
+    const float residual = 0.125f / (scale > 0 ? 2.0f : 3.45f);
+    EXPECT_EQ(file.read_floats(kDown + ".stage_scales"), (std::vector<float>{0.125f, residual}));
+    const std::vector<std::int32_t> both = file.read_i32(kDown + ".codes");
+    ASSERT_EQ(both.size(), 2 * alone.size());
+    const auto code = [](const std::vector<std::int32_t>& words, std::size_t i) {
+      return static_cast<std::uint32_t>(words[i / 2]) >> (i % 2 * 16) & 0xffff;
+    };
+    for (std::size_t row = 0; row < 32; ++row) {
+      for (std::size_t vector = 0; vector < 16; ++vector) {
+        const std::size_t at = row * 16 + vector;
+        ASSERT_EQ(code(both, 2 * at), code(alone, at));
+        ASSERT_EQ(code(both, 2 * at + 1), code(alone, (row + 16) % 32 * 16 + vector));
+      }
+    }
+    fs::remove_all(out());
+  }
+}
+
 TEST_F(ImportQuip, TheTableIsThatOfThePackage) {
   one().write(model());
   import();
@@ -149,7 +191,7 @@ TEST_F(ImportQuip, RefusesOtherSettings) {
         << message;
     EXPECT_NE(message.find(words), std::string::npos) << message;
   };
-  refuse("codebook", "E8P12RVQ4B", "is 'E8P12RVQ4B', and 'E8P12' is read");
+  refuse("codebook", "E8P12RVQ3B", "is 'E8P12RVQ3B', and 'E8P12' and 'E8P12RVQ4B' are");
   refuse("codebook", "D4", "take another model");
   refuse("codebook", 3, "");
   refuse("idx_dtype", "torch.int16", "is 'torch.int16', and 'torch.int64' is read");
