@@ -241,8 +241,8 @@ VQGEN_API vqgen_status vqgen_rotator_create(vqgen_runtime* runtime, int32_t elem
                                             vqgen_rotator** rotator);
 /* Releases a rotator, or nothing if it is null; none of its launches may be in flight. */
 VQGEN_API void vqgen_rotator_release(vqgen_rotator* rotator);
-/* Rotates rows of x to y on the stream, which may be captured: x and y are [rows][features], signs
- * is [features], and y is not x. */
+/* Rotates rows of x to y on the stream, which may be captured: x and y are [rows][features],
+ * aligned to 8 bytes, signs is [features], aligned to 16, and y is not x. */
 VQGEN_API vqgen_status vqgen_rotate(const vqgen_rotator* rotator, const void* x, const float* signs,
                                     void* y, int64_t rows, void* stream);
 

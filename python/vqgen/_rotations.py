@@ -18,6 +18,11 @@ def order(features: int) -> int:
     return found if found in ORDERS and features % (4 * found) == 0 else 0
 
 
+def _aligned(tensor, to):
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % to == 0 else tensor.clone()
+
+
 class Rotators:
     """The rotations that are compiled, by what they rotate. runtime: gives a device's."""
 
@@ -38,7 +43,7 @@ class Rotators:
         if signs.shape != (features,) or signs.dtype != torch.float32 or signs.device != x.device:
             raise BadInput(f"signs are {signs.dtype} {list(signs.shape)} on {signs.device}; they are float32 [{features}] on "
                            f"{x.device}")
-        x, signs = x.contiguous(), signs.contiguous()
+        x, signs = _aligned(x, 8), _aligned(signs, 16)
         y = torch.empty_like(x)
         stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
         key = (x.device, x.dtype, features, back)

@@ -76,8 +76,10 @@ vqgen_status vqgen_rotate(const vqgen_rotator* rotator, const void* x, const flo
     const std::int64_t features = rotator->rotator.shape().features;
     constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
     if (rows < 0 || rows > kMostRows) return fail_range("rows", rows, 0, kMostRows);
-    if (!aligned(x, 2) || !aligned(y, 2) || !aligned(signs, 4)) {
-      return fail(VQGEN_BAD_INPUT, "rotation: x, y or signs is not aligned to its elements");
+    if (!aligned(x, 8)) return fail_argument(VQGEN_BAD_INPUT, "x", "is not aligned to 8 bytes");
+    if (!aligned(y, 8)) return fail_argument(VQGEN_BAD_INPUT, "y", "is not aligned to 8 bytes");
+    if (!aligned(signs, 16)) {
+      return fail_argument(VQGEN_BAD_INPUT, "signs", "is not aligned to 16 bytes");
     }
     if (x == y) return fail(VQGEN_BAD_INPUT, "rotation: y is x; give it memory of its own");
     const auto bytes = static_cast<std::size_t>(rows * features) * 2;

@@ -211,8 +211,10 @@ TEST_F(RotatorTest, MatricesAreHadamardAndThoseOfTheTables) {
 TEST_F(RotatorTest, RowsAreThoseOfTheSums) {
   unsigned seed = 1;
   for (const int order : kOrders) {
+    const bool only = order / 4 % 4 == 1;  // one side of most orders
     for (const bool back : {false, true}) {
-      const DType dtype = seed % 2 == 0 ? DType::f16 : DType::bf16;
+      if (order != 12 && order != 172 && back != only) continue;
+      const DType dtype = seed % 3 == 0 ? DType::bf16 : DType::f16;
       check(*backend_, {{dtype, order << (2 + seed % 3), back}, 1 + seed % 4}, seed);
       ++seed;
     }
@@ -264,10 +266,10 @@ TEST_F(RotatorTest, SeededFaultsAreFound) {
       {"butterflies(1 << bit);\n      sync_block();", "butterflies(1 << bit);", true},
       {"if (row != block_y()) sync_block();", "", true},
       {"store_shared(low + step, a - b);", "store_shared(low + step, a + b);"},
-      {"part & block_x()", "part | block_x()"},
+      {"(part + j) & block_x()", "(part + j) | block_x()"},
       {"(signs << (31 - bit) & 0x80000000u)", "(signs << (30 - bit) & 0x80000000u)"},
-      {"float value = sum * args_.scale;", "float value = sum * args_.scale * 1.01f;"},
-      {"if constexpr (kBack) value *= load_global(args_.signs + at);", ""},
+      {"sums[d] * args_.scale * signs[d]", "sums[d] * args_.scale * signs[d] * 1.01f"},
+      {"if constexpr (kBack) load_signs(signs, at);", ""},
   };
   for (const Fault& fault : faults) {
     SCOPED_TRACE(fault.line);

@@ -12,10 +12,10 @@ namespace vq {
 
 struct RotationArgs {
   static constexpr const char* kType = "RotationArgs";
-  const u16* x;        // [rows][features]
-  const float* signs;  // [features]
+  const u16* x;        // [rows][features], 8-byte aligned
+  const float* signs;  // [features], 16-byte aligned
   const u32* table;    // [order][words of a row]: bit c is set if element c of the row is -1
-  u16* y;              // [rows][features]; not x
+  u16* y;              // [rows][features], 8-byte aligned; not x
   i64 rows;
   float scale;       // the root of 1 / features
   i32 rows_at_once;  // the grid's y

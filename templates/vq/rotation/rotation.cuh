@@ -34,8 +34,10 @@ class RotationBlock {
     }
     u16* const out = args_.y + row * kFeatures;
     if constexpr (kOrder == 1) {
-      for (int i = thread_index(); i < kHeld; i += kRotationThreads) {
-        store(out, place(0, i), load_shared(held() + i));
+      for (int i = thread_index(); i < kQuads; i += kRotationThreads) {
+        float sums[4];
+        load_quad(sums, 4 * i);
+        store(out, place(0, 4 * i), sums);
       }
     } else {
       multiply(out);
@@ -44,24 +46,56 @@ class RotationBlock {
 
  private:
   static constexpr int kQuads = kColumns / 4;
+  static constexpr int kAtOnce = kParts < 8 ? kParts : 8;  // loads in flight
 
   VQ_DEVICE static float* held() { return shared_part<float>(0); }
   // Of column `column` of the block in a piece.
   VQ_DEVICE static i64 place(int piece, int column) {
     return i64{piece} * kPiece + block_x() * kColumns + column;
   }
+  VQ_DEVICE static void unpack(float (&values)[4], const U32x4& bits) {
+    values[0] = float_from_bits(bits.x);
+    values[1] = float_from_bits(bits.y);
+    values[2] = float_from_bits(bits.z);
+    values[3] = float_from_bits(bits.w);
+  }
+  VQ_DEVICE static void load_quad(float (&values)[4], int at) {
+    unpack(values, load_shared(reinterpret_cast<const U32x4*>(held() + at)));
+  }
+  VQ_DEVICE void load_signs(float (&signs)[4], i64 at) const {
+    unpack(signs, load_global(reinterpret_cast<const U32x4*>(args_.signs + at)));
+  }
 
+  // A thread sums four neighbouring columns.
   VQ_DEVICE void load(const u16* x) const {
-    for (int i = thread_index(); i < kHeld; i += kRotationThreads) {
-      const int first = i / kColumns * kPiece + i % kColumns;
-      float sum = 0;
-      for (int part = 0; part < kParts; ++part) {
-        const int from = first + part * kColumns;
-        float value = to_float<kElement>(load_global(x + from));
-        if constexpr (!kBack) value *= load_global(args_.signs + from);
-        sum += ones_of(static_cast<u64>(part & block_x())) % 2 == 1 ? -value : value;
+    for (int i = thread_index(); i < kHeld / 4; i += kRotationThreads) {
+      const int first = i / kQuads * kPiece + i % kQuads * 4;
+      float sums[4] = {0, 0, 0, 0};
+      for (int part = 0; part < kParts; part += kAtOnce) {
+        U32x2 words[kAtOnce];
+        float signs[kAtOnce][4];
+        VQ_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int from = first + (part + j) * kColumns;
+          words[j] = load_global(reinterpret_cast<const U32x2*>(x + from));
+          if constexpr (!kBack) load_signs(signs[j], from);
+        }
+        VQ_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          const bool minus = ones_of(static_cast<u64>((part + j) & block_x())) % 2 == 1;
+          const u32 halves[4] = {words[j].x & 0xffffu, words[j].x >> 16, words[j].y & 0xffffu,
+                                 words[j].y >> 16};
+          VQ_UNROLL
+          for (int d = 0; d < 4; ++d) {
+            float value = to_float<kElement>(static_cast<u16>(halves[d]));
+            if constexpr (!kBack) value *= signs[j][d];
+            sums[d] += minus ? -value : value;
+          }
+        }
       }
-      store_shared(held() + i, sum);
+      store_shared(reinterpret_cast<U32x4*>(held() + 4 * i),
+                   U32x4{float_bits(sums[0]), float_bits(sums[1]), float_bits(sums[2]),
+                         float_bits(sums[3])});
     }
   }
 
@@ -85,23 +119,23 @@ class RotationBlock {
         const int most = kOrder - 32 * word < 32 ? kOrder - 32 * word : 32;
         for (int bit = 0; bit < most; ++bit) {
           const float sign = float_from_bits(0x3f800000u | (signs << (31 - bit) & 0x80000000u));
-          const float* const from = held() + (32 * word + bit) * kColumns + column;
-          const U32x4 values = load_shared(reinterpret_cast<const U32x4*>(from));
-          sums[0] = fused(sign, float_from_bits(values.x), sums[0]);
-          sums[1] = fused(sign, float_from_bits(values.y), sums[1]);
-          sums[2] = fused(sign, float_from_bits(values.z), sums[2]);
-          sums[3] = fused(sign, float_from_bits(values.w), sums[3]);
+          float values[4];
+          load_quad(values, (32 * word + bit) * kColumns + column);
+          VQ_UNROLL
+          for (int d = 0; d < 4; ++d) sums[d] = fused(sign, values[d], sums[d]);
         }
       }
-      VQ_UNROLL
-      for (int j = 0; j < 4; ++j) store(out, place(piece, column + j), sums[j]);
+      store(out, place(piece, column), sums);
     }
   }
 
-  VQ_DEVICE void store(u16* out, i64 at, float sum) const {
-    float value = sum * args_.scale;
-    if constexpr (kBack) value *= load_global(args_.signs + at);
-    store_global(out + at, from_float<kElement>(value));
+  VQ_DEVICE void store(u16* out, i64 at, const float (&sums)[4]) const {
+    float values[4], signs[4] = {1, 1, 1, 1};
+    if constexpr (kBack) load_signs(signs, at);
+    VQ_UNROLL
+    for (int d = 0; d < 4; ++d) values[d] = sums[d] * args_.scale * signs[d];
+    store_global(reinterpret_cast<U32x2*>(out + at), U32x2{pack2<kElement>(values[0], values[1]),
+                                                           pack2<kElement>(values[2], values[3])});
   }
 
   const RotationArgs& args_;
