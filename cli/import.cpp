@@ -56,8 +56,9 @@ void add_import(CLI::App& app, Output& output) {
   add_examples(*command, "vqgen import Llama-3-8B-AQLM-2x8 --out out/llama-aqlm",
                "vqgen import llama-IQ2_XXS.gguf --out out/llama-iq2 --like Llama-3-8B");
   command
-      ->add_option("source", options->source,
-                   "The folder of an AQLM or QuIP# model, or a GGUF file, of splits the first")
+      ->add_option(
+          "source", options->source,
+          "The folder of an AQLM, QuIP# or bitsandbytes model, or a GGUF file, of splits the first")
       ->required();
   command->add_option("--out", options->out, "The folder to write")->required();
   command->add_option("--like", options->like,

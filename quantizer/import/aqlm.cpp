@@ -16,8 +16,6 @@ namespace {
 constexpr const char* kCodes = ".codes";
 constexpr const char* kCodebooks = ".codebooks";
 constexpr const char* kScales = ".scales";
-constexpr std::int64_t kMostFeatures = 1 << 24;
-constexpr std::size_t kCodeBytesAtATime = 1 << 22;  // bytes of codes that are read at a time
 
 // A linear layer's codes as the checkpoint has them.
 struct AqlmCodes {

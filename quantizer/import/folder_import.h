@@ -15,6 +15,9 @@
 
 namespace vqgen {
 
+inline constexpr std::int64_t kMostFeatures = 1 << 24;
+inline constexpr std::size_t kCodeBytesAtATime = 1 << 22;  // bytes of codes that are read at a time
+
 using TensorsPointer = std::shared_ptr<const SafetensorsFile>;
 
 class FolderImport {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/files/files.h"
 #include "quantizer/import/aqlm.h"
+#include "quantizer/import/bitsandbytes.h"
 #include "quantizer/import/gguf_model.h"
 #include "quantizer/import/import_plan.h"
 #include "quantizer/import/quip.h"
@@ -18,18 +19,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Methods of other checkpoints that people look for here, and what vqgen's formats lack for them.
+// Methods of other checkpoints that people look for here, and what vqgen lacks for them.
 struct Unread {
   const char* method;
   const char* lacks;
 };
 constexpr Unread kUnread[] = {{"vptq", "vectors along output features"},
                               {"exl3", "rotations and codebooks computed from a trellis"},
-                              {"higgs", "rotations and scales for groups of inputs"},
-                              {"bitsandbytes", "scales for groups of inputs"},
-                              {"gptq", "scales for groups of inputs"},
-                              {"awq", "scales for groups of inputs"},
-                              {"compressed-tensors", "scales for groups of inputs"}};
+                              {"higgs", "rotations of groups of inputs"},
+                              {"gptq", "an importer"},
+                              {"awq", "an importer"},
+                              {"compressed-tensors", "an importer"}};
 
 constexpr const char* kOriginal = "quantize the original model with vqgen quantize";
 
@@ -46,12 +46,13 @@ std::string method_of(const ModelConfig& config) {
   }
   for (const Unread& each : kUnread) {
     if (method != each.method) continue;
-    throw Error(ErrorKind::bad_input, fmt::format("{}: is not read: it needs {}, which vqgen's "
-                                                  "weights do not have; {}",
+    throw Error(ErrorKind::bad_input, fmt::format("{}: is not read: it needs {}, which vqgen "
+                                                  "does not have; {}",
                                                   where, each.lacks, kOriginal));
   }
-  throw Error(ErrorKind::bad_input,
-              fmt::format("{}: is not read; 'aqlm' and QuIP# are: {}", where, kOriginal));
+  throw Error(
+      ErrorKind::bad_input,
+      fmt::format("{}: is not read; 'aqlm', 'bitsandbytes' and QuIP# are: {}", where, kOriginal));
 }
 
 // Does the config say that the model is QuIP#'s? QTIP has the key too, with settings of its own.
@@ -62,7 +63,7 @@ bool is_quip(const ModelConfig& config) {
   if (root.at(kQuipKey).has("decode_mode")) {
     root.at(kQuipKey).fail(
         fmt::format("is of QTIP, which is not read: it needs codebooks computed from a trellis, "
-                    "which vqgen's weights do not have; {}",
+                    "which vqgen does not have; {}",
                     kOriginal));
   }
   return true;
@@ -94,6 +95,7 @@ ImportPlan plan_folder(const fs::path& folder) {
                             config.source, kQuantizationKey));
   }
   const std::string method = method_of(config);
+  if (method == kBitsandbytesMethod) return plan_bitsandbytes(folder, config);
   if (method != kAqlmMethod) refuse_method(config, method);
   return plan_aqlm(folder, config);
 }

@@ -69,6 +69,43 @@ def test_an_aqlm_model_is_the_dense_model_of_its_codes(tmp_path, stages, bits):
     assert (ours - theirs).norm() < 0.01 * theirs.norm()
 
 
+def write_bitsandbytes(model, folder, block=32):
+    """Write the model's folder with NF4 for its linear layers, as bitsandbytes stores it, and give them to the model."""
+    levels = torch.tensor([-1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0, 0.0795803,
+                           0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0])
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
+    for name, linear in model.named_modules():
+        if not isinstance(linear, torch.nn.Linear) or name == "lm_head":
+            continue
+        size, inputs = linear.weight.shape
+        blocks = linear.weight.detach().float().view(-1, block)
+        scales = blocks.abs().amax(1)
+        numbers = ((blocks / scales[:, None])[..., None] - levels).abs().argmin(-1).flatten()
+        linear.weight.data = (levels[numbers].view(-1, block) * scales[:, None]).view(size, inputs).half()
+        state = json.dumps({"quant_type": "nf4", "blocksize": block, "dtype": "float16", "shape": [size, inputs]})
+        tensors[f"{name}.weight"] = (numbers[0::2] * 16 + numbers[1::2]).to(torch.uint8)[:, None]
+        tensors[f"{name}.weight.absmax"], tensors[f"{name}.weight.quant_map"] = scales, levels.clone()
+        tensors[f"{name}.weight.quant_state.bitsandbytes__nf4"] = torch.tensor(list(state.encode()), dtype=torch.uint8)
+    folder.mkdir()
+    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    config = json.loads(model.config.to_json_string()) | {"quantization_config": {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_bitsandbytes_model_is_the_dense_model_of_its_codes(tmp_path):
+    plain = tiny("Llama", head_dim=32)
+    plain.set_attn_implementation("eager")
+    write_bitsandbytes(plain, tmp_path / "model")
+    done = run_import(tmp_path / "model", tmp_path / "out")
+    assert "bitsandbytes nf4 -> d2b8g32" in done.stdout and "14 linear layers" in done.stdout
+    model = vqgen.hf.load(tmp_path / "out", device=DEVICE)
+    assert sum(isinstance(module, vt.VQLinear) for module in model.modules()) == 14
+    ours, theirs = logits(model), logits(plain.float())
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+
+
 def test_an_aqlm_folder_is_refused_with_its_remedy(tmp_path):
     write_aqlm(tiny("Llama", head_dim=32), tmp_path / "model", 1, 4)
     with pytest.raises(vqgen.BadInput, match="config.json: quantization_config: quant_method is 'aqlm' .* vqgen import"):

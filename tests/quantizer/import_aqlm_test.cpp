@@ -240,9 +240,9 @@ TEST_F(ImportAqlm, RefusesOtherMethodsByName) {
     EXPECT_NE(message.find(words), std::string::npos) << message;
   };
   refused({{"quant_method", "vptq"}}, "it needs vectors along output features");
-  refused({{"quant_method", "gptq"}}, "it needs scales for groups of inputs");
+  refused({{"quant_method", "gptq"}}, "it needs an importer, which vqgen does not have");
   refused({{"quant_method", "vqgen"}}, "is vqgen's already");
-  refused({{"quant_method", "other"}}, "'aqlm' and QuIP# are: quantize the original");
+  refused({{"quant_method", "other"}}, "'bitsandbytes' and QuIP# are: quantize the original");
   refused({{"bits", 4}}, "quant_method");
   RawCheckpoint made = checkpoint(2, 8);
   made.config.erase("quantization_config");

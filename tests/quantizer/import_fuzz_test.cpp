@@ -6,9 +6,11 @@
 #include <fstream>
 
 #include "quantizer/import/aqlm.h"
+#include "quantizer/import/bitsandbytes.h"
 #include "quantizer/import/gguf_model.h"
 #include "quantizer/import/quip.h"
 #include "tests/in_folder.h"
+#include "tests/quantizer/bitsandbytes_checkpoint.h"
 #include "tests/quantizer/fuzz_files.h"
 #include "tests/quantizer/gguf_models.h"
 #include "tests/quantizer/quip_checkpoint.h"
@@ -86,6 +88,20 @@ TEST_F(ImportFuzz, Aqlm) {
     const ModelConfig config = read_model_config(folder_);
     if (!config.quantization || !config.quantization->is_object()) return;
     decode_all(plan_aqlm(folder_, config));
+  });
+}
+
+TEST_F(ImportFuzz, Bitsandbytes) {
+  bound_memory();
+  bitsandbytes_checkpoint("nf4_double").write(folder_);
+  const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
+  const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
+  fuzz("bitsandbytes", corpus, [&](Mutator& mutator, std::size_t base) {
+    put(files[1 - base], corpus[1 - base]);
+    put(files[base], mutator.mutate(corpus[base]));
+    const ModelConfig config = read_model_config(folder_);
+    if (!config.quantization || !config.quantization->is_object()) return;
+    decode_all(plan_bitsandbytes(folder_, config));
   });
 }
 
