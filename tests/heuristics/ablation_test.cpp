@@ -4,8 +4,8 @@
 #include <set>
 
 #include "core/profiles.h"
-#include "heuristics/papers/ablation/rows.h"
 #include "heuristics/kernels/slice.h"
+#include "heuristics/papers/ablation/rows.h"
 #include "heuristics/placement/plan_use.h"
 #include "heuristics/space.h"
 #include "tests/core/support.h"
