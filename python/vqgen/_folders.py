@@ -8,7 +8,8 @@ import os
 import re
 
 import vqgen
-from vqgen import _core, _rotations
+from vqgen import _core
+from vqgen._rotation_orders import order
 from vqgen._versions import format_version
 
 METHOD = "vqgen"
@@ -118,7 +119,7 @@ class Quantization:
             raise vqgen.BadInput(f"{self.source}: format of '{module}': {error}; quantize again") from None
         if (parts := self.rotation_of(module)) is not None:
             for what, features in (("in_features", in_features), ("out_features", out_features)):
-                if not _rotations.order(features):
+                if not order(features):
                     self._fail(f"rotations: '{module}' has {what} {features}, which no matrix rotates; import again")
             if parts and sum(rows for _, rows in parts) != out_features:
                 self._fail(f"rotations: the parts of '{module}' have {sum(rows for _, rows in parts)} rows of {out_features}; "
