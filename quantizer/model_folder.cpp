@@ -15,7 +15,6 @@
 namespace vqgen {
 namespace {
 
-constexpr std::int64_t kMostFeatures = 1 << 24;
 constexpr const char* kSuffixes[] = {".codes",         ".codebooks",   ".stage_scales",
                                      ".output_scales", ".input_signs", ".output_signs"};
 

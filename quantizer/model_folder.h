@@ -22,6 +22,8 @@
 
 namespace vqgen {
 
+inline constexpr std::int64_t kMostFeatures = 1 << 24;  // of a side of weights
+
 // A tensor of a quantized layer: what follows the layer's name, its type and shape.
 struct WeightTensor {
   const char* suffix;

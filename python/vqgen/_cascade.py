@@ -41,7 +41,7 @@ class Prefixes:
     query_start: torch.Tensor | None
     own_tokens: int  # the most of a sequence
     rows: torch.Tensor | None = None  # int64, the query tokens of the groups in their order; None: all in order
-    # Of the prefixes, each of which is there once for as many query tokens as a call takes.
+    # The prefixes' part: each is there once for as many query tokens as a call takes.
     config: str = ""
     starts: torch.Tensor | None = None
     prefix_lengths: torch.Tensor | None = None

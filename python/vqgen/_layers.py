@@ -93,7 +93,7 @@ class VQJoined:
         self._x, self._version, self._outputs = None, 0, {}
 
     def output(self, number: int, x):
-        # Of a tensor that may be changed in place; a graph that is compiled changes none.
+        # The version tells whether x was changed in place since; a compiled graph changes none.
         version = 0 if torch.compiler.is_compiling() or x.is_inference() else x._version
         if x is not self._x or version != self._version or number not in self._outputs:
             self._x, self._version = x, version

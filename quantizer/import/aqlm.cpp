@@ -195,15 +195,10 @@ class AqlmPlanner {
     const AqlmCodes codes = judge_codes(info);
     const TensorInfo& books = import_.beside(module, kCodebooks, kCodes);
     const TensorInfo& scales = file_.floats(import_.beside(module, kScales, kCodes).name);
-    QuantizedTensor sizes;
-    sizes.format = format_;
-    sizes.dtype = judge_codebooks(books);
+    const DType dtype = judge_codebooks(books);
     import_.require_shape(scales, {codes.rows, 1, 1, 1});
-    sizes.rows = codes.rows;
-    sizes.columns = info.shape[1] * format_.vector_size;
-    sizes.row_words = codes.row_words;
-    sizes.units = 1;
-    import_.require_kernel(sizes, info.name);
+    const QuantizedTensor sizes = import_.readable_sizes(
+        format_, dtype, codes.rows, info.shape[1] * format_.vector_size, info.name);
     for (const char* const suffix : {".weight", ".output_scales"}) {
       import_.require_none(module, suffix, info);
     }
@@ -234,14 +229,7 @@ class AqlmPlanner {
 
   // Codebooks and scales of a layer, which its codes bring in; those of none are refused.
   bool is_of_layer(const TensorInfo& info) const {
-    for (const std::string_view suffix : {kCodebooks, kScales}) {
-      if (!info.name.ends_with(suffix)) continue;
-      const std::string module = info.name.substr(0, info.name.size() - suffix.size());
-      if (file_.find(module + kCodes) != nullptr) return true;
-      file_.fail(info.name,
-                 fmt::format("is there without '{}{}'; fetch the model again", module, kCodes));
-    }
-    return false;
+    return import_.is_beside(info, {kCodebooks, kScales}, kCodes);
   }
 
   FolderImport import_;

@@ -203,8 +203,6 @@ class BitsandbytesPlanner {
     Layer layer{import_.pointer(), &info};
     read_state(module, layer);
     QuantizedTensor& sizes = layer.sizes;
-    sizes.units = 1;
-    sizes.row_words = sizes.format.row_words(sizes.columns);
     import_.require_shape(info, {sizes.rows * sizes.columns / 2, 1});
     if (!is_of_type(info, "U8", 1)) {
       file_.fail(info.name, fmt::format("is {} where 4 bits are stored in U8; save the model with "
@@ -229,7 +227,7 @@ class BitsandbytesPlanner {
     } else {
       file_.floats(layer.scales->name);
     }
-    import_.require_kernel(sizes, info.name);
+    sizes = import_.readable_sizes(sizes.format, sizes.dtype, sizes.rows, sizes.columns, info.name);
     for (const char* const suffix : {".codes", ".codebooks"}) {
       import_.require_none(module, suffix, info);
     }
@@ -252,19 +250,9 @@ class BitsandbytesPlanner {
 
   // What stands beside the weights of a layer, which they bring in; that of none is refused.
   bool is_of_layer(const TensorInfo& info) const {
-    for (const std::string_view suffix :
-         {std::string_view(kAbsmax), std::string_view(kLevels), std::string_view(kNestedScales),
-          std::string_view(kNestedLevels), std::string_view(kStates[0]),
-          std::string_view(kStates[1])}) {
-      if (!info.name.ends_with(suffix)) continue;
-      const std::string module = info.name.substr(0, info.name.size() - suffix.size());
-      if (file_.find(module + kWeight) != nullptr && file_.find(module + kAbsmax) != nullptr) {
-        return true;
-      }
-      file_.fail(info.name, fmt::format("is there without '{}{}' or '{}{}'; fetch the model again",
-                                        module, kWeight, module, kAbsmax));
-    }
-    return false;
+    return import_.is_beside(info, {kAbsmax}, kWeight) ||
+           import_.is_beside(info, {kLevels, kNestedScales, kNestedLevels, kStates[0], kStates[1]},
+                             kAbsmax);
   }
 
   FolderImport import_;

@@ -43,12 +43,26 @@ void FolderImport::require_no_expert(const std::string& module, const TensorInfo
               "original with vqgen quantize --exclude '*.experts.*'");
 }
 
-void FolderImport::require_kernel(const QuantizedTensor& sizes, const std::string& tensor) const {
+bool FolderImport::is_beside(const TensorInfo& info,
+                             std::initializer_list<std::string_view> suffixes,
+                             const char* of) const {
+  for (const std::string_view suffix : suffixes) {
+    if (!info.name.ends_with(suffix)) continue;
+    const std::string module = info.name.substr(0, info.name.size() - suffix.size());
+    if (file_->find(module + of) != nullptr) return true;
+    file_->fail(info.name,
+                fmt::format("is there without '{}{}'; fetch the model again", module, of));
+  }
+  return false;
+}
+
+QuantizedTensor FolderImport::readable_sizes(const VqFormat& format, DType dtype, std::int64_t rows,
+                                             std::int64_t columns,
+                                             const std::string& tensor) const {
   const std::string source = fmt::format("{}: {}", file_->source(), tensor);
-  const Problem problem = Gemv{{sizes.dtype, {1, sizes.rows, sizes.columns}, sizes.format}};
-  validate(problem, source);
-  const Verdict verdict = check(problem);
-  if (verdict.ok) return;
+  QuantizedTensor sizes = weight_sizes(format, dtype, rows, columns, source);
+  const Verdict verdict = check(Problem(Gemv{{dtype, {1, rows, columns}, format}}));
+  if (verdict.ok) return sizes;
   throw Error(ErrorKind::infeasible,
               fmt::format("{}: no kernel reads it: {}", source, verdict.reason));
 }

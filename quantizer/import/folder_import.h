@@ -3,9 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/format/quantized_tensor.h"
@@ -15,7 +17,6 @@
 
 namespace vqgen {
 
-inline constexpr std::int64_t kMostFeatures = 1 << 24;
 inline constexpr std::size_t kCodeBytesAtATime = 1 << 22;  // bytes of codes that are read at a time
 
 using TensorsPointer = std::shared_ptr<const SafetensorsFile>;
@@ -37,8 +38,13 @@ class FolderImport {
   void require_none(const std::string& module, const char* suffix, const TensorInfo& tensor) const;
   // Refuses weights of a mixture of experts.
   void require_no_expert(const std::string& module, const TensorInfo& tensor) const;
-  // Error(infeasible) if no kernel reads such weights.
-  void require_kernel(const QuantizedTensor& sizes, const std::string& tensor) const;
+  // True of a tensor MODULE.SUFFIX with one of the suffixes, which the layer MODULE.OF brings in.
+  // Refuses one without a layer.
+  bool is_beside(const TensorInfo& info, std::initializer_list<std::string_view> suffixes,
+                 const char* of) const;
+  // weight_sizes() of the codes `tensor`; Error(infeasible) if no kernel reads such weights.
+  QuantizedTensor readable_sizes(const VqFormat& format, DType dtype, std::int64_t rows,
+                                 std::int64_t columns, const std::string& tensor) const;
   // Carries a tensor over as it is.
   void add_dense(const TensorInfo& info);
   // Adds the tensors of a layer of `sizes`, in the shard of its codes, and returns their bytes.

@@ -30,7 +30,6 @@ struct QuipCodebook {
   int stages;
 };
 constexpr QuipCodebook kQuipCodebooks[] = {{"E8P12", 7, 1}, {"E8P12RVQ4B", 17, 2}};
-constexpr std::int64_t kMostQuipFeatures = 1 << 24;
 
 // Layers that are several of the model, in the order of their rows.
 struct Fused {
@@ -124,8 +123,8 @@ class QuipPlanner {
     }
     const std::vector<std::int64_t>& shape = info.shape;
     const std::int64_t step = codebook_.stages * (kQuipTileColumns / kQuipWordInputs);
-    const bool sized = shape.size() == 2 && shape[0] >= 1 && shape[0] <= kMostQuipFeatures &&
-                       shape[1] >= 1 && shape[1] <= kMostQuipFeatures / kQuipWordInputs &&
+    const bool sized = shape.size() == 2 && shape[0] >= 1 && shape[0] <= kMostFeatures &&
+                       shape[1] >= 1 && shape[1] <= kMostFeatures / kQuipWordInputs &&
                        shape[0] % kQuipTileRows == 0 && shape[1] % step == 0;
     if (!sized) {
       file_.fail(
@@ -190,9 +189,8 @@ class QuipPlanner {
     if (file_.find(module + kPartScales) != nullptr) rotation = fused(module, layer);
     const WeightShape shape{rotation.modules, layer.rows, layer.columns};
     require_rotation(rotation, shape, fmt::format("{}: {}", file_.source(), info.name));
-    const QuantizedTensor sizes = weight_sizes(format_, dtype_, layer.rows, layer.columns,
-                                               fmt::format("{}: {}", file_.source(), info.name));
-    import_.require_kernel(sizes, info.name);
+    const QuantizedTensor sizes =
+        import_.readable_sizes(format_, dtype_, layer.rows, layer.columns, info.name);
     const std::uint64_t bytes =
         import_.add_layer(shape.modules, sizes, true, info.part,
                           [&](std::string_view suffix) { return quip_writer(suffix, layer); });
@@ -246,22 +244,17 @@ class QuipPlanner {
 
   // Tensors of a layer, which its codes bring in; those of none are refused.
   bool is_of_layer(const TensorInfo& info) const {
-    for (const std::string_view suffix :
-         {kInputSigns, kOutputSigns, kScale, kCodebook, kInputScales, kPartScales}) {
-      if (!info.name.ends_with(suffix)) continue;
-      const std::string module = info.name.substr(0, info.name.size() - suffix.size());
-      if (file_.find(module + kQidxs) == nullptr) {
-        file_.fail(info.name,
-                   fmt::format("is there without '{}{}'; fetch the model again", module, kQidxs));
-      }
-      if (suffix == kInputScales && !rescaled_) {
-        file_.fail(info.name, fmt::format("is there, and rescale_WH of {} is not true; fetch the "
-                                          "model again",
-                                          config_.source));
-      }
-      return true;
+    if (!import_.is_beside(
+            info, {kInputSigns, kOutputSigns, kScale, kCodebook, kInputScales, kPartScales},
+            kQidxs)) {
+      return false;
     }
-    return false;
+    if (info.name.ends_with(kInputScales) && !rescaled_) {
+      file_.fail(info.name, fmt::format("is there, and rescale_WH of {} is not true; fetch the "
+                                        "model again",
+                                        config_.source));
+    }
+    return true;
   }
 
   // Rotations by exact names as few patterns.

@@ -15,7 +15,7 @@ SOURCE = pathlib.Path(os.environ["VQGEN_SOURCE_DIR"])
 TABLE = SOURCE / "bench" / "measurements" / "plans.csv.gz"
 PARTS = ["launch", "combine", "cluster", "prologue", "fill", "chain", "memory", "l2", "shared", "lines",
          "lookups", "arithmetic", "tensor"]
-# Of the made-up GPU, whose kernels are these alone.
+# The made-up GPU's coefficients; it has no other kernels.
 TOLD = {"linear_mma": {"overlap": 2.0, "launch": 3.0, "fill": 2.0, "memory": 1.7, "shared": 0.6,
                        "arithmetic": 1.4, "tensor": 2.5}}
 

@@ -30,14 +30,23 @@ def logits(model):
         return model(IDS.to(model.device)).logits.float().cpu()
 
 
+def decoder_layers(model):
+    """The linear layers that checkpoints quantize, by name."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name != "lm_head"]
+
+
+def save_model(model, tensors, folder, more):
+    """Write a folder of these tensors, and of the model's config with more fields."""
+    folder.mkdir()
+    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(json.loads(model.config.to_json_string()) | more))
+
+
 def write_aqlm(model, folder, stages, bits):
     """Write the model's folder with random codes for its linear layers, as AQLM has them, and give them to the model."""
     group, draw = 8, torch.Generator().manual_seed(3)
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
-    for name, linear in model.named_modules():
-        if not isinstance(linear, torch.nn.Linear) or name == "lm_head":
-            continue
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name, linear in decoder_layers(model):
         size, inputs = linear.weight.shape
         books = (torch.randn(stages, 1 << bits, 1, group, generator=draw) * 0.05).half()
         codes = torch.randint(0, 1 << bits, (size, inputs // group, stages), generator=draw)
@@ -48,12 +57,19 @@ def write_aqlm(model, folder, stages, bits):
         signed = codes - ((codes >> (bits - 1)) << bits)  # two's complement of so many bits
         tensors[f"{name}.codes"] = signed.to(torch.int8 if bits <= 8 else torch.int16)
         tensors[f"{name}.codebooks"], tensors[f"{name}.scales"] = books, scales
-    folder.mkdir()
-    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    config = json.loads(model.config.to_json_string()) | {"quantization_config": {
+    save_model(model, tensors, folder, {"quantization_config": {
         "quant_method": "aqlm", "in_group_size": group, "out_group_size": 1, "num_codebooks": stages,
-        "nbits_per_codebook": bits, "linear_weights_not_to_quantize": ["lm_head.weight", "model.embed_tokens.weight"]}}
-    (folder / "config.json").write_text(json.dumps(config))
+        "nbits_per_codebook": bits, "linear_weights_not_to_quantize": ["lm_head.weight", "model.embed_tokens.weight"]}})
+
+
+def check_imported(folder, plain, said):
+    """Import the checkpoint in folder/model, and compare with the dense model of its codes."""
+    done = run_import(folder / "model", folder / "out")
+    assert said in done.stdout and "14 linear layers" in done.stdout
+    model = vqgen.hf.load(folder / "out", device=DEVICE)
+    assert sum(isinstance(module, vt.VQLinear) for module in model.modules()) == 14
+    ours, theirs = logits(model), logits(plain.float())
+    assert (ours - theirs).norm() < 0.01 * theirs.norm()
 
 
 @pytest.mark.parametrize("stages,bits", [(2, 8), (1, 12)])
@@ -61,23 +77,15 @@ def test_an_aqlm_model_is_the_dense_model_of_its_codes(tmp_path, stages, bits):
     plain = tiny("Llama", head_dim=32)
     plain.set_attn_implementation("eager")
     write_aqlm(plain, tmp_path / "model", stages, bits)
-    done = run_import(tmp_path / "model", tmp_path / "out")
-    assert f"aqlm {stages}x{bits} -> d8b{bits}" in done.stdout and "14 linear layers" in done.stdout
-    model = vqgen.hf.load(tmp_path / "out", device=DEVICE)
-    assert sum(isinstance(module, vt.VQLinear) for module in model.modules()) == 14
-    ours, theirs = logits(model), logits(plain.float())
-    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+    check_imported(tmp_path, plain, f"aqlm {stages}x{bits} -> d8b{bits}")
 
 
 def write_bitsandbytes(model, folder, block=32):
     """Write the model's folder with NF4 for its linear layers, as bitsandbytes stores it, and give them to the model."""
     levels = torch.tensor([-1.0, -0.6961928, -0.5250731, -0.3949175, -0.2844414, -0.1847734, -0.0910500, 0.0, 0.0795803,
                            0.1609302, 0.2461123, 0.3379152, 0.4407098, 0.5626170, 0.7229568, 1.0])
-    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
-    tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
-    for name, linear in model.named_modules():
-        if not isinstance(linear, torch.nn.Linear) or name == "lm_head":
-            continue
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name, linear in decoder_layers(model):
         size, inputs = linear.weight.shape
         blocks = linear.weight.detach().float().view(-1, block)
         scales = blocks.abs().amax(1)
@@ -87,23 +95,15 @@ def write_bitsandbytes(model, folder, block=32):
         tensors[f"{name}.weight"] = (numbers[0::2] * 16 + numbers[1::2]).to(torch.uint8)[:, None]
         tensors[f"{name}.weight.absmax"], tensors[f"{name}.weight.quant_map"] = scales, levels.clone()
         tensors[f"{name}.weight.quant_state.bitsandbytes__nf4"] = torch.tensor(list(state.encode()), dtype=torch.uint8)
-    folder.mkdir()
-    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    config = json.loads(model.config.to_json_string()) | {"quantization_config": {
-        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}}
-    (folder / "config.json").write_text(json.dumps(config))
+    save_model(model, tensors, folder, {"quantization_config": {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}})
 
 
 def test_a_bitsandbytes_model_is_the_dense_model_of_its_codes(tmp_path):
     plain = tiny("Llama", head_dim=32)
     plain.set_attn_implementation("eager")
     write_bitsandbytes(plain, tmp_path / "model")
-    done = run_import(tmp_path / "model", tmp_path / "out")
-    assert "bitsandbytes nf4 -> d2b8g32" in done.stdout and "14 linear layers" in done.stdout
-    model = vqgen.hf.load(tmp_path / "out", device=DEVICE)
-    assert sum(isinstance(module, vt.VQLinear) for module in model.modules()) == 14
-    ours, theirs = logits(model), logits(plain.float())
-    assert (ours - theirs).norm() < 0.01 * theirs.norm()
+    check_imported(tmp_path, plain, "bitsandbytes nf4 -> d2b8g32")
 
 
 def test_an_aqlm_folder_is_refused_with_its_remedy(tmp_path):

@@ -14,7 +14,7 @@ import vqgen.torch as vt  # noqa: F401, which registers the op
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ORDERS = (1, 12, 20, 28, 36, 52, 60, 108, 140, 156, 172)
-# Of the lines of + and - of had.52.will, had.156.will and had.172.will, as Sloane's tables have them.
+# Digests are of the lines of + and - of had.52.will, had.156.will and had.172.will of Sloane's tables.
 DIGESTS = {52: "d29c4ee2fe7d69eda4a1b478847d6e81b4870875256dfcbaa1c864a2632ba192", 156: "d8a01bc66af9184ddaf028c8a22946c701fd0207a10a2c4e0fb1f85d46b43abd", 172: "690f0f133fd9b3a0c65769f1b28ef28644fc40498189be933df039532aceebd4"}
 
 

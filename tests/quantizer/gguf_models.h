@@ -92,7 +92,7 @@ inline GgufBuilder qwen(const std::string& architecture) {
 // Of IQ1_M, whose blocks alone have their scale in parts. Bit 6 of the last byte is the first of
 // its exponent.
 inline constexpr std::size_t kIq1MBytes = 56;
-// Of Q2_K, whose blocks end with two f16.
+// Blocks of Q2_K end with two f16.
 inline constexpr std::size_t kQ2KBytes = 84;
 
 // Random blocks of a type whose first or last 2 bytes are a scale, here of 1/4 or less, and all of

@@ -5,12 +5,9 @@
 
 #include <functional>
 
-#include "quantizer/import/import_model.h"
 #include "quantizer/model_folder.h"
 #include "quantizer/pack.h"
-#include "tests/in_folder.h"
-#include "tests/message_of.h"
-#include "tests/quantizer/raw_checkpoint.h"
+#include "tests/quantizer/imports_folder.h"
 
 namespace vqgen {
 namespace {
@@ -19,11 +16,8 @@ namespace fs = std::filesystem;
 
 const std::string kModule = "model.layers.0.mlp.up_proj";
 
-class ImportAqlm : public test::InFolder {
+class ImportAqlm : public test::ImportsFolder {
  protected:
-  fs::path model() const { return folder_ / "model"; }
-  fs::path out() const { return folder_ / "out"; }
-
   static RawCheckpoint checkpoint(int stages, int bits) {
     RawCheckpoint made;
     const std::string name = fmt::format("{}x{}", stages, bits);
@@ -66,15 +60,6 @@ class ImportAqlm : public test::InFolder {
     }
     codes.shape[1] = kept;
     codes.bytes = std::move(bytes);
-  }
-  ImportReport import() const { return import_model({model(), out()}); }
-  // The line that a checkpoint is refused by.
-  std::string refusal(const RawCheckpoint& made, ErrorKind kind = ErrorKind::bad_input) const {
-    made.write(model());
-    const std::string message = message_of([&] { import(); }, kind);
-    EXPECT_FALSE(fs::exists(out()));
-    EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
-    return message;
   }
 };
 

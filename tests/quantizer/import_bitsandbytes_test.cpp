@@ -7,30 +7,16 @@
 #include <functional>
 
 #include "quantizer/encode.h"
-#include "quantizer/import/import_model.h"
 #include "quantizer/model_folder.h"
-#include "tests/in_folder.h"
-#include "tests/message_of.h"
 #include "tests/quantizer/bitsandbytes_checkpoint.h"
+#include "tests/quantizer/imports_folder.h"
 
 namespace vqgen {
 namespace {
 
 namespace fs = std::filesystem;
 
-class ImportBitsandbytes : public test::InFolder {
- protected:
-  fs::path model() const { return folder_ / "model"; }
-  fs::path out() const { return folder_ / "out"; }
-  ImportReport import() const { return import_model({model(), out()}); }
-  std::string refusal(const RawCheckpoint& made, ErrorKind kind = ErrorKind::bad_input) const {
-    made.write(model());
-    const std::string message = message_of([&] { import(); }, kind);
-    EXPECT_FALSE(fs::exists(out()));
-    EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
-    return message;
-  }
-};
+class ImportBitsandbytes : public test::ImportsFolder {};
 
 // The weights of the folder's only layer.
 std::vector<float> decoded_pairs(const fs::path& folder) {

@@ -44,7 +44,24 @@ void decode_all(const ImportPlan& plan) {
   }
 }
 
-class ImportFuzz : public test::InFolder {};
+class ImportFuzz : public test::InFolder {
+ protected:
+  // Mutates the tensors or the config of a checkpoint, and plans it by `plan`; only while its
+  // config has a quantization_config, if `by_method`.
+  void fuzz_folder(const char* name, const RawCheckpoint& made, bool by_method,
+                   ImportPlan (*plan)(const fs::path&, const ModelConfig&)) {
+    made.write(folder_);
+    const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
+    const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
+    fuzz(name, corpus, [&](Mutator& mutator, std::size_t base) {
+      put(files[1 - base], corpus[1 - base]);
+      put(files[base], mutator.mutate(corpus[base]));
+      const ModelConfig config = read_model_config(folder_);
+      if (by_method && (!config.quantization || !config.quantization->is_object())) return;
+      decode_all(plan(folder_, config));
+    });
+  }
+};
 
 TEST_F(ImportFuzz, Gguf) {
   bound_memory();
@@ -79,30 +96,12 @@ TEST_F(ImportFuzz, Aqlm) {
   made.add(module + ".codebooks", "F16", {2, 64, 1, 8}, std::vector<std::uint16_t>(1024, 0x3c00));
   made.add(module + ".scales", "F16", {8, 1, 1, 1}, std::vector<std::uint16_t>(8, 0x3c00));
   made.add("model.norm.weight", "F32", {4}, std::vector<float>(4, 1));
-  made.write(folder_);
-  const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
-  const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
-  fuzz("aqlm", corpus, [&](Mutator& mutator, std::size_t base) {
-    put(files[1 - base], corpus[1 - base]);
-    put(files[base], mutator.mutate(corpus[base]));
-    const ModelConfig config = read_model_config(folder_);
-    if (!config.quantization || !config.quantization->is_object()) return;
-    decode_all(plan_aqlm(folder_, config));
-  });
+  fuzz_folder("aqlm", made, true, plan_aqlm);
 }
 
 TEST_F(ImportFuzz, Bitsandbytes) {
   bound_memory();
-  bitsandbytes_checkpoint("nf4_double").write(folder_);
-  const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
-  const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
-  fuzz("bitsandbytes", corpus, [&](Mutator& mutator, std::size_t base) {
-    put(files[1 - base], corpus[1 - base]);
-    put(files[base], mutator.mutate(corpus[base]));
-    const ModelConfig config = read_model_config(folder_);
-    if (!config.quantization || !config.quantization->is_object()) return;
-    decode_all(plan_bitsandbytes(folder_, config));
-  });
+  fuzz_folder("bitsandbytes", bitsandbytes_checkpoint("nf4_double"), true, plan_bitsandbytes);
 }
 
 TEST_F(ImportFuzz, Quip) {
@@ -110,15 +109,7 @@ TEST_F(ImportFuzz, Quip) {
   RawCheckpoint made = quip_checkpoint("model.layers.0.mlp.upgate_proj");
   made.config["quip_params"]["rescale_WH"] = true;
   made.config["quip_params"]["resid_scale_override"] = 3.5;
-  made.write(folder_);
-  const fs::path files[] = {folder_ / "model.safetensors", folder_ / "config.json"};
-  const std::vector<std::string> corpus{read_text(files[0]), read_text(files[1])};
-  fuzz("quip", corpus, [&](Mutator& mutator, std::size_t base) {
-    put(files[1 - base], corpus[1 - base]);
-    put(files[base], mutator.mutate(corpus[base]));
-    const ModelConfig config = read_model_config(folder_);
-    decode_all(plan_quip(folder_, config));
-  });
+  fuzz_folder("quip", made, false, plan_quip);
 }
 
 }  // namespace

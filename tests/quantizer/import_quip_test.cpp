@@ -5,10 +5,8 @@
 
 #include <functional>
 
-#include "quantizer/import/import_model.h"
 #include "quantizer/model_folder.h"
-#include "tests/in_folder.h"
-#include "tests/message_of.h"
+#include "tests/quantizer/imports_folder.h"
 #include "tests/quantizer/quip_checkpoint.h"
 
 namespace vqgen {
@@ -19,22 +17,12 @@ namespace fs = std::filesystem;
 const std::string kLayer = "model.layers.0.";
 const std::string kDown = kLayer + "mlp.down_proj";
 
-class ImportQuip : public test::InFolder {
+class ImportQuip : public test::ImportsFolder {
  protected:
-  fs::path model() const { return folder_ / "model"; }
-  fs::path out() const { return folder_ / "out"; }
-  ImportReport import() const { return import_model({model(), out()}); }
   static RawCheckpoint one() {
     RawCheckpoint made = quip_checkpoint(kDown);
     made.tensors.erase(kDown + ".scaleWH");
     return made;
-  }
-  std::string refused(const RawCheckpoint& made, ErrorKind kind = ErrorKind::bad_input) const {
-    made.write(model());
-    const std::string message = message_of([&] { import(); }, kind);
-    EXPECT_FALSE(fs::exists(out()));
-    EXPECT_FALSE(fs::exists(folder_ / "out.partial"));
-    return message;
   }
 };
 
@@ -186,7 +174,7 @@ TEST_F(ImportQuip, RefusesOtherSettings) {
   const auto refuse = [&](const char* key, const Json& value, const std::string& words) {
     RawCheckpoint made = one();
     made.config["quip_params"][key] = value;
-    const std::string message = refused(made);
+    const std::string message = refusal(made);
     EXPECT_NE(message.find(std::string("config.json: /quip_params/") + key), std::string::npos)
         << message;
     EXPECT_NE(message.find(words), std::string::npos) << message;
@@ -200,7 +188,7 @@ TEST_F(ImportQuip, RefusesOtherSettings) {
   refuse("outlier_channel_split", true, "split outliers");
   RawCheckpoint made = one();
   made.config["quip_params"] = {{"decode_mode", "quantlut_sym"}};
-  EXPECT_NE(refused(made).find("is of QTIP"), std::string::npos);
+  EXPECT_NE(refusal(made).find("is of QTIP"), std::string::npos);
 }
 
 TEST_F(ImportQuip, RefusesTensorsThatDoNotFit) {
@@ -208,7 +196,7 @@ TEST_F(ImportQuip, RefusesTensorsThatDoNotFit) {
                           const std::string& words) {
     RawCheckpoint made = one();
     damage(made);
-    const std::string message = refused(made);
+    const std::string message = refusal(made);
     EXPECT_NE(message.find(words), std::string::npos) << message;
     EXPECT_NE(message.find("model.safetensors: tensor"), std::string::npos) << message;
   };
@@ -259,7 +247,7 @@ TEST_F(ImportQuip, RefusesSizesThatNoMatrixRotates) {
   made.tensors.at(kDown + ".Qidxs").bytes.resize(16 * 11 * 4 * 8);
   made.tensors.at(kDown + ".SV").shape = {16 * 11};
   made.tensors.at(kDown + ".SV").bytes.resize(16 * 11 * 4);
-  EXPECT_NE(refused(made).find("no matrix rotates 176 features"), std::string::npos);
+  EXPECT_NE(refusal(made).find("no matrix rotates 176 features"), std::string::npos);
 }
 
 TEST_F(ImportQuip, AFolderWhoseSignsAreMissingIsRefused) {

@@ -26,7 +26,7 @@ void PrintTo(const GroupWords& groups, std::ostream* to) {
   *to << groups.inputs << ' ' << groups.bits << ' ' << groups.minima;
 }
 
-// Of integers with signs, or with minima of elements.
+// Entries are integers with signs; with minima they are elements.
 Linear grouped_product(int rows, const GroupWords& groups) {
   Linear op;
   op.shape = {.rows = rows, .out_features = 100, .in_features = 2048};

@@ -48,7 +48,7 @@ VQ_DEVICE float apply_factor(ScaleAndMinimum factor, float number) {
   return fused(factor.scale, number, -factor.minimum);
 }
 
-// The same in pairs, rounded once.
+// Factors of a pair of numbers, each rounded once.
 template <Element kElement>
 VQ_DEVICE u32 paired_factor(float factor) {
   return pack2<kElement>(factor, factor);

@@ -10,8 +10,7 @@
 //                          circulants
 #pragma once
 
-#include <vq/annotations.h>
-#include <vq/types.h>
+#include <vq/layout/hadamard.h>
 
 namespace vq {
 
@@ -25,14 +24,6 @@ VQ_HD constexpr int rotation_order(i64 features) {
   const bool known = odd == 3 || odd == 5 || odd == 7 || odd == 9 || odd == 13 || odd == 15 ||
                      odd == 27 || odd == 35 || odd == 39 || odd == 43;
   return known && features % 4 == 0 ? static_cast<int>(4 * odd) : 0;
-}
-
-// Is `number`, which is no multiple of the prime q, a square in its field?
-VQ_HD constexpr bool is_square(int q, int number) {
-  for (int root = 1; root < q; ++root) {
-    if (root * root % q == number) return true;
-  }
-  return false;
 }
 
 // The first row of circulant 0 to 3 of Williamson's matrix: bit k is set if element k is -1.
@@ -61,12 +52,12 @@ VQ_HD constexpr bool rotation_is_negative(int order, int row, int column) {
     const bool low = row >= half, right = column >= half;
     const int i = row % half, j = column % half;
     if (i == j) return low || right;
-    const bool square = i == 0 || j == 0 || is_square(q, (j - i + q) % q);
+    const bool square = i == 0 || j == 0 || paley_square(q, j, i);
     return square == (low && right);
   }
   if (order == 1 || column == 0) return false;
   const int q = order - 1;
-  return row == 0 || (row != column && is_square(q, (column - row + q) % q));
+  return row == 0 || (row != column && paley_square(q, column, row));
 }
 
 }  // namespace vq

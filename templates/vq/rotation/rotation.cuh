@@ -49,7 +49,7 @@ class RotationBlock {
   static constexpr int kAtOnce = kParts < 8 ? kParts : 8;  // loads in flight
 
   VQ_DEVICE static float* held() { return shared_part<float>(0); }
-  // Of column `column` of the block in a piece.
+  // The place in a row of column `column` of the block, in a piece.
   VQ_DEVICE static i64 place(int piece, int column) {
     return i64{piece} * kPiece + block_x() * kColumns + column;
   }
