@@ -7,6 +7,7 @@
 #include "heuristics/check.h"
 #include "runtime/ops/attention_decode/reference.h"
 #include "runtime/ops/kv_dequantize/reference.h"
+#include "tests/klt_runs.h"
 #include "tests/sweep/harness.h"
 #include "tests/sweep/plans.h"
 
@@ -75,6 +76,17 @@ TEST_F(HeadSizes, AreRightInBytesByPagesAndMasks) {
       expect_right(op, plan, static_cast<unsigned>(70 + number++));
     }
   }
+}
+
+// Rows of codes that lanes get by ldmatrix are further apart where raw rows are long.
+TEST_F(HeadSizes, OfPartsInMatricesAreRightBesideRawTokens) {
+  AttentionDecode op = attention(192, 4, "vecinfer-d4b8i8", "vecinfer-d4b8i8");
+  op.keys = klt_runs({{64, 4}, {128, 8}});
+  op.values = klt_runs({{64, 4}, {128, 8}});
+  op.shape.recent_tokens = 21;
+  const AttentionInt8Mma plan{
+      .threads = 64, .splits = 2, .heads_per_block = 4, .pipeline_stages = 2};
+  expect_right(op, plan, 89);
 }
 
 TEST_F(HeadSizes, AreRightInElements) {

@@ -110,7 +110,8 @@ class LaneCodes {
     const int token = number * kBytesStep + lane() / 8 * 8 + of_tile;
     const u32 turned = Rounds::template turned<32>(of_tile);
     for_each_number<0, 2>([&](auto piece) {
-      const u8* const row = (kOfValues ? rounds.value_rows() : rounds.key_rows()) + token * 32 +
+      const u8* const row = (kOfValues ? rounds.value_rows() : rounds.key_rows()) +
+                            token * kStride + number * kBeyond +
                             (static_cast<u32>(piece * 16) ^ turned);
       u32 words[kTiles];
       if constexpr (kOfValues) {
