@@ -39,11 +39,18 @@ std::string pages_text(int page_tokens) {
   return page_tokens > 0 ? fmt::format(" pages of {}", page_tokens) : "";
 }
 
+// "128", or of values of another size "192/128".
+template <class Shape>
+std::string channels_text(const Shape& shape) {
+  if (shape.value_dim() == shape.head_dim) return std::to_string(shape.head_dim);
+  return fmt::format("{}/{}", shape.head_dim, shape.value_dim());
+}
+
 std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {
     const AttentionShape& s = op->shape;
     return fmt::format("attention_decode {} batch {} heads {}/{} of {} tokens {}{} {}/{}{}{}",
-                       enum_name(op->dtype), s.batch, s.query_heads, s.kv_heads, s.head_dim,
+                       enum_name(op->dtype), s.batch, s.query_heads, s.kv_heads, channels_text(s),
                        s.tokens, pages_text(s.page_tokens), short_name(op->keys),
                        short_name(op->values),
                        s.query_tokens > 1 ? fmt::format(" query tokens {}", s.query_tokens) : "",
@@ -52,14 +59,14 @@ std::string tuned_problem_text(const Problem& problem) {
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
     return fmt::format("kv_append {} batch {} heads {} of {} tokens {}{} new {} {}/{}",
-                       enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
+                       enum_name(op->dtype), s.batch, s.kv_heads, channels_text(s), s.tokens,
                        pages_text(s.page_tokens), s.new_tokens, short_name(op->keys),
                        short_name(op->values));
   }
   if (const auto* op = std::get_if<KvDequantize>(&problem)) {
     const DequantizeShape& s = op->shape;
     return fmt::format("kv_dequantize {} batch {} heads {} of {} tokens {}{} {}/{}",
-                       enum_name(op->dtype), s.batch, s.kv_heads, s.head_dim, s.tokens,
+                       enum_name(op->dtype), s.batch, s.kv_heads, channels_text(s), s.tokens,
                        pages_text(s.page_tokens), short_name(op->keys), short_name(op->values));
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {

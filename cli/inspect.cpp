@@ -108,7 +108,8 @@ std::optional<CacheFormats> judge_memory(const InspectArguments& options,
                             .kv_heads = config.kv_heads,
                             .head_dim = config.head_dim,
                             .tokens = options.context,
-                            .recent_tokens = least_window(cache.keys, cache.values)},
+                            .recent_tokens = least_window(cache.keys, cache.values),
+                            .value_head_dim = config.value_head_dim},
                            cache.keys,
                            cache.values},
            config.source);
@@ -117,21 +118,19 @@ std::optional<CacheFormats> judge_memory(const InspectArguments& options,
 
 // The bytes of keys or values of all sequences, in all layers: codes, codebooks, scales, transforms
 // and the slots in full precision that the formats ask for.
-double cache_bytes(const VqFormat& format, int window, const ModelConfig& config,
+double cache_bytes(const VqFormat& format, int head_dim, int window, const ModelConfig& config,
                    const InspectArguments& options) {
   const auto batch = static_cast<double>(options.batch);
-  const double channels = static_cast<double>(config.kv_heads) * config.head_dim;
+  const double channels = static_cast<double>(config.kv_heads) * head_dim;
   const std::int64_t words =
-      vq::stored_words(format.layout, options.context, format.row_words(config.head_dim));
+      vq::stored_words(format.layout, options.context, format.row_words(head_dim));
   const double codes = 4.0 * static_cast<double>(words) * config.kv_heads * batch;
   const double raw = 2.0 * batch * channels * window;
-  const auto books =
-      static_cast<double>(kv_codebook_elements(format, config.kv_heads, config.head_dim));
+  const auto books = static_cast<double>(kv_codebook_elements(format, config.kv_heads, head_dim));
   const double scales =
-      format.stage_scales ? static_cast<double>(kv_stages(format, config.kv_heads, config.head_dim))
-                          : 0.0;
+      format.stage_scales ? static_cast<double>(kv_stages(format, config.kv_heads, head_dim)) : 0.0;
   const double transforms =
-      channels * (format.smooth + format.center + (format.klt ? config.head_dim : 0));
+      channels * (format.smooth + format.center + (format.klt ? head_dim : 0));
   return config.layers * (codes + raw + 2 * books + 4 * (scales + transforms));
 }
 
@@ -151,10 +150,14 @@ void report_memory(const InspectArguments& options, const std::optional<CacheFor
   const ModelConfig& config = folder.config;
   const double part = dense_part_bytes(folder);
   const double weights = output.document["weight_bytes"].get<double>() + part;
-  const double dense = 2.0 * 2.0 * config.layers * static_cast<double>(config.kv_heads) *
-                       config.head_dim * static_cast<double>(options.context * options.batch);
-  output.line("{} sequences of {} tokens, {} layers of {} KV heads of {}:", options.batch,
-              options.context, config.layers, config.kv_heads, config.head_dim);
+  const double dense = 2.0 * config.layers * static_cast<double>(config.kv_heads) *
+                       (config.head_dim + config.value_head_dim) *
+                       static_cast<double>(options.context * options.batch);
+  output.line("{} sequences of {} tokens, {} layers of {} KV heads of {}{}:", options.batch,
+              options.context, config.layers, config.kv_heads, config.head_dim,
+              config.value_head_dim == config.head_dim
+                  ? ""
+                  : fmt::format(" and of {} in values", config.value_head_dim));
   output.line("  weights that long steps make dense at a time: {}, counted in the sums below",
               gib(part));
   output.line("  FP16 cache {}, with the weights {}", gib(dense), gib(dense + weights));
@@ -165,8 +168,8 @@ void report_memory(const InspectArguments& options, const std::optional<CacheFor
                           {"fp16_total_bytes", dense + weights}});
   if (!formats) return;
   const int window = least_window(formats->keys, formats->values);
-  const double cache = cache_bytes(formats->keys, window, config, options) +
-                       cache_bytes(formats->values, window, config, options);
+  const double cache = cache_bytes(formats->keys, config.head_dim, window, config, options) +
+                       cache_bytes(formats->values, config.value_head_dim, window, config, options);
   output.line("  {} and {} cache {}, with the weights {}; FP16 is {:.2f} times as large",
               short_name(formats->keys), short_name(formats->values), gib(cache),
               gib(cache + weights), dense / cache);

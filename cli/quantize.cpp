@@ -59,9 +59,11 @@ std::optional<DType> parse_dtype(const std::string& name) {
 std::string sizes_text(const AttentionData& data) {
   const QuantizedTensor& keys = data.keys;
   return fmt::format(
-      "{}{} KV heads, {} tokens, head_dim {}{}",
+      "{}{} KV heads, {} tokens, head_dim {}{}{}",
       keys.batch > 1 ? fmt::format("{} sequences, ", keys.batch) : "", keys.heads, keys.rows,
       keys.columns,
+      data.values.columns == keys.columns ? ""
+                                          : fmt::format(", value_head_dim {}", data.values.columns),
       data.batch > 0 ? fmt::format("; {} queries of {} heads", data.batch, data.query_heads) : "");
 }
 std::string sizes_text(const LinearData& data) {
@@ -70,10 +72,12 @@ std::string sizes_text(const LinearData& data) {
 }
 
 Json sizes_json(const AttentionData& data) {
-  return {{"sequences", data.keys.batch},
-          {"kv_heads", data.keys.heads},
-          {"tokens", data.keys.rows},
-          {"head_dim", data.keys.columns}};
+  Json sizes = {{"sequences", data.keys.batch},
+                {"kv_heads", data.keys.heads},
+                {"tokens", data.keys.rows},
+                {"head_dim", data.keys.columns}};
+  if (data.values.columns != data.keys.columns) sizes["value_head_dim"] = data.values.columns;
+  return sizes;
 }
 Json sizes_json(const LinearData& data) {
   return {{"out_features", data.weights.rows}, {"in_features", data.weights.columns}};

@@ -235,7 +235,7 @@ KernelSource generate(const Problem& problem, const Plan& plan, const GpuSpec& g
   templates.add(fmt::format("vq/kernels/{}/kernel.cuh", kernel_name(plan)));
   const auto changes_basis = [](const vq::Launch& launch) {
     const std::string_view function = launch.function;
-    return function == "attention_to_basis" || function == "attention_from_basis";
+    return function.starts_with("attention_") && function.ends_with("_basis");
   };
   if (std::any_of(shape.launches, shape.launches + shape.count, changes_basis)) {
     templates.add("vq/ops/attention_basis.cuh");

@@ -100,7 +100,7 @@ Plan of_dataflow(const Plan& wanted, const Problem& problem, const GpuSpec& gpu)
 bool prefers_bytes(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   constexpr int kShort = 1024;  // tokens
   constexpr std::int64_t kFewTokens = 4096;
-  if (op.shape.head_dim > 160 && op.group() * op.shape.query_tokens > 4) return false;
+  if (longest_row(op.shape) > 160 && op.group() * op.shape.query_tokens > 4) return false;
   if (plan.schedule == Schedule::balanced) return gpu.warpgroup_products;
   if (plan.heads_per_block > 4 && plan.heads_per_block < op.group()) return false;
   if (plan.heads_per_block > 4 && op.shape.query_tokens > 1) return false;  // mma has room for 16

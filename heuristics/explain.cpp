@@ -93,7 +93,7 @@ template <class P>
 std::vector<std::string> lines(const P& plan, const KvDequantize& op, const GpuSpec&) {
   const auto config = configured(plan, op);
   std::vector<std::string> lines;
-  add_codebook_lines(lines, config, op.shape.head_dim, op.shape.head_dim);
+  add_codebook_lines(lines, config, op.shape.head_dim, op.shape.value_dim());
   return lines;
 }
 
@@ -127,7 +127,7 @@ void for_each_row(const Problem& problem, Visit&& visit) {
       [&](const auto& op) {
         for_each_operand(op, [&](Operand operand, const VqFormat& format) {
           if constexpr (requires { op.weights; }) visit(operand, format, op.shape.in_features);
-          if constexpr (requires { op.keys; }) visit(operand, format, op.shape.head_dim);
+          if constexpr (requires { op.keys; }) visit(operand, format, row_dim(op.shape, operand));
         });
       },
       problem);
@@ -225,9 +225,8 @@ struct Plain {
 
 Plain plain_of(const Problem& problem) {
   if (const auto* decode = std::get_if<KvDequantize>(&problem)) {
-    const DequantizeShape& s = decode->shape;
-    return {4.0 * s.batch * s.kv_heads * s.head_dim * static_cast<double>(s.tokens),
-            "device memory: {} of dense rows written", "codes, codebooks and dense rows"};
+    return {dense_bytes(*decode), "device memory: {} of dense rows written",
+            "codes, codebooks and dense rows"};
   }
   if (const auto* rows = std::get_if<WeightDequantize>(&problem)) {
     return {2 * rows->elements(), "device memory: {} of dense rows written",

@@ -77,10 +77,10 @@ std::vector<OtherPreset> presets_beside(Operand operand, const VqFormat& format,
   return others;
 }
 
-int columns_of(const Problem& problem) {
+int columns_of(const Problem& problem, Operand operand) {
   const Linear* const product = as_linear(problem);
   if (product != nullptr) return static_cast<int>(product->shape.in_features);
-  return std::get<AttentionDecode>(problem).shape.head_dim;
+  return row_dim(std::get<AttentionDecode>(problem).shape, operand);
 }
 
 void add_name(std::string& formats, Operand operand, const std::string& name) {
@@ -95,11 +95,10 @@ std::vector<OtherFormats> in_other_presets(const Problem& problem) {
     bool entries_alone = true;  // nothing but entries differ
   };
   std::vector<Combination> all{{{.problem = problem}}};
-  const int columns = columns_of(problem);
   const auto extend = [&](Operand operand, const VqFormat& own) {
     const std::optional<OtherPreset> entries = other_entries(own, operand == Operand::values);
     const std::size_t before = all.size();
-    for (const OtherPreset& other : presets_beside(operand, own, columns)) {
+    for (const OtherPreset& other : presets_beside(operand, own, columns_of(problem, operand))) {
       for (std::size_t i = 0; i < before; ++i) {
         Combination each = all[i];
         const auto change = [&](Operand which, VqFormat& format) {

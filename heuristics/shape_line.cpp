@@ -24,6 +24,12 @@ std::string seen_text(const AttentionShape& s) {
   return text;
 }
 
+template <class Shape>
+std::string channels_text(const Shape& shape) {
+  if (shape.value_dim() == shape.head_dim) return fmt::format("{} channels", shape.head_dim);
+  return fmt::format("{} channels, values of {}", shape.head_dim, shape.value_dim());
+}
+
 }  // namespace
 
 std::string shape_line(const Problem& problem) {
@@ -31,28 +37,26 @@ std::string shape_line(const Problem& problem) {
     const AttentionShape& s = op->shape;
     return fmt::format(
         "attention_decode in {}: {} sequences of up to {} tokens{}{}{}{}{}, {} query heads "
-        "on {} KV heads of {} channels",
+        "on {} KV heads of {}",
         enum_name(op->dtype), s.batch, s.tokens, pages_text(s.page_tokens),
         batches_text(s.flush_block),
         s.query_tokens > 1 ? fmt::format(", up to {} query tokens of each", s.query_tokens) : "",
         s.batch_invariant ? ", results independent of each other" : "", seen_text(s), s.query_heads,
-        s.kv_heads, s.head_dim);
+        s.kv_heads, channels_text(s));
   }
   if (const auto* op = std::get_if<KvAppend>(&problem)) {
     const AppendShape& s = op->shape;
     return fmt::format(
-        "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {} "
-        "channels",
+        "kv_append in {}: up to {} new tokens of each of {} sequences{}{}, {} KV heads of {}",
         enum_name(op->dtype), s.new_tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.flush_block), s.kv_heads, s.head_dim);
+        batches_text(s.flush_block), s.kv_heads, channels_text(s));
   }
   if (const auto* op = std::get_if<KvDequantize>(&problem)) {
     const DequantizeShape& s = op->shape;
     return fmt::format(
-        "kv_dequantize in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {} "
-        "channels",
+        "kv_dequantize in {}: up to {} tokens of each of {} sequences{}{}, {} KV heads of {}",
         enum_name(op->dtype), s.tokens, s.batch, pages_text(s.page_tokens),
-        batches_text(s.flush_block), s.kv_heads, s.head_dim);
+        batches_text(s.flush_block), s.kv_heads, channels_text(s));
   }
   if (const auto* op = std::get_if<AttentionMerge>(&problem)) {
     const MergeShape& s = op->shape;

@@ -67,6 +67,9 @@ Json header_of(const std::string& name, const AttentionData& data) {
   header.kv_heads = static_cast<int>(keys.heads);
   header.tokens = keys.rows;
   header.head_dim = static_cast<int>(keys.columns);
+  if (data.values.columns != keys.columns) {
+    header.value_head_dim = static_cast<int>(data.values.columns);
+  }
   header.batch = static_cast<int>(data.batch);
   header.query_heads = static_cast<int>(data.query_heads);
   header.max_recent_tokens = data.max_recent_tokens;
@@ -243,7 +246,8 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
                                .tokens = header.tokens,
                                .recent_tokens = std::max(header.max_recent_tokens,
                                                          least_window(header.keys, header.values)),
-                               .sinks = header.max_sinks},
+                               .sinks = header.max_sinks,
+                               .value_head_dim = header.value_head_dim},
                               header.keys,
                               header.values});
   if (header.batch > 0 && header.cache_batch != 1 && header.cache_batch != header.batch) {
@@ -272,8 +276,9 @@ AttentionData read_attention(BundleReader& reader, const JsonCursor& cursor) {
     tensor->batch = header.cache_batch;
     tensor->heads = header.kv_heads;
     tensor->rows = header.tokens;
-    tensor->columns = header.head_dim;
   }
+  data.keys.columns = header.head_dim;
+  data.values.columns = header.value_head_dim > 0 ? header.value_head_dim : header.head_dim;
   each_tensor(reader, header.name, data);
   return data;
 }

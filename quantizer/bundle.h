@@ -15,7 +15,8 @@
 //                             the stage scales. Codes are those of entries without it
 //   <item>.keys.mean          F32  [kv_heads, head_dim], where the format has center
 //   <item>.keys.rotation      F32  [kv_heads, head_dim, head_dim], where the format has klt
-//   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional
+//   <item>.keys.original      F16 or BF16 [batch, kv_heads, tokens, head_dim], optional; of values
+//                             value_head_dim takes the place of head_dim
 //   <item>.values.*           the same
 //   <item>.queries            [n, query_heads, head_dim], with .lengths I32 [n], optional; batch is
 //                             n, or 1: each of n sequences has this cache

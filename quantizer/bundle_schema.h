@@ -58,6 +58,7 @@ struct AttentionHeader {
   int query_heads = 0;
   int max_recent_tokens = 0;
   int max_sinks = 0;
+  int value_head_dim = 0;  // 0: head_dim
 
   static constexpr auto fields() {
     using H = AttentionHeader;
@@ -71,6 +72,8 @@ struct AttentionHeader {
         field("kv_heads", &H::kv_heads, required(1, 65535), "heads of the cache"),
         field("tokens", &H::tokens, required(1, 2147483647), "tokens a sequence stored"),
         field("head_dim", &H::head_dim, required(1, 1024), "channels a head"),
+        field("value_head_dim", &H::value_head_dim, silent_in(1, 1024),
+              "channels a head of values; without the field, head_dim"),
         field("batch", &H::batch, optional_in(0, 65535), "queries stored; 0 without"),
         field("query_heads", &H::query_heads, optional_in(0, 65535), "heads of a query"),
         field("max_recent_tokens", &H::max_recent_tokens, optional_in(0, kMostWindow),
@@ -129,13 +132,18 @@ void each_tensor(Io& io, const std::string& name, Data& data) {
       io.counts(name + ".sinks", data.batch, data.max_sinks, data.sinks, optional);
     }
     if (const std::int64_t slots = data.max_sinks + data.max_recent_tokens; slots > 0) {
-      const Shape raw{keys.batch, keys.heads, slots, keys.columns};
-      io.elements(name + ".raw_keys", data.dtype, raw, data.raw_keys);
-      io.elements(name + ".raw_values", data.dtype, raw, data.raw_values);
+      const auto raw = [&](const QuantizedTensor& tensor) {
+        return Shape{keys.batch, keys.heads, slots, tensor.columns};
+      };
+      io.elements(name + ".raw_keys", data.dtype, raw(keys), data.raw_keys);
+      io.elements(name + ".raw_values", data.dtype, raw(data.values), data.raw_values);
     }
-    const Shape whole{keys.batch, keys.heads, keys.rows, keys.columns};
-    io.elements(name + ".keys.original", data.dtype, whole, data.original_keys, optional);
-    io.elements(name + ".values.original", data.dtype, whole, data.original_values, optional);
+    const auto whole = [&](const QuantizedTensor& tensor) {
+      return Shape{keys.batch, keys.heads, keys.rows, tensor.columns};
+    };
+    io.elements(name + ".keys.original", data.dtype, whole(keys), data.original_keys, optional);
+    io.elements(name + ".values.original", data.dtype, whole(data.values), data.original_values,
+                optional);
   }
 }
 

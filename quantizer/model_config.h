@@ -120,6 +120,7 @@ struct ModelConfig {
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int value_head_dim = 0;                 // "v_head_dim", else head_dim
   std::optional<Json> quantization = {};  // "quantization_config"
 };
 

@@ -210,12 +210,13 @@ QuantizedTensor raw_tensor(const QuantizedTensor& cache, std::vector<std::uint32
 
 }  // namespace
 
-RawPool make_raw_pool(const QuantizedTensor& cache, const std::vector<std::uint16_t>& raw_keys,
+RawPool make_raw_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
+                      const std::vector<std::uint16_t>& raw_keys,
                       const std::vector<std::uint16_t>& raw_values,
                       const std::vector<std::int32_t>& lengths, int page_tokens, Random random,
                       const std::vector<std::int32_t>& firsts) {
   PagePool pages =
-      make_pool(raw_tensor(cache, words_of(raw_keys)), raw_tensor(cache, words_of(raw_values)),
+      make_pool(raw_tensor(keys, words_of(raw_keys)), raw_tensor(values, words_of(raw_values)),
                 lengths, page_tokens, false, std::move(random));
   for (std::size_t b = 0; b < firsts.size(); ++b) {
     const auto row = at(pages.table, static_cast<std::int64_t>(b) * pages.columns);
@@ -228,17 +229,17 @@ RawPool make_raw_pool(const QuantizedTensor& cache, const std::vector<std::uint1
   return pool;
 }
 
-bool take_raw_rows(const RawPool& pool, const QuantizedTensor& cache,
+bool take_raw_rows(const RawPool& pool, const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths,
                    const std::vector<std::uint16_t>& key_storage,
                    const std::vector<std::uint16_t>& value_storage,
                    std::vector<std::uint16_t>& raw_keys, std::vector<std::uint16_t>& raw_values) {
-  std::vector<std::uint32_t> keys, values;
-  const bool kept = take_rows(pool.pages, raw_tensor(cache, words_of(raw_keys)),
-                              raw_tensor(cache, words_of(raw_values)), lengths,
-                              words_of(key_storage), words_of(value_storage), keys, values);
-  raw_keys = elements_of(keys);
-  raw_values = elements_of(values);
+  std::vector<std::uint32_t> key_words, value_words;
+  const bool kept = take_rows(
+      pool.pages, raw_tensor(keys, words_of(raw_keys)), raw_tensor(values, words_of(raw_values)),
+      lengths, words_of(key_storage), words_of(value_storage), key_words, value_words);
+  raw_keys = elements_of(key_words);
+  raw_values = elements_of(value_words);
   return kept;
 }
 

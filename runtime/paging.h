@@ -54,13 +54,14 @@ struct RawPool {
 
 // Makes pages for the raw rows of AttentionData or AppendData, one row for each token, with drawn
 // places and order. Pages of tokens before `firsts`, if these are given, are not in the table.
-RawPool make_raw_pool(const QuantizedTensor& cache, const std::vector<std::uint16_t>& raw_keys,
+RawPool make_raw_pool(const QuantizedTensor& keys, const QuantizedTensor& values,
+                      const std::vector<std::uint16_t>& raw_keys,
                       const std::vector<std::uint16_t>& raw_values,
                       const std::vector<std::int32_t>& lengths, int page_tokens, Random random,
                       const std::vector<std::int32_t>& firsts = {});
 
 // take_rows() of raw rows.
-bool take_raw_rows(const RawPool& pool, const QuantizedTensor& cache,
+bool take_raw_rows(const RawPool& pool, const QuantizedTensor& keys, const QuantizedTensor& values,
                    const std::vector<std::int32_t>& lengths,
                    const std::vector<std::uint16_t>& key_storage,
                    const std::vector<std::uint16_t>& value_storage,

@@ -30,8 +30,9 @@ void require_built(const Config& config) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::infeasible, fmt::format("{}: {}", config.source, why));
   };
-  const std::string fault = head_dim_fault(config.problem);
-  if (!fault.empty()) refuse("/shape/head_dim: " + fault);
+  if (const auto fault = head_dim_fault(config.problem)) {
+    refuse(std::string("/shape/") + fault->field + ": " + fault->message);
+  }
   if (const Verdict verdict = check(config.problem); !verdict.ok) refuse(verdict.reason);
 }
 

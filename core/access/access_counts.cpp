@@ -160,7 +160,7 @@ std::vector<Wanted> operands_of(const Problem& problem, const std::string& sourc
   const auto of_cache = [&](const auto& op) -> std::vector<Wanted> {
     const auto& shape = op.shape;
     return {{Operand::keys, op.keys, kv_units(op.keys, shape.kv_heads, shape.head_dim)},
-            {Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.head_dim)}};
+            {Operand::values, op.values, kv_units(op.values, shape.kv_heads, shape.value_dim())}};
   };
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) return of_cache(*op);
   if (const auto* op = std::get_if<KvDequantize>(&problem)) return of_cache(*op);

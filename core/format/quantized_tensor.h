@@ -11,7 +11,7 @@
 
 namespace vqgen {
 
-// Rows: KV cache [batch][kv_heads][tokens] of head_dim elements; weights [1][1][out_features] of
+// Rows: KV cache [batch][kv_heads][tokens] of a head's channels; weights [1][1][out_features] of
 // in_features elements, or [1][experts][out_features]. Orders of codes, codebooks and units:
 // templates/vq/layout/.
 struct QuantizedTensor {
@@ -70,7 +70,7 @@ struct AttentionData {
   // [batch + 1], from 0 on: rows query_start[b] .. query_start[b + 1] - 1 are the query tokens of
   // sequence b. Empty: row b.
   std::vector<std::int32_t> query_start;
-  // Keys and values of the query tokens, [query_rows()][kv_heads][head_dim], which `lengths` does
+  // Keys and values of the query tokens, [query_rows()][kv_heads][columns], which `lengths` does
   // not count; empty if the cache has them.
   std::vector<std::uint16_t> new_keys, new_values;
   std::vector<std::int32_t> lengths;               // [batch], each 0..keys.rows
@@ -83,9 +83,9 @@ struct AttentionData {
   std::vector<float> sink_logits;               // [query_heads]; empty: none
   // [query_rows()], in a tree of drafts: bit j of a row is draft j of its sequence. Else empty.
   std::vector<std::int64_t> tree_masks;
-  std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][head_dim], see args
+  std::vector<std::uint16_t> raw_keys;  // [keys.batch][kv_heads][slots][columns], see args
   std::vector<std::uint16_t> raw_values;
-  // The tensors before quantization, [keys.batch][kv_heads][tokens][head_dim]; empty if not kept.
+  // The tensors before quantization, [keys.batch][kv_heads][tokens][columns]; empty if not kept.
   std::vector<std::uint16_t> original_keys, original_values;
   // For a paged problem: seed for the pages' places, and for their order if none is given.
   std::uint64_t paging_seed = 0;
@@ -122,13 +122,13 @@ struct AppendData {
   DType dtype = DType::f16;
   QuantizedTensor keys, values;
   std::int64_t batch = 0, new_tokens = 0;
-  std::vector<std::uint16_t> new_keys;  // [batch][new_tokens][kv_heads][head_dim]
+  std::vector<std::uint16_t> new_keys;  // [batch][new_tokens][kv_heads][columns]
   std::vector<std::uint16_t> new_values;
   std::vector<std::int32_t> positions;  // [batch]
   std::vector<std::int32_t> counts;     // [batch]; empty: new_tokens each
   int max_recent_tokens = 0, flush_block = 1, max_sinks = 0;
   int raw_page_tokens = 0;              // 0: slots
-  std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][head_dim], see args
+  std::vector<std::uint16_t> raw_keys;  // [batch][kv_heads][slots][columns], see args
   std::vector<std::uint16_t> raw_values;
   std::uint64_t paging_seed = 0;  // as in AttentionData
   std::optional<PageOrder> page_order = {};

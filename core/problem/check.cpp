@@ -55,13 +55,23 @@ std::string head_dim_fault(int head_dim) {
                      kHeadDims.back());
 }
 
+template <class Shape>
+std::optional<FormatFault> head_dim_fault(const Shape& shape) {
+  const std::string keys = head_dim_fault(shape.head_dim);
+  if (!keys.empty()) return FormatFault{"head_dim", keys};
+  const std::string values = head_dim_fault(shape.value_dim());
+  if (!values.empty()) return FormatFault{"value_head_dim", values};
+  return std::nullopt;
+}
+
 // Rules of ops on a cache.
 template <class Op>
 void judge_cache(Judge& judge, const Op& op) {
   judge_format(judge, op.keys, "keys");
   judge_format(judge, op.values, "values");
-  const std::string fault = head_dim_fault(op.shape.head_dim);
-  judge.require(fault.empty(), "head_dim {}", fault);
+  if (const auto fault = head_dim_fault(op.shape)) {
+    judge.require(false, "{} {}", fault->field, fault->message);
+  }
 }
 
 }  // namespace
@@ -77,11 +87,11 @@ std::string klt_remedy(const VqFormat& format, const std::string& path, int head
                      keys ? "keys" : "values", head_dim);
 }
 
-std::string head_dim_fault(const Problem& problem) {
+std::optional<FormatFault> head_dim_fault(const Problem& problem) {
   return std::visit(
-      [](const auto& op) -> std::string {
-        if constexpr (requires { op.keys; }) return head_dim_fault(op.shape.head_dim);
-        return "";
+      [](const auto& op) -> std::optional<FormatFault> {
+        if constexpr (requires { op.keys; }) return head_dim_fault(op.shape);
+        return std::nullopt;
       },
       problem);
 }

@@ -55,6 +55,10 @@ Problem read_op(const JsonCursor& root) {
     op.dtype = static_cast<Type>(root.at("dtype").choice(enum_names<Type>));
   }
   read_fields(root.member("shape", hint_of("shape")), op.shape);
+  // Plans and cached kernels of a problem are found by its text, of which there is one.
+  if constexpr (requires { op.shape.value_head_dim; }) {
+    if (op.shape.value_head_dim == op.shape.head_dim) op.shape.value_head_dim = 0;
+  }
   for_each_operand(op, [&](Operand operand, VqFormat& format) {
     const std::string name(enum_name(operand));
     const JsonCursor cursor = root.member(name, hint_of(name));
@@ -120,9 +124,10 @@ Config read_config(const Json& json, const std::string& source) {
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::bad_input) require_presets_of_operands(root);
     // No remedy for a format helps where no format of that head_dim has a kernel.
-    const std::string fault = head_dim_fault(config.problem);
-    if (fault.empty() || std::string(error.what()).find("head_dim") == std::string::npos) throw;
-    throw Error(ErrorKind::infeasible, fmt::format("{}: /shape/head_dim: {}", source, fault));
+    const auto fault = head_dim_fault(config.problem);
+    if (!fault || std::string(error.what()).find("head_dim") == std::string::npos) throw;
+    throw Error(ErrorKind::infeasible,
+                fmt::format("{}: /shape/{}: {}", source, fault->field, fault->message));
   }
   return config;
 }

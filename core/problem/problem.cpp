@@ -60,11 +60,11 @@ class Validator {
   }
 
   // Each channel of a head in exactly one part.
-  void parts(const VqFormat& format, const std::string& path, int head_dim) const {
+  void parts(const VqFormat& format, const std::string& path, int head_dim, const char* row) const {
     require(format.parts.size() >= 2 && std::ssize(format.parts) <= kMostRowParts, path,
             fmt::format("{} parts, where a row has 2 to {}; for one give its fields alone",
                         format.parts.size(), kMostRowParts));
-    require(head_dim <= vq::kMostPartChannels, "/shape/head_dim",
+    require(head_dim <= vq::kMostPartChannels, std::string("/shape/") + row,
             fmt::format("{} is more than the {} channels that rows in parts have", head_dim,
                         vq::kMostPartChannels));
     std::vector<bool> taken(static_cast<std::size_t>(head_dim), false);
@@ -115,7 +115,7 @@ class Validator {
   }
 
   void cache_format(const VqFormat& format, const std::string& path, int head_dim,
-                    const char* row = "head_dim") const {
+                    const char* row) const {
     no_parts(format, path, "part");
     this->format(format, path, row, head_dim);
     require(format.decoder != Decoder::signs, path + "/decoder",
@@ -132,17 +132,17 @@ class Validator {
     require(together == 0 || (together >= 16 && head_dim % together == 0 &&
                               std::has_single_bit(static_cast<unsigned>(together))),
             path + "/group_tokens",
-            fmt::format("{} is no power of two from 16 on that divides head_dim {}, among whose "
+            fmt::format("{} is no power of two from 16 on that divides {} {}, among whose "
                         "rows the scales of a group are shared out",
-                        together, head_dim));
+                        together, row, head_dim));
     if (format.token_scales && format.group_channels > 0) {
       require(format.group_channels >= 8 && head_dim % format.group_channels == 0 &&
                   (format.group_channels == head_dim ||
                    std::has_single_bit(static_cast<unsigned>(format.group_channels))),
               path + "/group_channels",
-              fmt::format("{} is no power of two from 8 on that divides head_dim {}, as scales of "
+              fmt::format("{} is no power of two from 8 on that divides {} {}, as scales of "
                           "tokens take; 0 means all channels",
-                          format.group_channels, head_dim));
+                          format.group_channels, row, head_dim));
     }
     require(!format.output_scales, path + "/output_scales",
             "is for weights only; remove it, or "
@@ -154,13 +154,14 @@ class Validator {
                         head_dim));
   }
 
-  void operand(const VqFormat& format, const std::string& path, int head_dim) const {
+  void operand(const VqFormat& format, const std::string& path, int head_dim,
+               const char* row) const {
     require(!format.klt || (!format.smooth && !format.hadamard), path + "/klt",
             "a rotation of its own goes without smooth and hadamard; set both to false");
     if (format.in_parts()) {
-      parts(format, path + "/parts", head_dim);
+      parts(format, path + "/parts", head_dim, row);
     } else {
-      cache_format(format, path, head_dim);
+      cache_format(format, path, head_dim, row);
     }
   }
 
@@ -172,8 +173,8 @@ class Validator {
             "/shape/page_tokens",
             fmt::format("{} is none of 16, 32, 64, 128 and 256, nor 0 for a cache without pages",
                         page));
-    operand(op.keys, "/keys", op.shape.head_dim);
-    operand(op.values, "/values", op.shape.head_dim);
+    operand(op.keys, "/keys", op.shape.head_dim, "head_dim");
+    operand(op.values, "/values", op.shape.value_dim(), value_dim_field(op.shape));
     for (const VqFormat* format : {&op.keys, &op.values}) {
       const int rows = format->layout.rows;
       require(page % rows == 0, "/shape/page_tokens",
@@ -275,14 +276,14 @@ void validate(const AttentionDecode& op, const Validator& validator) {
       shape.query_heads % shape.kv_heads == 0, "/shape/query_heads",
       fmt::format("{} is not a multiple of kv_heads {}", shape.query_heads, shape.kv_heads));
   validator.cache(op);
-  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * shape.head_dim *
+  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * longest_row(shape) *
                                 static_cast<double>(shape.tokens));
 }
 
 void validate(const KvAppend& op, const Validator& validator) {
   const AppendShape& shape = op.shape;
   validator.cache(op);
-  const double token = 1.0 * shape.batch * shape.kv_heads * shape.head_dim;
+  const double token = 1.0 * shape.batch * shape.kv_heads * longest_row(shape);
   validator.size("a cache", token * static_cast<double>(shape.tokens));
   validator.size("new tokens", token * shape.new_tokens);
 }
@@ -290,7 +291,7 @@ void validate(const KvAppend& op, const Validator& validator) {
 void validate(const KvDequantize& op, const Validator& validator) {
   const DequantizeShape& shape = op.shape;
   validator.cache(op);
-  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * shape.head_dim *
+  validator.size("a cache", 1.0 * shape.batch * shape.kv_heads * longest_row(shape) *
                                 static_cast<double>(shape.tokens));
 }
 

@@ -10,6 +10,8 @@
 
 #include "core/format/element.h"
 #include "core/format/vq_format.h"
+#include "core/problem/head_rows.h"
+#include "core/problem/merge.h"
 #include "core/problem/weight_rows.h"
 
 namespace vqgen {
@@ -57,6 +59,9 @@ struct AttentionShape {
   bool sink_logits = false;
   bool tree_mask = false;
   bool shared_prefix = false;
+  int value_head_dim = 0;  // 0: head_dim
+
+  int value_dim() const { return value_dim_of(*this); }
 
   static constexpr auto fields() {
     using S = AttentionShape;
@@ -64,7 +69,8 @@ struct AttentionShape {
         field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("query_heads", &S::query_heads, required(1, 65535), "heads of the query"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
+        field("head_dim", &S::head_dim, required(1, 1024), kHeadDimDoc),
+        field("value_head_dim", &S::value_head_dim, silent_in(1, 1024), kValueHeadDimDoc),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
               "tokens of the longest sequence"),
         field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
@@ -141,13 +147,17 @@ struct AppendShape {
   int page_tokens = 0;
   int raw_page_tokens = 0;
   int flush_block = 1;
+  int value_head_dim = 0;  // 0: head_dim
+
+  int value_dim() const { return value_dim_of(*this); }
 
   static constexpr auto fields() {
     using S = AppendShape;
     return std::make_tuple(
         field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
+        field("head_dim", &S::head_dim, required(1, 1024), kHeadDimDoc),
+        field("value_head_dim", &S::value_head_dim, silent_in(1, 1024), kValueHeadDimDoc),
         field("tokens", &S::tokens, required(1, 2147483647 - 1024),
               "tokens that a sequence has room for"),
         field("new_tokens", &S::new_tokens, optional_in(1, 65536),
@@ -184,13 +194,17 @@ struct DequantizeShape {
   int page_tokens = 0;
   int raw_page_tokens = 0;
   int flush_block = 1;
+  int value_head_dim = 0;  // 0: head_dim
+
+  int value_dim() const { return value_dim_of(*this); }
 
   static constexpr auto fields() {
     using S = DequantizeShape;
     return std::make_tuple(
         field("batch", &S::batch, required(1, 65535), "sequences of a call"),
         field("kv_heads", &S::kv_heads, required(1, 65535), "heads of the cache"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
+        field("head_dim", &S::head_dim, required(1, 1024), kHeadDimDoc),
+        field("value_head_dim", &S::value_head_dim, silent_in(1, 1024), kValueHeadDimDoc),
         field("tokens", &S::tokens, required(1, 2147483647 - 8192),
               "tokens of the longest sequence; rows of a head of the outputs"),
         field("recent_tokens", &S::recent_tokens, optional_in(0, kMostWindow),
@@ -214,36 +228,11 @@ struct KvDequantize {
   bool operator==(const KvDequantize&) const = default;
 };
 
-// Results of attention over disjoint sets of tokens, to be made one.
-struct MergeShape {
-  std::int64_t rows = 0;
-  int heads = 0;
-  int head_dim = 0;
-  int parts = 0;
-
-  static constexpr auto fields() {
-    using S = MergeShape;
-    return std::make_tuple(
-        field("rows", &S::rows, required(1, 1 << 24), "query tokens of all sequences, at most"),
-        field("heads", &S::heads, required(1, 65535), "heads of the query"),
-        field("head_dim", &S::head_dim, required(1, 1024), "channels per head"),
-        field("parts", &S::parts, required(2, 8), "results that become one"));
-  }
-  bool operator==(const MergeShape&) const = default;
-};
-
-// Merges results by their log-sum-exp. Nothing is quantized: an op without operands.
-struct AttentionMerge {
-  static constexpr const char* kOp = "attention_merge";
-  DType dtype = DType::f16;
-  MergeShape shape;
-  // Bytes of a result, its log-sum-exp included, and those that a call moves.
-  double part_bytes() const {
-    return static_cast<double>(shape.rows) * shape.heads * (2.0 * shape.head_dim + 4);
-  }
-  double bytes() const { return (shape.parts + 1) * part_bytes(); }
-  bool operator==(const AttentionMerge&) const = default;
-};
+// Bytes of the dense rows that a call writes.
+inline double dense_bytes(const KvDequantize& op) {
+  return 2.0 * op.shape.batch * op.shape.kv_heads * (op.shape.head_dim + op.shape.value_dim()) *
+         static_cast<double>(op.shape.tokens);
+}
 
 // A matrix's scales: an argument, or computed from its elements.
 enum class Scales { given, computed };
@@ -358,10 +347,6 @@ struct Gemm : Linear {
 
 using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDequantize, AttentionMerge,
                              Int8Quantize, Int8Dequantize, WeightDequantize>;
-
-enum class Operand { keys, values, weights };
-template <>
-inline constexpr auto enum_names<Operand> = std::array{"keys", "values", "weights"};
 
 // visit(operand, its format) for each quantized tensor of an op, which may have none.
 template <class Op, class Visit>

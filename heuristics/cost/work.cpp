@@ -35,10 +35,10 @@ BlockWork begun(const P& plan, const AttentionDecode& op, const PlanUse& use) {
   const auto config = configured(plan, op);
   const std::int64_t slots = vq::partial_slots(config, std::int64_t{op.shape.batch});
   const double sums = static_cast<double>(slots) * op.shape.query_heads;
-  work.partial_bytes = 2 * 4 * sums * (op.shape.head_dim + 2);
+  work.partial_bytes = 2 * 4 * sums * (op.shape.value_dim() + 2);
   const auto groups = ceil_div(plan.splits, vq::merged_together(config));
   if (plan.combine == Combine::last_block) {
-    const int channels = plan.heads_per_block * op.shape.head_dim;
+    const int channels = plan.heads_per_block * op.shape.value_dim();
     work.merge_turns = 1 + static_cast<double>(ceil_div(channels, plan.threads) * groups);
   } else {
     // Fitted constants of merging; teams exchange their parts.
@@ -92,7 +92,8 @@ BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
   BlockWork work = begun(use);
   const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * vq::visited_tokens(facts(op));
   const auto codes = [&](const VqFormat& format) { return format.bits_per_element() / 8; };
-  work.memory_bytes = rows * op.shape.head_dim * (4 + codes(op.keys) + codes(op.values));
+  work.memory_bytes = rows * (op.shape.head_dim * (2 + codes(op.keys)) +
+                              op.shape.value_dim() * (2 + codes(op.values)));
   return work;
 }
 
@@ -100,8 +101,7 @@ BlockWork begun(const P&, const KvAppend& op, const PlanUse& use) {
 template <class P>
 BlockWork begun(const P&, const KvDequantize& op, const PlanUse& use) {
   BlockWork work = begun_with_operands(use);
-  work.memory_bytes += 4.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
-                       static_cast<double>(op.shape.tokens);
+  work.memory_bytes += dense_bytes(op);
   return work;
 }
 

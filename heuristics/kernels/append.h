@@ -54,16 +54,17 @@ template <class Config>
 OperandUse append_use(Operand operand, const KvAppend& op, const VqFormat& format,
                       const Config& config, const vq::FormatConfig& kernel_format) {
   const AppendShape& shape = op.shape;
+  const int row = row_dim(shape, operand);
   OperandUse use{.operand = operand, .format = kernel_format};
-  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  use.tensor_units = kv_units(format, shape.kv_heads, row);
   if (format.in_parts()) {
-    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
+    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, row);
   }
   const std::int64_t rows = std::int64_t{shape.batch} * visited_tokens(op) * shape.kv_heads;
   const std::int64_t runs =
       vq::sub_vectors(config, kernel_format) / vq::run_sub_vectors(config, kernel_format);
   use.lookups = static_cast<double>(rows * runs) * format.num_codebooks * format.entries();
-  use.code_bytes = stored_code_bytes(rows, shape.head_dim, format);
+  use.code_bytes = stored_code_bytes(rows, row, format);
   return use;
 }
 

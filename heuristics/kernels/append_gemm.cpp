@@ -85,11 +85,11 @@ void judge_plan(Judge& judge, const AppendGemm& plan, const KvAppend& op, const 
                 "{} has no wgmma; set warpgroups to 0", gpu.name);
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { judge_decoder(judge, part, "keys"); });
-  for_each_part(op.values, op.shape.head_dim,
+  for_each_part(op.values, op.shape.value_dim(),
                 [&](const VqFormat& part, int) { judge_decoder(judge, part, "values"); });
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "keys", op); });
-  for_each_part(op.values, op.shape.head_dim,
+  for_each_part(op.values, op.shape.value_dim(),
                 [&](const VqFormat& part, int) { judge_wide_entries(judge, part, "values", op); });
   judge_codebooks(judge, op, gpu);
   judge.require(plan.warpgroups == 0 || plan.threads % 128 == 0,

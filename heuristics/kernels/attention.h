@@ -42,8 +42,11 @@ void fit_basis(AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec&
 // if a wave would begin.
 AttentionInt8Mma int8_mma_by_rules(const AttentionDecode& op, const GpuSpec& gpu);
 
-inline std::int64_t row_words(const AttentionDecode& op, const VqFormat& format) {
-  return format.row_words(op.shape.head_dim);
+inline std::int64_t key_words(const AttentionDecode& op) {
+  return op.keys.row_words(op.shape.head_dim);
+}
+inline std::int64_t value_words(const AttentionDecode& op) {
+  return op.values.row_words(op.shape.value_dim());
 }
 
 // Heads per block: at most `most`, so that accumulators stay in registers, and as even as the group
@@ -235,21 +238,22 @@ OperandUse cache_use(Operand operand, const Op& op, const vq::FormatConfig& conf
                      double head_blocks, double blocks) {
   const auto& shape = op.shape;
   const VqFormat& format = operand == Operand::keys ? op.keys : op.values;
+  const int row = row_dim(shape, operand);
   OperandUse use{.operand = operand, .format = config};
   use.units = vq::block_units(config, channels);
   use.lane_units = static_cast<int>(use.units);  // lanes are adjacent along a row
-  use.tensor_units = kv_units(format, shape.kv_heads, shape.head_dim);
+  use.tensor_units = kv_units(format, shape.kv_heads, row);
   if (format.in_parts()) {
-    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, shape.head_dim);
+    use.parts_bytes = 2 * kv_codebook_elements(format, shape.kv_heads, row);
   }
   const std::int64_t tokens = read_tokens(op);
   const double rows = static_cast<double>(shape.kv_heads) * static_cast<double>(tokens);
-  for_each_part(format, shape.head_dim, [&](const VqFormat& part, int part_channels) {
+  for_each_part(format, row, [&](const VqFormat& part, int part_channels) {
     use.lookups +=
         rows * shape.batch * head_blocks * part_channels / part.piece() * part.num_codebooks;
   });
-  use.fills = blocks * shape.head_dim / channels;
-  use.code_bytes = stored_code_bytes(tokens, shape.head_dim, format) * shape.kv_heads * shape.batch;
+  use.fills = blocks * row / channels;
+  use.code_bytes = stored_code_bytes(tokens, row, format) * shape.kv_heads * shape.batch;
   use.code_reads = head_blocks;
   return use;
 }
@@ -328,12 +332,12 @@ double around_turns(const P& plan, const AttentionDecode& op) {
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double dims = op.shape.head_dim;
   return 1 + 1.7 * plan.heads_per_block * dims / plan.threads +
-         plan.threads / 32.0 * quads * dims / 1024;
+         plan.threads / 32.0 * quads * op.shape.value_dim() / 1024;
 }
 
 // L2 latencies of a warp's step of `tiles` tiles of 8 tokens.
 inline double step_turns(double tiles, double quads, const AttentionDecode& op) {
-  return 1.25 + tiles * (0.11 * quads + 0.16 * op.shape.head_dim / 128);
+  return 1.25 + tiles * (0.11 * quads + 0.08 * (op.shape.head_dim + op.shape.value_dim()) / 128);
 }
 
 // Tiles per block in dataflows simt, lut and channels.
@@ -370,7 +374,7 @@ void count_lanes(BlockWork& to, const P& plan, const AttentionDecode& op, const 
   to.arithmetic += values * heads * (op.values.piece() + 1);
   to.passes += keys * (op.keys.num_codebooks + heads * op.keys.piece() / 4.0);
   to.passes += values * (op.values.num_codebooks + heads);
-  const auto words = static_cast<double>(row_words(op, op.keys) + row_words(op, op.values));
+  const auto words = static_cast<double>(key_words(op) + value_words(op));
   to.arithmetic += tiles * warps * 2 * std::ceil(tile * words / plan.threads);
   to.arithmetic += tiles * heads * (tile / 32 * 8 + 30);  // softmax
   to.prologue += 4 * tiles + slices / 4 + 2;

@@ -12,10 +12,9 @@ double bytes_moved(const SplitTraffic& traffic, int splits) {
 }
 
 // The codebooks that serve one head, loaded by each of the blocks.
-SplitTraffic split_traffic(const AttentionDecode& op, const VqFormat& format, std::int64_t blocks,
+SplitTraffic split_traffic(const VqFormat& format, int row, std::int64_t blocks,
                            double reduction_bytes) {
-  const int units =
-      format.scope == Scope::channel_group ? op.shape.head_dim / format.channels_per_group() : 1;
+  const int units = format.scope == Scope::channel_group ? row / format.channels_per_group() : 1;
   const double book = 2.0 * format.num_codebooks * format.entries() * format.vector_size;
   return {static_cast<double>(blocks) * units * book, reduction_bytes, units};
 }
@@ -43,11 +42,11 @@ void judge_shares(Judge& judge, const vq::FormatConfig& format, int head_dim, in
 
 // The values of `splits` with which check() accepts the plan, its codebooks in global memory.
 std::vector<int> feasible_splits(AttentionChannels plan, int AttentionChannels::*splits,
-                                 const AttentionDecode& op, const GpuSpec& gpu) {
+                                 const AttentionDecode& op, const GpuSpec& gpu, int row) {
   std::vector<int> feasible;
-  for (int s = 1; s <= op.shape.head_dim / 2; ++s) {
+  for (int s = 1; s <= row / 2; ++s) {
     plan.*splits = s;
-    if (op.shape.head_dim % s == 0 && check(plan, op, gpu).ok) feasible.push_back(s);
+    if (row % s == 0 && check(plan, op, gpu).ok) feasible.push_back(s);
   }
   if (feasible.empty()) feasible.push_back(1);
   return feasible;
@@ -64,11 +63,12 @@ int round_split(const SplitTraffic& traffic, std::span<const int> feasible) {
 }
 
 SplitTraffic key_split_traffic(const AttentionDecode& op, std::int64_t blocks) {
-  return split_traffic(op, op.keys, blocks, 2 * score_bytes(op));  // written, and read once
+  return split_traffic(op.keys, op.shape.head_dim, blocks,
+                       2 * score_bytes(op));  // written, and read once
 }
 
 SplitTraffic value_split_traffic(const AttentionDecode& op, std::int64_t blocks, int key_splits) {
-  return split_traffic(op, op.values, blocks, key_splits * score_bytes(op));
+  return split_traffic(op.values, op.shape.value_dim(), blocks, key_splits * score_bytes(op));
 }
 
 void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDecode& op,
@@ -81,7 +81,7 @@ void judge_plan(Judge& judge, const AttentionChannels& plan, const AttentionDeco
                 "simt");
   const auto config = configured(plan, op);
   judge_shares(judge, config.keys, config.head_dim, plan.key_channel_splits, "key");
-  judge_shares(judge, config.values, config.head_dim, plan.value_channel_splits, "value");
+  judge_shares(judge, config.values, config.value_dim, plan.value_channel_splits, "value");
   const double scores = score_bytes(op) * plan.key_channel_splits;
   judge.require(scores <= static_cast<double>(gpu.memory_bytes),
                 "partial scores of {} tokens, {} query heads and {} sequences take {:.3g} bytes, "
@@ -98,10 +98,12 @@ AttentionChannels choose_plan(AttentionChannels plan, const AttentionDecode& op,
   using P = AttentionChannels;
   plan.heads_per_block = even_heads(op);
   const std::int64_t blocks = std::max(two_waves(gpu), head_blocks(op, plan));
-  plan.key_channel_splits = round_split(key_split_traffic(op, blocks),
-                                        feasible_splits(plan, &P::key_channel_splits, op, gpu));
-  plan.value_channel_splits = round_split(value_split_traffic(op, blocks, plan.key_channel_splits),
-                                          feasible_splits(plan, &P::value_channel_splits, op, gpu));
+  plan.key_channel_splits =
+      round_split(key_split_traffic(op, blocks),
+                  feasible_splits(plan, &P::key_channel_splits, op, gpu, op.shape.head_dim));
+  plan.value_channel_splits =
+      round_split(value_split_traffic(op, blocks, plan.key_channel_splits),
+                  feasible_splits(plan, &P::value_channel_splits, op, gpu, op.shape.value_dim()));
   plan.lanes_per_token =
       lanes_for(std::max(op.shape.head_dim / plan.key_channel_splits / op.keys.vector_size, 1));
   fit_tile(plan, op, gpu);

@@ -147,6 +147,10 @@ void judge_plan(Judge& judge, const AttentionHistogram& plan, const AttentionDec
   for_each_part(op.keys, op.shape.head_dim,
                 [&](const VqFormat& keys, int) { judge_columns(judge, keys, "keys"); });
   judge_columns(judge, op.values, "values");
+  judge.require(op.shape.value_dim() == op.shape.head_dim,
+                "value_head_dim {} is not head_dim {}, as dataflow histogram takes; use another "
+                "dataflow",
+                op.shape.value_dim(), op.shape.head_dim);
   judge.require(!op.values.in_parts(),
                 "values in parts are not built in dataflow histogram; use simt");
   judge.require(op.shape.page_tokens == 0,

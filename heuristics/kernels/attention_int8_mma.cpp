@@ -8,17 +8,18 @@ namespace {
 
 // Threads that the sums of heads leave registers to: of one quad of up to 128 channels 512, of two
 // 384. Of more channels fewer, as their sums take registers; 0: a block has too many.
-int most_threads(const AttentionInt8Mma& plan, int head_dim) {
+int most_threads(const AttentionInt8Mma& plan, int row) {
   const int quads = vq::ceil_div(plan.heads_per_block, 4);
-  if (head_dim <= 128) return quads == 1 ? 512 : 384;
-  const int channels = quads * head_dim;
+  if (row <= 128) return quads == 1 ? 512 : 384;
+  const int channels = quads * row;
   return channels <= 160 ? 384 : channels <= 320 ? 256 : 0;
 }
 // One query token, so that there are no new rows to bring into the basis; pieces of a balanced
-// schedule would rotate one by one.
+// schedule would rotate one by one. Rows of queries and of results share memory.
 bool may_fuse_basis(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   return (has_basis(op.keys) || has_basis(op.values)) && op.shape.query_tokens == 1 &&
-         plan.schedule == Schedule::per_sequence && op.shape.head_dim <= 192;
+         plan.schedule == Schedule::per_sequence && op.shape.head_dim <= 192 &&
+         op.shape.value_dim() == op.shape.head_dim;
 }
 // Blocks of further waves would wait for the rotation again.
 bool fuses_basis(const AttentionInt8Mma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
@@ -28,7 +29,7 @@ bool in_parts(const AttentionDecode& op) { return op.keys.in_parts() || op.value
 // The heuristics take fewer threads for parts and entries of 2 elements, which need more registers.
 int most_threads(const AttentionInt8Mma& plan, const AttentionDecode& op) {
   const bool pairs = op.keys.vector_size == 2 || op.values.vector_size == 2;
-  const int most = most_threads(plan, op.shape.head_dim);
+  const int most = most_threads(plan, longest_row(op.shape));
   constexpr int kOfQuad = 384;
   constexpr int kOfTwoQuads = 256;
   if (!in_parts(op) && !pairs) return most;
@@ -159,7 +160,7 @@ AttentionInt8Mma in_line(const AttentionInt8Mma& plan, const AttentionDecode& op
                          const GpuSpec& gpu) {
   if (in_parts(op)) return of_size(plan, op, gpu, most_threads(plan, op));  // one has an SM
   constexpr int kThreadsOfTwoQuadsInLine = 128;
-  if (plan.heads_per_block > 4 && op.shape.head_dim > 64) {
+  if (plan.heads_per_block > 4 && longest_row(op.shape) > 64) {
     const AttentionInt8Mma four_warps = of_size(plan, op, gpu, kThreadsOfTwoQuadsInLine);
     if (four_warps.splits == 1) return four_warps;
   }
@@ -181,7 +182,7 @@ AttentionInt8Mma of_heads(AttentionInt8Mma plan, const AttentionDecode& op, cons
   if (static_cast<double>(blocks * small.splits) < kFullEnough * gpu.sms) {
     return of_size(plan, op, gpu, kThreadsOfTwo, 2);
   }
-  return of_size(plan, op, gpu, share < kLongShare || op.shape.head_dim < 128 ? 384 : 512);
+  return of_size(plan, op, gpu, share < kLongShare || longest_row(op.shape) < 128 ? 384 : 512);
 }
 
 // True if sequences may be so long that they differ much in length, or hold so many rows in parts
@@ -205,35 +206,39 @@ void judge_plan(Judge& judge, const AttentionInt8Mma& plan, const AttentionDecod
   judge.require(has_byte_products(gpu.arch),
                 "{} ({}) has no int8 mma, which dataflow int8_mma takes; use dataflow mma",
                 gpu.name, gpu.arch);
-  const int head_dim = op.shape.head_dim;
-  judge.require(head_dim % 16 == 0 && head_dim >= 64 && head_dim <= 256,
-                "head_dim {} is no multiple of 16 from 64 to 256, as dataflow int8_mma takes; use "
-                "dataflow simt",
-                head_dim);
-  judge.require(head_dim % 32 == 0 || !in_parts(op),
-                "head_dim {} is no multiple of 32, as rows in parts of dataflow int8_mma are; use "
-                "dataflow simt",
-                head_dim);
-  judge_format(judge, op.keys, head_dim, "keys");
-  judge_format(judge, op.values, head_dim, "values");
+  const auto judge_size = [&](const char* field, int channels) {
+    judge.require(channels % 16 == 0 && channels >= 64 && channels <= 256,
+                  "{} {} is no multiple of 16 from 64 to 256, as dataflow int8_mma takes; use "
+                  "dataflow simt",
+                  field, channels);
+    judge.require(channels % 32 == 0 || !in_parts(op),
+                  "{} {} is no multiple of 32, as rows in parts of dataflow int8_mma are; use "
+                  "dataflow simt",
+                  field, channels);
+  };
+  judge_size("head_dim", op.shape.head_dim);
+  judge_size("value_head_dim", op.shape.value_dim());
+  judge_format(judge, op.keys, op.shape.head_dim, "keys");
+  judge_format(judge, op.values, op.shape.value_dim(), "values");
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   judge_rows(judge, config, false, "keys");
   judge_rows(judge, config, true, "values");
-  const int most = most_threads(plan, head_dim);
+  const int longest = longest_row(op.shape);
+  const int most = most_threads(plan, longest);
   judge.require(
       most > 0,
       "heads_per_block {}: blocks have no registers for more than 4 heads of {} channels; "
       "use 4",
-      plan.heads_per_block, head_dim);
+      plan.heads_per_block, longest);
   if (!judge.ok()) return;
   judge.require(plan.threads <= most,
                 "threads {} with heads_per_block {}: so many heads of {} channels have registers "
                 "in blocks of at most {} threads",
-                plan.threads, plan.heads_per_block, head_dim, most);
+                plan.threads, plan.heads_per_block, longest, most);
   judge.require(plan.fused_basis == 0 || may_fuse_basis(plan, op),
-                "fused_basis 1 takes keys or values with center or klt, head_dim up to 192, one "
-                "query token and schedule per_sequence; use fused_basis 0");
+                "fused_basis 1 takes keys or values with center or klt, head_dim up to 192 of "
+                "both, one query token and schedule per_sequence; use fused_basis 0");
   // Splits begin with a whole turn.
   const std::int64_t split =
       std::min<std::int64_t>(op.shape.tokens, op.split_tokens() + vq::turn_tokens(config));
@@ -251,7 +256,7 @@ namespace {
 // quad per block needs fewer splits, or none, and is faster.
 AttentionInt8Mma choose_heads(AttentionInt8Mma plan, const AttentionDecode& op,
                               const GpuSpec& gpu) {
-  const int of_block = op.shape.head_dim > 160 ? 4 : 8;  // that have registers
+  const int of_block = longest_row(op.shape) > 160 ? 4 : 8;  // that have registers
   const int heads = heads_of_tokens(op, of_block, of_block);
   if (plan.schedule == Schedule::balanced) {
     plan.heads_per_block = heads;
@@ -361,22 +366,23 @@ void count_work(BlockWork& to, const AttentionInt8Mma& plan, const AttentionDeco
     count_parts(to, configured(plan, op), tiles);
   } else {
     for (const OperandUse& each : use.operands) {
-      const double of_row = op.shape.head_dim / 4.0 / each.format.vector_size;
+      const double of_row = row_dim(op.shape, each.operand) / 4.0 / each.format.vector_size;
       add_lookups(to, each, tiles * of_row, conflicts);
     }
   }
-  const double octets = op.shape.head_dim / 32.0;
+  const double value_dim = op.shape.value_dim();
+  const double octets = (op.shape.head_dim + value_dim) / 64.0;
   to.products += tiles * octets * quads;  // keys take half an MMA, values as much
-  to.arithmetic += tiles * (op.shape.head_dim / 8.0 + quads * 12);
-  to.passes += 2 * warps * quads * 4 * (op.shape.head_dim + 2) * 4 / 128;
+  to.arithmetic += tiles * (value_dim / 8.0 + quads * 12);
+  to.passes += 2 * warps * quads * 4 * (value_dim + 2) * 4 / 128;
   constexpr double kOfWarp = 0.8;
   to.prologue += around_turns(plan, op) + kOfWarp * std::max(0.0, warps - 8);
   to.fill = fill_turns(use, plan.threads);
   to.chain += steps * step_turns(vq::kBytesStep / 8.0, quads, op);
-  to.registers = 65536 / most_threads(plan, op.shape.head_dim) / 8 * 8;
+  to.registers = 65536 / most_threads(plan, longest_row(op.shape)) / 8 * 8;
   to.times = std::ceil(warps / 4) * 4 / warps;
   // Two quads of heads without splits take registers for one.
-  const bool alone = quads > 1 && plan.splits == 1 && op.shape.head_dim > 64;
+  const bool alone = quads > 1 && plan.splits == 1 && longest_row(op.shape) > 64;
   if (!alone) to.times_of_several = 1 / to.times;
 }
 

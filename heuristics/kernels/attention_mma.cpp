@@ -29,7 +29,7 @@ namespace {
 // The words that one load moves at most, for rows of keys and values alike.
 int widest_load(const AttentionDecode& op) {
   for (const int width : {4, 2}) {
-    if (row_words(op, op.keys) % width == 0 && row_words(op, op.values) % width == 0) return width;
+    if (key_words(op) % width == 0 && value_words(op) % width == 0) return width;
   }
   return 1;
 }
@@ -100,7 +100,7 @@ constexpr int kMostHeadsOf512 = 8;
 constexpr int kMostHeadsOfPrefix = 32;
 constexpr int kTokensOfPrefix = 16;
 int most_heads(const AttentionDecode& op) {
-  const bool small = op.shape.head_dim <= 128 && op.keys.entry_type == EntryType::int8 &&
+  const bool small = longest_row(op.shape) <= 128 && op.keys.entry_type == EntryType::int8 &&
                      op.keys.num_codebooks == 1 && op.values.num_codebooks == 1;
   return op.shape.shared_prefix && small ? kMostHeadsOfPrefix : kMostHeads;
 }
@@ -117,17 +117,17 @@ bool wants_registers(const AttentionDecode& op, const AttentionMma& plan) {
 int tokens_of_step(const AttentionDecode& op, const AttentionMma& plan) {
   constexpr std::int64_t kShortRow = 8;  // words
   constexpr int kFewEntries = 256;
-  const bool short_rows = std::max(row_words(op, op.keys), row_words(op, op.values)) <= kShortRow;
+  const bool short_rows = std::max(key_words(op), value_words(op)) <= kShortRow;
   const bool few = std::max(op.keys.entries(), op.values.entries()) <= kFewEntries;
   const bool heads = plan.heads_per_block <= 4 || plan.heads_per_block > kMostHeadsOf512;
   const bool room = plan.heads_per_block <= kMostHeads;
-  return heads && room && op.shape.head_dim <= 128 && short_rows && few ? 32 : 16;
+  return heads && room && longest_row(op.shape) <= 128 && short_rows && few ? 32 : 16;
 }
 
 // Heads per block: of as many query tokens as registers allow, evenly, so that a code is looked up
 // once for all of them; else of one.
 int heads_of_block(const AttentionDecode& op) {
-  const int most = op.shape.head_dim > 128 ? 4 : kMostHeadsOf512;
+  const int most = longest_row(op.shape) > 128 ? 4 : kMostHeadsOf512;
   const int several = most_heads(op) / kMostHeadsOf512 * most;
   return heads_of_tokens(op, most, op.shape.query_tokens > 1 ? several : most);
 }
@@ -147,7 +147,7 @@ std::optional<AttentionMma> for_mixed_lengths(const AttentionDecode& op, Attenti
     plan.combine = Combine::last_block;
   }
   plan.step_tokens = tokens_of_step(op, plan);
-  const bool small = plan.heads_per_block * op.shape.head_dim <= kMostHeadsOf512 * 128;
+  const bool small = plan.heads_per_block * longest_row(op.shape) <= kMostHeadsOf512 * 128;
   for (const int threads : {256, 512, 128}) {
     if (threads > 256 && !small) continue;
     plan.threads = threads;
@@ -183,7 +183,8 @@ std::optional<AttentionMma> feasible(AttentionMma plan, const AttentionDecode& o
   if (const auto of_short_shares = for_short_shares(op, plan, gpu)) return of_short_shares;
   plan.step_tokens = tokens_of_step(op, plan);
   for (const int threads : {512, 256, 128}) {
-    if (threads > 256 && plan.heads_per_block * op.shape.head_dim > kMostHeadsOf512 * 128) continue;
+    if (threads > 256 && plan.heads_per_block * longest_row(op.shape) > kMostHeadsOf512 * 128)
+      continue;
     if (threads > 256 && (wants_registers(op, plan) || wants_few_warps(op, plan, gpu))) continue;
     plan.threads = threads;
     if (!place_codebooks(plan, op, gpu)) continue;
@@ -197,12 +198,12 @@ std::optional<AttentionMma> feasible(AttentionMma plan, const AttentionDecode& o
 // Supported scales. Keys: per channel, per token, or with a zero per channel and token group.
 // Values: per channel, per token, or with a zero per token and channel group, one per lane.
 void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode& op) {
-  const int head_dim = op.shape.head_dim;
-  const auto plain = [head_dim](const VqFormat& format) {
-    return !format.has_zeros() && format.group_tokens == 0 && format.scale_words(head_dim) <= 1;
+  const int head_dim = op.shape.head_dim, value_dim = op.shape.value_dim();
+  const auto plain = [](const VqFormat& format, int row) {
+    return !format.has_zeros() && format.group_tokens == 0 && format.scale_words(row) <= 1;
   };
   const bool grouped = op.keys.has_zeros() && op.keys.group_tokens > 0;
-  judge.require(plain(op.keys) || grouped,
+  judge.require(plain(op.keys, head_dim) || grouped,
                 "keys: dataflow mma reads zeros beside scales of groups of tokens, those "
                 "beside zeros, and one scale of a token; use dataflow simt");
   judge.require(!grouped || plan.step_tokens <= op.keys.group_tokens,
@@ -213,13 +214,13 @@ void judge_scales(Judge& judge, const AttentionMma& plan, const AttentionDecode&
                 "as dataflow mma takes; use dataflow simt",
                 head_dim);
   const bool zeros = op.values.has_zeros() && op.values.token_scales;
-  judge.require(plain(op.values) || zeros,
+  judge.require(plain(op.values, value_dim) || zeros,
                 "values: dataflow mma reads scales of tokens, with zeros or one of a token, "
                 "and none of groups of tokens; use dataflow simt");
-  judge.require(!zeros || op.values.scale_channels(head_dim) % (head_dim / 8) == 0,
+  judge.require(!zeros || op.values.scale_channels(value_dim) % (value_dim / 8) == 0,
                 "values: the {} channels of a lane have several scales of a token; use dataflow "
                 "simt",
-                head_dim / 8);
+                value_dim / 8);
 }
 
 }  // namespace
@@ -232,11 +233,6 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
                 "{} has no mma in bf16; use dataflow simt, or dtype f16", gpu.name);
   judge_narrow(judge, op.keys, "keys");
   judge_narrow(judge, op.values, "values");
-  judge.require(
-      op.shape.head_dim % 32 == 0,
-      "head_dim {} is no multiple of 32, as dataflow mma takes; use dataflow int8_mma, or "
-      "simt",
-      op.shape.head_dim);
   judge.require(gpu.bf16_products || (!op.keys.is_scalar() && !op.values.is_scalar()),
                 "{} has no int8 mma, which dataflow mma takes for scalar codes; use dataflow simt",
                 gpu.name);
@@ -258,8 +254,12 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
   judge.require(std::has_single_bit(static_cast<unsigned>(plan.code_words)),
                 "code_words {} is not a power of two", plan.code_words);
   judge_ring(judge, plan, op, gpu);
-  const auto shares = [&](const VqFormat& format, int lanes, const char* operand) {
-    const int channels = op.shape.head_dim / lanes;
+  const auto shares = [&](const VqFormat& format, int columns, int lanes, const char* operand) {
+    judge.require(columns % 32 == 0,
+                  "{}: a head_dim of {} is no multiple of 32, as dataflow mma takes; use dataflow "
+                  "int8_mma, or simt",
+                  operand, columns);
+    const int channels = columns / lanes;
     judge.require(channels % format.vector_size == 0,
                   "{}: vector_size {} does not divide the {} channels of a lane; use dataflow simt",
                   operand, format.vector_size, channels);
@@ -267,7 +267,7 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
         !format.is_scalar() || channels * format.index_bits % (32 * format.vector_size) == 0,
         "{}: the scalar codes of the {} channels of a lane are no whole words; use dataflow simt",
         operand, channels);
-    const std::int64_t row = row_words(op, format);
+    const std::int64_t row = format.row_words(columns);
     judge.require(row % plan.code_words == 0,
                   "{}: code_words {} does not divide the {} words of a row of codes", operand,
                   plan.code_words, row);
@@ -279,8 +279,8 @@ void judge_plan(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
         "{}: {} tokens of {} words are more than dataflow mma counts; use dataflow simt", operand,
         op.shape.tokens, row);
   };
-  shares(op.keys, 4, "keys");
-  shares(op.values, vq::value_lanes(configured(plan, op)), "values");
+  shares(op.keys, op.shape.head_dim, 4, "keys");
+  shares(op.values, op.shape.value_dim(), vq::value_lanes(configured(plan, op)), "values");
   judge_attention(judge, plan, op, gpu, true);
 }
 
@@ -353,7 +353,7 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
   const double quads = std::ceil(plan.heads_per_block / 4.0);
   const double dims = op.shape.head_dim;
   // Counts as if all lanes had value channels, which some may lack.
-  const double value_dims = dims * 8 / vq::value_lanes(config);
+  const double value_dims = op.shape.value_dim() * 8.0 / vq::value_lanes(config);
   const auto lookups = [&](const VqFormat& format, double channels) {
     if (format.is_scalar()) return warps * channels / 32.0;
     return tiles * channels / 4.0 / format.vector_size * format.num_codebooks;
@@ -372,7 +372,7 @@ void count_work(BlockWork& to, const AttentionMma& plan, const AttentionDecode& 
                  (octets * op.keys.num_codebooks * parts +
                   value_dims / 32.0 * op.values.num_codebooks * paired);
   to.arithmetic += tiles * quads * 24;  // softmax of a score per lane, and its way to the values
-  const double merged = warps * quads * 4 * (dims + 2) * 4 / 128;
+  const double merged = warps * quads * 4 * (op.shape.value_dim() + 2) * 4 / 128;
   const bool balanced = vq::balanced(config);
   const double pieces = balanced ? 1 + static_cast<double>(op.shape.batch) / plan.splits : 1;
   to.passes += pieces * 2 * merged;

@@ -14,9 +14,10 @@ constexpr double kWorthFilling = 1;    // bytes fetched to shared memory for one
 constexpr double kWorthCopies = 0.25;  // bytes stored to shared memory for one that is written
 
 // Tokens whose rows are as many bytes as a tensor's codebooks.
-double tokens_of_codebooks(const vq::FormatConfig& format, int head_dim) {
-  return static_cast<double>(vq::units_of(format, head_dim)) *
-         static_cast<double>(vq::unit_codebook_elements(format)) / head_dim;
+double tokens_of_codebooks(const vq::FormatConfig& format) {
+  const int channels = format.part.channels;
+  return static_cast<double>(vq::units_of(format, channels)) *
+         static_cast<double>(vq::unit_codebook_elements(format)) / channels;
 }
 
 // Registers per thread.
@@ -66,7 +67,7 @@ void judge_plan(Judge& judge, const DequantizeSimt& plan, const KvDequantize& op
                 "{} tokens by {} exceed the grid's first axis; raise tokens_per_block",
                 op.shape.tokens, plan.tokens_per_block);
   judge_placement(judge, config.keys, vq::block_units(config.keys, op.shape.head_dim), "keys");
-  judge_placement(judge, config.values, vq::block_units(config.values, op.shape.head_dim),
+  judge_placement(judge, config.values, vq::block_units(config.values, op.shape.value_dim()),
                   "values");
   judge_block(judge, plan.threads, shape.shared_bytes(), gpu);
 }
@@ -86,13 +87,13 @@ DequantizeSimt choose_plan(DequantizeSimt plan, const KvDequantize& op, const Gp
     double beginning = kBeginning;
     for (const auto& [placement, format] : operands) {
       if (plan.*placement == all_global()) continue;
-      beginning = std::max(beginning, kBeginning + tokens_of_codebooks(*format, op.shape.head_dim));
+      beginning = std::max(beginning, kBeginning + tokens_of_codebooks(*format));
     }
     return share_tokens(plan, op, gpu, beginning);
   };
   plan = shared();
   for (const auto& [placement, format] : operands) {
-    const double tokens = tokens_of_codebooks(*format, op.shape.head_dim);
+    const double tokens = tokens_of_codebooks(*format);
     if (tokens > kWorthFilling * plan.tokens_per_block) plan.*placement = all_global();
   }
   plan = shared();
@@ -100,7 +101,7 @@ DequantizeSimt choose_plan(DequantizeSimt plan, const KvDequantize& op, const Gp
   for (const auto& [placement, format] : operands) {
     if (plan.*placement == all_global()) continue;
     const int copies = 128 / vq::held_bytes(*format);
-    const double tokens = copies * tokens_of_codebooks(*format, op.shape.head_dim);
+    const double tokens = copies * tokens_of_codebooks(*format);
     DequantizeSimt with_copies = plan;
     with_copies.*placement = all_replicated(vq::entries(*format), copies);
     if (tokens <= kWorthCopies * plan.tokens_per_block && check(with_copies, op, gpu).ok &&
@@ -132,23 +133,25 @@ PlanUse use_of(const DequantizeSimt& plan, const KvDequantize& op) {
   const auto config = configured(plan, op);
   const vq::CallShape shape = call_shape(plan, op);
   const double of_each = static_cast<double>(shape.blocks()) / 2;
-  return {
-      .threads = plan.threads,
-      .blocks = shape.blocks(),
-      .shared_bytes = shape.main_shared_bytes(),
-      .operands = {cache_use(Operand::keys, op, config.keys, op.shape.head_dim, 1, of_each),
-                   cache_use(Operand::values, op, config.values, op.shape.head_dim, 1, of_each)}};
+  return {.threads = plan.threads,
+          .blocks = shape.blocks(),
+          .shared_bytes = shape.main_shared_bytes(),
+          .operands = {
+              cache_use(Operand::keys, op, config.keys, op.shape.head_dim, 1, of_each),
+              cache_use(Operand::values, op, config.values, op.shape.value_dim(), 1, of_each)}};
 }
 
 // No coefficients are fitted to it yet: the counts order candidates for the tuner's first looks, at
 // the GPU's ceilings. Half of the blocks are of each tensor.
 void count_work(BlockWork& to, const DequantizeSimt& plan, const KvDequantize& op,
                 const PlanUse& use, ConflictTable& conflicts) {
-  const double turns = std::ceil(1.0 * plan.tokens_per_block /
-                                 vq::rows_at_once(configured(plan, op), op.shape.head_dim));
   const double warps = plan.threads / 32.0;
+  double chain = 0;
   for (const OperandUse& each : use.operands) {
     const vq::FormatConfig& format = each.format;
+    const int rows = vq::rows_at_once(configured(plan, op), row_dim(op.shape, each.operand));
+    const double turns = std::ceil(1.0 * plan.tokens_per_block / rows);
+    chain = std::max(chain, 1 + turns);
     const double lookups = turns * warps * vq::kDecodedChannels / vq::piece_elements(format) *
                            format.num_codebooks / 2;
     add_lookups(to, each, lookups, conflicts);
@@ -157,7 +160,7 @@ void count_work(BlockWork& to, const DequantizeSimt& plan, const KvDequantize& o
     // A rotation is three additions of each channel, its factor, and what makes operands.
     if (format.hadamard) to.arithmetic += turns * warps / 2 * vq::kDecodedChannels * 5;
   }
-  to.chain += 1 + turns;
+  to.chain += chain;
   to.prologue += 2;
   to.registers = registers_of(op);
 }

@@ -41,7 +41,7 @@ bool looks_up_in_global(const AttentionMma& plan, const AttentionDecode& op) {
 int registers_of(const AttentionMma& plan, const AttentionDecode& op) {
   const double tiles = plan.step_tokens / 8.0;
   const double quads = std::ceil(plan.heads_per_block / 4.0);
-  const int dims = op.shape.head_dim;
+  const int dims = longest_row(op.shape);
   const double octets = dims / 32.0;  // octets of a quarter of the channels
   double of_tile = 2.7 + 2.1 * quads + 2.4 * octets;
   const bool bytes = op.keys.entry_type == EntryType::int8;  // half as many words of entries

@@ -37,7 +37,7 @@ void judge_ring(Judge& judge, const AttentionMma& plan, const AttentionDecode& o
 void take_ring(AttentionMma& plan, const AttentionDecode& op, const GpuSpec& gpu) {
   const bool scalar = op.keys.is_scalar() && op.values.is_scalar();
   const std::int64_t long_row = scalar ? 20 : 16;  // words
-  const std::int64_t shorter = std::min(row_words(op, op.keys), row_words(op, op.values));
+  const std::int64_t shorter = std::min(key_words(op), value_words(op));
   constexpr int kRoomy = 160 * 1024;
   if (op.shape.page_tokens == 0 || shorter < long_row) return;
   if (!scalar && gpu.shared_bytes_per_block < kRoomy) return;

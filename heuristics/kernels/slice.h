@@ -169,7 +169,7 @@ template <class Op>
 void judge_codebooks(Judge& judge, const Op& op, const GpuSpec& gpu) {
   const auto& shape = op.shape;
   for_each_operand(op, [&](Operand operand, const VqFormat& format) {
-    for_each_part(format, shape.head_dim, [&](const VqFormat& part, int channels) {
+    for_each_part(format, row_dim(shape, operand), [&](const VqFormat& part, int channels) {
       judge_codebooks(judge, part, kv_units(part, shape.kv_heads, channels), enum_name(operand),
                       gpu);
     });

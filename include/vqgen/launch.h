@@ -54,13 +54,22 @@ typedef struct vqgen_raw_pages {
   int64_t token_stride;       /* elements between the rows of a page */
 } vqgen_raw_pages;
 
-/* Arguments of attention_decode. All memory is device memory of the caller's; 16-bit elements have
- * the config's dtype. Set struct_bytes to the size of the struct and unused fields to zero. */
+/* Strides in elements of raw_values, if the config has a value_head_dim: between sequences, or with
+ * raw_page_tokens between pages; between KV heads; and between the rows of a page. Else all zero,
+ * and raw_values has the strides of raw_keys. */
+typedef struct vqgen_raw_value_strides {
+  int64_t batch, head, token;
+} vqgen_raw_value_strides;
+
+/* Arguments of attention_decode. Of a config with value_head_dim, rows of values, of their means
+ * and rotations, and of out have that many channels in place of head_dim. All memory is device
+ * memory of the caller's; 16-bit elements have the config's dtype. Set struct_bytes to the size of
+ * the struct and unused fields to zero. */
 typedef struct vqgen_attention_args {
   size_t struct_bytes;
   int64_t tokens;    /* the most that a query token sees now; picks the kernel */
   const void* query; /* [batch][query_heads][head_dim]; a row per query token, see query_start */
-  void* out;         /* [batch][query_heads][head_dim], rows as of `query` */
+  void* out;         /* [batch][query_heads][value_head_dim], rows as of `query` */
   float* lse;        /* [batch][query_heads], natural log, rows as of `query` */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
@@ -113,6 +122,7 @@ typedef struct vqgen_attention_args {
    * set and later ones as clear. The call leaves the cache as it is: append the rows of the drafts
    * that are accepted, in the order of their path, by vqgen_append_launch(). */
   const int64_t* tree_mask;
+  vqgen_raw_value_strides raw_value_strides;
 } vqgen_attention_args;
 
 /* Arguments of kv_append, which encodes new tokens and writes their rows to the cache that an
@@ -122,7 +132,7 @@ typedef struct vqgen_append_args {
   size_t struct_bytes;
   int64_t tokens;         /* capacity of a sequence in the cache, 0 to the config's */
   const void* new_keys;   /* [batch][new_tokens][kv_heads][head_dim], raw */
-  const void* new_values; /* [batch][new_tokens][kv_heads][head_dim], raw */
+  const void* new_values; /* [batch][new_tokens][kv_heads][value_head_dim], raw */
   /* [batch] position of a sequence's first new token. Negative: the sequence is left alone; tokens
    * from position `tokens` on are ignored. */
   const int32_t* positions;
@@ -139,6 +149,7 @@ typedef struct vqgen_append_args {
   int64_t raw_head_stride;  /* elements */
   vqgen_pages pages;        /* of a paged cache */
   vqgen_raw_pages raw_pages;
+  vqgen_raw_value_strides raw_value_strides;
 } vqgen_append_args;
 
 /* Arguments of kv_dequantize, which writes cached tokens as dense keys and values: what an
@@ -149,7 +160,7 @@ typedef struct vqgen_kv_dequantize_args {
   int64_t tokens;   /* rows of a head of the outputs, 0 to the config's; picks the kernel */
   void* out_keys;   /* [batch][kv_heads][tokens][head_dim], 16-byte aligned, transforms undone; rows
                        from a sequence's length on are not written */
-  void* out_values; /* as out_keys */
+  void* out_values; /* as out_keys, rows of value_head_dim channels */
   vqgen_quantized keys, values;
   const float* key_smooth; /* [kv_heads][head_dim]; null if the keys are not smoothed */
   const float* key_mean;   /* these four as in vqgen_attention_args */
@@ -165,6 +176,7 @@ typedef struct vqgen_kv_dequantize_args {
   const int32_t* sinks;         /* [batch], null without sinks */
   vqgen_pages pages;            /* of a paged cache */
   vqgen_raw_pages raw_pages;
+  vqgen_raw_value_strides raw_value_strides;
 } vqgen_kv_dequantize_args;
 
 /* Arguments of attention_merge, which merges `parts` results of attention over disjoint sets of

@@ -45,9 +45,10 @@ FloatTensor read_cache(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
-bool same_sizes(const FloatTensor& a, const FloatTensor& b) {
-  return std::tuple(a.batch, a.heads, a.rows, a.columns) ==
-         std::tuple(b.batch, b.heads, b.rows, b.columns);
+// Heads of values may have another size than those of keys.
+bool same_tokens(const FloatTensor& keys, const FloatTensor& values) {
+  return std::tuple(keys.batch, keys.heads, keys.rows) ==
+         std::tuple(values.batch, values.heads, values.rows);
 }
 
 class KvQuantizer {
@@ -112,17 +113,18 @@ class KvQuantizer {
     data.dtype = choose_dtype(request_.dtype, file_.at(match.tensor));
     const FloatTensor keys = cache_sizes(file_, match.tensor);
     const FloatTensor values = cache_sizes(file_, names.values);
-    if (!same_sizes(keys, values)) {
+    if (!same_tokens(keys, values)) {
       file_.fail(names.values,
-                 fmt::format("has shape {} but its keys '{}' have {}; they must agree",
+                 fmt::format("has shape {} but its keys '{}' have {}; they must agree except in "
+                             "head_dim",
                              shape_text(file_.at(names.values).shape), match.tensor,
                              shape_text(file_.at(match.tensor).shape)));
     }
     judge_queries(names.queries, keys, data);
-    judge_problem(match, keys, data);
+    judge_problem(match, keys, values, data);
     judge_tensor(match.tensor, key_format_, keys);
     judge_tensor(names.values, value_format_, values);
-    if (request_.split_by) judge_split(match);
+    if (request_.split_by) judge_split(match, values);
     data.keys.format = key_format_;
     data.values.format = value_format_;
     for (QuantizedTensor* tensor : {&data.keys, &data.values}) {
@@ -130,8 +132,9 @@ class KvQuantizer {
       tensor->batch = keys.batch;
       tensor->heads = keys.heads;
       tensor->rows = keys.rows;
-      tensor->columns = keys.columns;
     }
+    data.keys.columns = keys.columns;
+    data.values.columns = values.columns;
     return {match.item, std::move(data)};
   }
 
@@ -177,7 +180,7 @@ class KvQuantizer {
       to_bits(file_.read_finite(names.queries), dtype, file_, names.queries);
   }
 
-  void judge_split(const PatternMatch& match) const {
+  void judge_split(const PatternMatch& match, const FloatTensor& values) const {
     if (!key_format_.in_parts()) {
       throw Error(ErrorKind::bad_input,
                   "the key format is not in parts, among which channels could be shared out; give "
@@ -187,6 +190,7 @@ class KvQuantizer {
     AttentionDecode problem{DType::f16, {}, *request_.split_by, value_format_};
     problem.shape = {.batch = 1, .query_heads = 1, .kv_heads = 1};
     problem.shape.head_dim = static_cast<int>(keys.columns);
+    problem.shape.value_head_dim = static_cast<int>(values.columns);
     problem.shape.tokens = keys.rows;
     problem.shape.recent_tokens = least_window(problem.keys, problem.values);
     validate(problem, "the format to split by");
@@ -258,13 +262,16 @@ class KvQuantizer {
     }
   }
 
-  void judge_problem(const PatternMatch& match, const FloatTensor& keys,
+  void judge_problem(const PatternMatch& match, const FloatTensor& keys, const FloatTensor& values,
                      const AttentionData& data) const {
     AttentionDecode problem{data.dtype, {}, key_format_, value_format_};
     problem.shape.batch = static_cast<int>(std::max<std::int64_t>(data.batch, keys.batch));
     problem.shape.kv_heads = static_cast<int>(keys.heads);
     problem.shape.query_heads = static_cast<int>(data.batch > 0 ? data.query_heads : keys.heads);
     problem.shape.head_dim = static_cast<int>(keys.columns);
+    if (values.columns != keys.columns) {
+      problem.shape.value_head_dim = static_cast<int>(values.columns);
+    }
     problem.shape.tokens = keys.rows;
     problem.shape.recent_tokens = least_window(problem.keys, problem.values);
     require_problem(problem, fmt::format("{}: {}", file_.source(), match.item),

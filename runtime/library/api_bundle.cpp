@@ -77,14 +77,18 @@ std::vector<Named> tensors_for(const vqgen_bundle::Item& item, std::string_view 
 // What a config takes of an item.
 Json described(const vqgen_bundle::Item& item) {
   if (const auto* cache = std::get_if<vqgen::AttentionData>(&item.read.data)) {
-    return {{"name", item.read.name},
-            {"kind", "attention"},
-            {"dtype", vqgen::enum_name(cache->keys.dtype)},
-            {"kv_heads", cache->keys.heads},
-            {"head_dim", cache->keys.columns},
-            {"tokens", cache->keys.rows},
-            {"keys", to_json(cache->keys.format)},
-            {"values", to_json(cache->values.format)}};
+    Json json = {{"name", item.read.name},
+                 {"kind", "attention"},
+                 {"dtype", vqgen::enum_name(cache->keys.dtype)},
+                 {"kv_heads", cache->keys.heads},
+                 {"head_dim", cache->keys.columns},
+                 {"tokens", cache->keys.rows},
+                 {"keys", to_json(cache->keys.format)},
+                 {"values", to_json(cache->values.format)}};
+    if (cache->values.columns != cache->keys.columns) {
+      json["value_head_dim"] = cache->values.columns;
+    }
+    return json;
   }
   const QuantizedTensor& weights = std::get<vqgen::LinearData>(item.read.data).weights;
   return {{"name", item.read.name},

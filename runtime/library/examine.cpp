@@ -46,8 +46,7 @@ PagedRows rows_of(const VqFormat& format, std::int64_t head_dim) {
 
 template <class Op, class Args>
 void examine_pages(FirstFault& fault, const Op& op, const Demands& demands, const Args& args) {
-  const auto& [kv_heads, head_dim, page_tokens] =
-      std::tuple(op.shape.kv_heads, op.shape.head_dim, op.shape.page_tokens);
+  const auto& [kv_heads, page_tokens] = std::tuple(op.shape.kv_heads, op.shape.page_tokens);
   const vqgen_pages& pages = args.pages;
   fault.require(pages.count >= 1 && pages.count <= std::numeric_limits<std::int32_t>::max(),
                 VQGEN_BAD_INPUT, "pages.count is not 1 to 2^31 - 1; give the pages of the pool");
@@ -63,10 +62,10 @@ void examine_pages(FirstFault& fault, const Op& op, const Demands& demands, cons
                 "batch_stride and head_stride are of a cache without pages; leave them 0, and give "
                 "the strides in `pages`");
   examine_strides(fault, {"pages.keys.page", "pages.keys.head", "pages.keys.token"}, pages.keys,
-                  kv_heads, page_tokens, demands, rows_of(op.keys, head_dim), pages);
+                  kv_heads, page_tokens, demands, rows_of(op.keys, op.shape.head_dim), pages);
   examine_strides(fault, {"pages.values.page", "pages.values.head", "pages.values.token"},
-                  pages.values, kv_heads, page_tokens, demands, rows_of(op.values, head_dim),
-                  pages);
+                  pages.values, kv_heads, page_tokens, demands,
+                  rows_of(op.values, op.shape.value_dim()), pages);
 }
 
 template <class Shape, class Args>
@@ -88,6 +87,30 @@ void examine_raw_pages(FirstFault& fault, const Shape& shape, const Demands& dem
                 "the memory, in elements");
 }
 
+// The strides of raw values whose rows have another size than those of keys.
+template <class Shape, class Args>
+void examine_raw_values(FirstFault& fault, const Shape& shape, const Demands& demands,
+                        const Args& args) {
+  const vqgen_raw_value_strides& strides = args.raw_value_strides;
+  if (shape.value_dim() == shape.head_dim) {
+    fault.require(strides.batch == 0 && strides.head == 0 && strides.token == 0, VQGEN_BAD_INPUT,
+                  "raw_value_strides is given, and values have the size of keys; leave it zero, or "
+                  "prepare with value_head_dim");
+    return;
+  }
+  const bool paged = shape.raw_page_tokens > 0;
+  fault.stride("raw_value_strides.batch", strides.batch, demands.elements_mask, 2);
+  fault.stride("raw_value_strides.head", strides.head, demands.elements_mask, 2);
+  fault.apart("raw_value_strides.batch", strides.batch, paged ? args.raw_pages.count : shape.batch);
+  fault.apart("raw_value_strides.head", strides.head, shape.kv_heads);
+  if (!paged) return;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  fault.stride("raw_value_strides.token", strides.token, demands.elements_mask, 2);
+  fault.require(strides.token >= shape.value_dim() && strides.token <= kMost, VQGEN_BAD_INPUT,
+                "raw_value_strides.token is less than value_head_dim, or more than 2^31 - 1; give "
+                "that of the memory, in elements");
+}
+
 // The strides of the cache that one op reads and another appends to.
 template <class Op, class Args>
 void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, const Args& args) {
@@ -96,6 +119,7 @@ void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, cons
   if (raw) {
     fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
     fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
+    examine_raw_values(fault, shape, demands, args);
   }
   if (shape.raw_page_tokens > 0) examine_raw_pages(fault, shape, demands, args);
   if (shape.page_tokens > 0) {
@@ -140,7 +164,7 @@ void examine_written_cache(FirstFault& fault, const KvAppend& op, const vqgen_ap
     codes(args.keys, rows_of(op.keys, shape.head_dim),
           "keys.batch_stride or keys.head_stride is less than the `tokens` rows that it spans; "
           "lay sequences and heads apart, or lower `tokens`");
-    codes(args.values, rows_of(op.values, shape.head_dim),
+    codes(args.values, rows_of(op.values, shape.value_dim()),
           "values.batch_stride or values.head_stride is less than the `tokens` rows that it spans; "
           "lay sequences and heads apart, or lower `tokens`");
   }
@@ -150,6 +174,12 @@ void examine_written_cache(FirstFault& fault, const KvAppend& op, const vqgen_ap
                     {args.raw_head_stride, shape.kv_heads}, op.raw_slots() * shape.head_dim,
                     "raw_batch_stride or raw_head_stride is less than the raw tokens that it "
                     "spans; lay sequences and heads apart");
+    if (shape.value_dim() == shape.head_dim) return;
+    const vqgen_raw_value_strides& strides = args.raw_value_strides;
+    examine_written(fault, {strides.batch, shape.batch}, {strides.head, shape.kv_heads},
+                    op.raw_slots() * shape.value_dim(),
+                    "raw_value_strides.batch or .head is less than the raw tokens that it spans; "
+                    "lay sequences and heads apart");
   }
 }
 

@@ -135,6 +135,9 @@ vqgen_status launch(const Record& record, const typename OpTraits<Op>::HostArgs&
     call.raw_table = args.raw_pages.block_table;
     call.raw_table_columns = args.raw_pages.columns;
     call.raw_token_stride = args.raw_pages.token_stride;
+    call.raw_value_batch_stride = args.raw_value_strides.batch;
+    call.raw_value_head_stride = args.raw_value_strides.head;
+    call.raw_value_token_stride = args.raw_value_strides.token;
   }
   Traits::set_numbers(call, args, *op, bucket.most);
   set_workspace(call, *op, record, bucket, workspace, stream);

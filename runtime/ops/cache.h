@@ -8,15 +8,37 @@
 
 namespace vqgen {
 
-template <class Op, auto kFormat>
+template <class Op, Operand kOperand>
 StoredTensor stored_in_cache(const Op& op) {
   const auto& s = op.shape;
+  const VqFormat& format = kOperand == Operand::keys ? op.keys : op.values;
+  const int columns = row_dim(s, kOperand);
   const bool paged = s.page_tokens > 0;
   return {{paged ? 0 : s.batch, s.kv_heads, paged ? s.page_tokens : s.tokens},
-          s.head_dim,
-          kv_units(op.*kFormat, s.kv_heads, s.head_dim),
-          kv_codebook_elements(op.*kFormat, s.kv_heads, s.head_dim),
-          kv_stages(op.*kFormat, s.kv_heads, s.head_dim)};
+          columns,
+          kv_units(format, s.kv_heads, columns),
+          kv_codebook_elements(format, s.kv_heads, columns),
+          kv_stages(format, s.kv_heads, columns)};
+}
+
+// Raw rows, a row of channels per KV head, and factors of pairs of channels, of keys or of values.
+template <class Op, Operand kOperand>
+Extents raw_extents(const Op& op) {
+  const auto& shape = op.shape;
+  const int columns = row_dim(shape, kOperand);
+  if (shape.raw_page_tokens > 0) {  // as many pages as the caller gives
+    return {0, shape.kv_heads, shape.raw_page_tokens, columns};
+  }
+  return {shape.batch, shape.kv_heads, op.raw_slots(), columns};
+}
+template <class Op, Operand kOperand>
+Extents channel_extents(const Op& op) {
+  return {op.shape.kv_heads, row_dim(op.shape, kOperand)};
+}
+template <class Op, Operand kOperand>
+Extents pair_extents(const Op& op) {
+  const int columns = row_dim(op.shape, kOperand);
+  return {op.shape.kv_heads, columns, columns};
 }
 
 template <class Op>
@@ -27,31 +49,21 @@ Extents one_a_sequence(const Op& op) {
 // Keys, values and raw tokens; kv_append has them `written`.
 template <class Op, class C, class D>
 constexpr auto cache_arguments(bool written) {
-  const About<Op> raw{.shape = [](const Op& op) -> Extents {
-                        const auto& shape = op.shape;
-                        if (shape.raw_page_tokens > 0) {  // as many pages as the caller gives
-                          return {0, shape.kv_heads, shape.raw_page_tokens, shape.head_dim};
-                        }
-                        return {shape.batch, shape.kv_heads, op.raw_slots(), shape.head_dim};
-                      },
-                      .aligned = Aligned::access,
-                      .taken = [](const Op& op) { return op.raw_slots() > 0; },
-                      .written = written,
-                      .strided = 2};
-  const auto of_channels = [](bool (*taken)(const Op&)) {
-    About<Op> about{.shape = [](const Op& op) -> Extents {
-                      return {op.shape.kv_heads, op.shape.head_dim};
-                    },
-                    .content = f32<Op>};
+  constexpr Operand kKeys = Operand::keys, kValues = Operand::values;
+  const About<Op> raw_keys{.shape = raw_extents<Op, kKeys>,
+                           .aligned = Aligned::access,
+                           .taken = [](const Op& op) { return op.raw_slots() > 0; },
+                           .written = written,
+                           .strided = 2};
+  About<Op> raw_values = raw_keys;
+  raw_values.shape = raw_extents<Op, kValues>;
+  const auto of_channels = [](Extents (*shape)(const Op&), bool (*taken)(const Op&)) {
+    About<Op> about{.shape = shape, .content = f32<Op>};
     about.taken = taken;
     return about;
   };
-  const auto of_pairs = [](bool (*taken)(const Op&)) {
-    About<Op> about{.shape = [](const Op& op) -> Extents {
-                      return {op.shape.kv_heads, op.shape.head_dim, op.shape.head_dim};
-                    },
-                    .content = f32<Op>,
-                    .aligned = Aligned::entry};
+  const auto of_pairs = [](Extents (*shape)(const Op&), bool (*taken)(const Op&)) {
+    About<Op> about{.shape = shape, .content = f32<Op>, .aligned = Aligned::entry};
     about.taken = taken;
     return about;
   };
@@ -71,24 +83,26 @@ constexpr auto cache_arguments(bool written) {
       "is given, and the op was prepared without raw_page_tokens; leave raw_pages out, or prepare "
       "with raw_page_tokens";
   const auto raw_block_table = [](auto& args) -> auto& { return args.raw_pages.block_table; };
-  return std::tuple{Tensor{"keys", &C::keys, &D::keys, &Op::keys, &vqgen_pages::keys,
-                           &stored_in_cache<Op, &Op::keys>, written},
-                    Tensor{"values", &C::values, &D::values, &Op::values, &vqgen_pages::values,
-                           &stored_in_cache<Op, &Op::values>, written},
-                    Array{"key_smooth", &C::key_smooth, &D::key_smooth, None{},
-                          of_channels([](const Op& op) { return op.keys.smooth; })},
-                    Array{"key_mean", &C::key_mean, &D::key_mean, None{},
-                          of_channels([](const Op& op) { return op.keys.center; })},
-                    Array{"key_rotation", &C::key_rotation, &D::key_rotation, None{},
-                          of_pairs([](const Op& op) { return op.keys.klt; })},
-                    Array{"value_mean", &C::value_mean, &D::value_mean, None{},
-                          of_channels([](const Op& op) { return op.values.center; })},
-                    Array{"value_rotation", &C::value_rotation, &D::value_rotation, None{},
-                          of_pairs([](const Op& op) { return op.values.klt; })},
-                    Array{"block_table", block_table, None{}, None{}, table},
-                    Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw},
-                    Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw},
-                    Array{"raw_block_table", raw_block_table, None{}, None{}, raw_table}};
+  return std::tuple{
+      Tensor{"keys", &C::keys, &D::keys, &Op::keys, &vqgen_pages::keys, &stored_in_cache<Op, kKeys>,
+             written},
+      Tensor{"values", &C::values, &D::values, &Op::values, &vqgen_pages::values,
+             &stored_in_cache<Op, kValues>, written},
+      Array{"key_smooth", &C::key_smooth, &D::key_smooth, None{},
+            of_channels(channel_extents<Op, kKeys>, [](const Op& op) { return op.keys.smooth; })},
+      Array{"key_mean", &C::key_mean, &D::key_mean, None{},
+            of_channels(channel_extents<Op, kKeys>, [](const Op& op) { return op.keys.center; })},
+      Array{"key_rotation", &C::key_rotation, &D::key_rotation, None{},
+            of_pairs(pair_extents<Op, kKeys>, [](const Op& op) { return op.keys.klt; })},
+      Array{
+          "value_mean", &C::value_mean, &D::value_mean, None{},
+          of_channels(channel_extents<Op, kValues>, [](const Op& op) { return op.values.center; })},
+      Array{"value_rotation", &C::value_rotation, &D::value_rotation, None{},
+            of_pairs(pair_extents<Op, kValues>, [](const Op& op) { return op.values.klt; })},
+      Array{"block_table", block_table, None{}, None{}, table},
+      Array{"raw_keys", &C::raw_keys, &D::raw_keys, None{}, raw_keys},
+      Array{"raw_values", &C::raw_values, &D::raw_values, None{}, raw_values},
+      Array{"raw_block_table", raw_block_table, None{}, None{}, raw_table}};
 }
 
 // Lengths, windows and sinks, for ops that read a cache.
@@ -213,18 +227,23 @@ CachePlaces<Args> place_cache(Args& args, const Op& op, const Data& data, const 
   if (!raw_paged) {
     args.raw_head_stride = op.raw_slots() * op.shape.head_dim;
     args.raw_batch_stride = op.shape.kv_heads * args.raw_head_stride;
+    args.raw_value_head_stride = op.raw_slots() * op.shape.value_dim();
+    args.raw_value_batch_stride = op.shape.kv_heads * args.raw_value_head_stride;
     return cache;
   }
-  // Keys and values have the same strides, and in one tensor values begin behind the first key or
-  // behind the page's keys.
+  // In one tensor values begin behind the first key or behind the page's keys.
   const PageStrides& strides = raw.pages.key_strides;
+  const PageStrides& of_values = raw.pages.value_strides;
   if (raw.pages.one_tensor()) {
     cache.raw_values = cache.raw_keys;
-    for (auto& values : cache.raw_values) values += 2 * raw.pages.value_strides.begin;
+    for (auto& values : cache.raw_values) values += 2 * of_values.begin;
   }
   args.raw_batch_stride = 2 * strides.page;
   args.raw_head_stride = 2 * strides.head;
   args.raw_token_stride = 2 * strides.token;
+  args.raw_value_batch_stride = 2 * of_values.page;
+  args.raw_value_head_stride = 2 * of_values.head;
+  args.raw_value_token_stride = 2 * of_values.token;
   args.raw_table = to.device.input(raw.pages.table, to.misalignment.words);
   args.raw_table_columns = raw.pages.columns;
   return cache;
@@ -242,7 +261,7 @@ Pools pools_of(const Op& op, const AttentionData& data) {
     std::vector<std::int32_t> firsts;  // tokens before them are in no window
     for (const std::int32_t length : data.lengths)
       firsts.push_back(length - data.max_recent_tokens);
-    pools.raw = make_raw_pool(data.keys, data.raw_keys, data.raw_values, data.lengths,
+    pools.raw = make_raw_pool(data.keys, data.values, data.raw_keys, data.raw_values, data.lengths,
                               op.shape.raw_page_tokens, Random(data.paging_seed + 1), firsts);
   }
   return pools;

@@ -20,16 +20,16 @@ void Matcher::same_format(const char* what, const VqFormat& bundle, const VqForm
 }
 
 std::vector<std::uint16_t> raw_rows(const AttentionData& data,
-                                    const std::vector<std::uint16_t>& originals) {
-  const std::int64_t head_dim = data.keys.columns;
+                                    const std::vector<std::uint16_t>& originals,
+                                    std::int64_t columns) {
   const std::int64_t slots = data.raw_slots().count();
   const std::int64_t heads = data.keys.batch * data.keys.heads;
-  std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * slots * head_dim));
+  std::vector<std::uint16_t> raw(static_cast<std::size_t>(heads * slots * columns));
   for (std::int64_t head = 0; head < heads; ++head) {
     const std::int64_t tokens = data.lengths[static_cast<std::size_t>(head / data.keys.heads)];
     const auto copy = [&](std::int64_t token, std::int64_t slot) {
-      std::copy_n(originals.begin() + (head * data.keys.rows + token) * head_dim, head_dim,
-                  raw.begin() + (head * slots + slot) * head_dim);
+      std::copy_n(originals.begin() + (head * data.keys.rows + token) * columns, columns,
+                  raw.begin() + (head * slots + slot) * columns);
     };
     const std::int64_t sinks = std::min<std::int64_t>(data.max_sinks, tokens);
     for (std::int64_t t = 0; t < sinks; ++t) copy(t, t);

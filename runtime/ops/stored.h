@@ -31,10 +31,11 @@ class Matcher {
 // The raw rows of all caches in the order of the args: sinks by token, then the recent-token ring.
 // Slots without a token stay zero.
 std::vector<std::uint16_t> raw_rows(const AttentionData& data,
-                                    const std::vector<std::uint16_t>& originals);
+                                    const std::vector<std::uint16_t>& originals,
+                                    std::int64_t columns);
 
 // The cache of a bundle item, checked against a problem on caches: formats, element type, heads,
-// head_dim and longest sequence must agree.
+// their sizes and longest sequence must agree.
 template <class Op>
 const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const BundleItem& item) {
   const auto* stored = std::get_if<AttentionData>(&item.data);
@@ -46,6 +47,7 @@ const AttentionData& stored_cache(const Matcher& matcher, const Op& op, const Bu
   matcher.same("dtype", enum_name(stored->dtype), enum_name(op.dtype));
   matcher.same<std::int64_t>("kv_heads", stored->keys.heads, op.shape.kv_heads);
   matcher.same<std::int64_t>("head_dim", stored->keys.columns, op.shape.head_dim);
+  matcher.same<std::int64_t>("value_head_dim", stored->values.columns, op.shape.value_dim());
   matcher.same<std::int64_t>("tokens", stored->keys.rows, op.shape.tokens);
   return *stored;
 }
@@ -81,8 +83,8 @@ void add_raw(const Matcher& matcher, const Op& op, AttentionData& data) {
   data.max_sinks = op.shape.sinks;
   data.recent_counts.assign(data.lengths.size(), most_raw(op.shape));
   data.sinks.assign(data.lengths.size(), op.shape.sinks);
-  data.raw_keys = raw_rows(data, data.original_keys);
-  data.raw_values = raw_rows(data, data.original_values);
+  data.raw_keys = raw_rows(data, data.original_keys, data.keys.columns);
+  data.raw_values = raw_rows(data, data.original_values, data.values.columns);
 }
 
 }  // namespace vqgen

@@ -41,6 +41,27 @@ TEST(CheckAttention, HeadDim) {
   }
 }
 
+TEST(CheckAttention, ValueHeadDim) {
+  AttentionDecode op = sound_attention();
+  for (const int value_head_dim : {64, 80, 128, 192, 256}) {
+    op.shape.value_head_dim = value_head_dim;
+    expect_ok(check(op));
+  }
+  op.shape.value_head_dim = 100;
+  expect_refused(check(op), {"value_head_dim 100 is not built yet", "96"});
+  expect_refused(judge({}, op), {"value_head_dim 100"});
+  op.shape.value_head_dim = 64;
+  op.values = {.vector_size = 4, .index_bits = 6, .scope = Scope::channel_group};
+  op.values.group_channels = 128;
+  expect_words(message_of([&] { validate(op, "c.json"); }),
+               {"c.json: /values/group_channels: 128 does not divide value_head_dim 64"});
+  op.values.group_channels = 64;
+  EXPECT_NO_THROW(validate(op, "c.json"));
+  op.keys = op.values;
+  op.keys.group_channels = 128;  // of its own row
+  EXPECT_NO_THROW(validate(op, "c.json"));
+}
+
 TEST(CheckAttention, HadamardTakesTheSizesThatHaveAMatrix) {
   AttentionDecode op = sound_attention();
   op.keys = op.values = find_format("vecinfer-d4b8", "test");

@@ -82,6 +82,19 @@ TEST(Config, AttentionDefaultsAreOff) {
   EXPECT_EQ(op.shape, (AttentionShape{2, 8, 2, 128, 1000, 0, 0}));
 }
 
+// A problem has one text, by which plans and kernels are found.
+TEST(Config, AValueHeadDimOfKeysIsNone) {
+  const Problem plain = read_config(attention_json(), "c.json").problem;
+  const Json same = edited(attention_json(), {{"/shape/value_head_dim", "128"}});
+  EXPECT_EQ(read_config(same, "c.json").problem, plain);
+  EXPECT_FALSE(to_json(plain)["shape"].contains("value_head_dim"));
+  const Json other = edited(attention_json(), {{"/shape/value_head_dim", "64"}});
+  const auto op = std::get<AttentionDecode>(read_config(other, "c.json").problem);
+  EXPECT_EQ(op.shape.value_dim(), 64);
+  EXPECT_EQ(to_json(Problem(op))["shape"]["value_head_dim"], 64);
+  EXPECT_EQ(read_config(to_json(Problem(op)), "c.json").problem, Problem(op));
+}
+
 TEST(Config, PresetsStandForTheirFields) {
   const Json json = edited(attention_json(), {{"/keys", R"("vecinfer-d4b8")"}});
   const auto op = std::get<AttentionDecode>(read_config(json, "c.json").problem);
@@ -217,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"one_cache_for_all",
                 true,
                 {{"/shape/shared_cache", "true"}},
-                {"/shape: unknown field 'shared_cache'", "and 11 more"}},
+                {"/shape: unknown field 'shared_cache'", "and 12 more"}},
         Refusal{"window_of_none",
                 true,
                 {{"/shape/sliding_window", "0"}},

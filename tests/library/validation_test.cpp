@@ -218,6 +218,16 @@ TEST_F(Validation, StridesOfZeroAreForWhatIsSingle) {
   EXPECT_EQ(attention(single), VQGEN_OK) << vqgen_last_error();
 }
 
+TEST_F(Validation, RawValuesHaveStridesWhereTheirRowsHaveAnotherSize) {
+  const auto given = [](auto& a) { a.raw_value_strides = {160, 80, 0}; };
+  EXPECT_EQ(attention(given, "raw_value_strides is given, and values have the size of keys"),
+            VQGEN_BAD_INPUT);
+  vqgen_op_release(attention_);
+  attention_ = prepared(edited(own_config(), {{"/shape/value_head_dim", "64"}}));
+  EXPECT_EQ(attention([](auto&) {}, "'raw_value_strides.batch"), VQGEN_BAD_INPUT);
+  EXPECT_EQ(attention(given), VQGEN_OK) << vqgen_last_error();
+}
+
 TEST_F(Validation, RowsBetweenBucketsArriveAsTheyAre) {
   EXPECT_EQ(vqgen_op_bucket(gemv_, 3), 4);
   EXPECT_EQ(vqgen_op_bucket(gemv_, 5), 5);

@@ -42,6 +42,7 @@ enum Axis {
   kSequences,
   kRowTiles,
   kBasis,
+  kValueDim,
 };
 constexpr std::array kKeyBitsOf{4, 8, 12, 0};  // 0: lattice codes
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -66,8 +67,9 @@ constexpr std::array kBlockSequences{1, 2, 3};
 constexpr std::array kTilesOfRows{2, 4};
 
 // By Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 7, 2, 2, 3, 3, 6, 3, 2,     2,
-                              3, 3, 2, 2, 3, 3, 3, 3, 3, 6, 6, 4, 5, 2, 3, 2, kBases};
+const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2, 7, 2,      2,
+                              3, 3, 6, 3, 2, 2, 3, 3, 2, 2, 3,      3,
+                              3, 3, 3, 6, 6, 4, 5, 2, 3, 2, kBases, kValueDims.size()};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -85,10 +87,11 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .page_tokens = pick(kPageTokens, kPages),
               .raw_page_tokens = pick(kWindows, kWindow).page,
               .flush_block = pick(kWindows, kWindow).batch};
+  set_value_dim(op.shape, v[kValueDim]);
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
-                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.head_dim);
+                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.value_dim());
   if (op.keys.entries() > 1024) op.shape.kv_heads = 1;  // which cost time alone
   op.keys.smooth = v[kSmooth] == 1;
   op.keys.hadamard = v[kHadamard] == 1;

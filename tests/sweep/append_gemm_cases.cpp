@@ -36,12 +36,12 @@ enum Axis {
   kOrder,
 };
 // Channels of a head and of the sub-vectors of keys and values: every width, with one, two and more
-// keys per head.
+// keys per head; and channels of a head of values that have another size.
 struct Width {
-  int head_dim, key, value;
+  int head_dim, key, value, value_head_dim = 0;
 };
 constexpr std::array kWidths{Width{96, 48, 32}, Width{80, 16, 80}, Width{128, 64, 128},
-                             Width{96, 96, 16}, Width{64, 32, 64}};
+                             Width{96, 96, 16}, Width{64, 32, 64}, Width{192, 64, 32, 128}};
 constexpr std::array kKeyBitsOf{5, 7, 8};
 constexpr std::array kValueBitsOf{6, 9};
 constexpr std::array kKeyResidualsOf{1, 3, 6};
@@ -57,7 +57,7 @@ constexpr std::array kBlockTokens{1, 5, 50};
 constexpr std::array kTiles{1024, 16384};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{5, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 6, 3, 2,
+const std::vector<int> kSizes{6, 3, 2, 3, 2, 4, 4, 2, 2, 3, 3, 6, 3, 2,
                               2, 2, 2, 2, 3, 3, 3, 2, 2, 6, 6, 4, 5};
 
 SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
@@ -76,16 +76,17 @@ SweepCase make_case(const std::vector<int>& v, std::uint64_t seed) {
               .sinks = pick(kSinkCounts, kSinks),
               .page_tokens = pick(kPageTokens, kPages),
               .raw_page_tokens = pick(kWindows, kWindow).page,
-              .flush_block = pick(kWindows, kWindow).batch};
-  const auto format = [&](int size, int bits, int num_codebooks, int scope) {
+              .flush_block = pick(kWindows, kWindow).batch,
+              .value_head_dim = width.value_head_dim};
+  const auto format = [&](int head_dim, int size, int bits, int num_codebooks, int scope) {
     // Half a head is a channel group if sub-vectors fit it.
-    const bool halves = width.head_dim / 2 % size == 0;
-    return cache_format(bits, size, num_codebooks, scope == 3 && !halves ? 1 : scope,
-                        width.head_dim, halves ? 32 : 1 << 16);
+    const bool halves = head_dim / 2 % size == 0;
+    return cache_format(bits, size, num_codebooks, scope == 3 && !halves ? 1 : scope, head_dim,
+                        halves ? 32 : 1 << 16);
   };
-  op.keys = format(width.key, pick(kKeyBitsOf, kKeyBits), pick(kKeyResidualsOf, kKeyResiduals),
-                   v[kKeyScope]);
-  op.values = format(width.value, pick(kValueBitsOf, kValueBits),
+  op.keys = format(width.head_dim, width.key, pick(kKeyBitsOf, kKeyBits),
+                   pick(kKeyResidualsOf, kKeyResiduals), v[kKeyScope]);
+  op.values = format(op.shape.value_dim(), width.value, pick(kValueBitsOf, kValueBits),
                      pick(kValueResidualsOf, kValueResiduals), v[kValueScope]);
   op.keys.smooth = v[kSmooth] == 1;
   op.keys.stage_scales = v[kKeyScales] == 1;

@@ -44,6 +44,7 @@ enum Axis {
   kBatchInvariant,
   kBasis,
   kMask,
+  kValueDim,
 };
 constexpr int kBits = 15;       // index_bits 2..16 of a table, and then
 constexpr int kKeyE8p = kBits;  // lattice codes, which have vectors of 8 alone
@@ -83,7 +84,8 @@ const std::vector<int> kSizes{kBits + 1,
                               kPageOrders.size(),
                               2,
                               kBases,
-                              kMasks};
+                              kMasks,
+                              kValueDims.size()};
 
 constexpr int kTile = 64;
 constexpr std::array kVectors{2, 4, 8};
@@ -197,6 +199,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   AttentionDecode op;
   op.dtype = static_cast<DType>(v[kDType]);
   op.shape.head_dim = pick(kHeadDims, kHeadDim);
+  set_value_dim(op.shape, v[kValueDim]);
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
   op.shape.tokens = pick(kTokenCounts, kTokens);
@@ -217,7 +220,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.keys = cache_format(v[kKeyBits] == kKeyE8p ? 0 : v[kKeyBits] + 2, pick(kVectors, kKeyVector),
                          v[kKeyResiduals] + 1, v[kKeyScope], op.shape.head_dim, kMostNarrowEntries);
   op.values = cache_format(value_bits, pick(kVectors, kValueVector), v[kValueResiduals] + 1,
-                           v[kValueScope], op.shape.head_dim, kMostNarrowEntries);
+                           v[kValueScope], op.shape.value_dim(), kMostNarrowEntries);
   op.keys.layout = pick(kLayouts, kKeyLayout);
   op.values.layout = pick(kLayouts, kValueLayout);
   op.keys.smooth = v[kTransforms] % 2 == 1;

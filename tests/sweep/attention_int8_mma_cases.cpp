@@ -37,6 +37,7 @@ enum Axis {
   kSchedule,
   kBasis,
   kMask,
+  kValueDim,
 };
 constexpr std::array kHeadDims{64, 128, 80, 96, 112, 160, 192, 256};
 constexpr std::array kGroups{1, 3, 4, 5, 8, 11};
@@ -50,8 +51,8 @@ constexpr std::array kWindows{Window{0},   Window{1},      Window{37},
                               Window{130}, Window{37, 10}, Window{130, 1, 16}};
 constexpr std::array kSinkCounts{0, 3, 40};
 // The number of values of each Axis.
-const std::vector<int> kSizes{2, 8, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,     3,
-                              3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 7, 2, 3, kMasks};
+const std::vector<int> kSizes{2, 8, 6, 2, 2, 6, 2, 3, 3, 4, 5, 3, 3, 2,      3,
+                              3, 2, 3, 3, 4, 5, 6, 3, 9, 9, 7, 2, 3, kMasks, kValueDims.size()};
 // Most query tokens, whether they bring their keys and values, whether they form a tree, and
 // whether they share a prefix.
 struct Queries {
@@ -102,6 +103,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   AttentionDecode op;
   op.dtype = static_cast<DType>(v[kDType]);
   op.shape.head_dim = pick(kHeadDims, kHeadDim);
+  set_value_dim(op.shape, v[kValueDim]);
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.query_heads = op.shape.kv_heads * pick(kGroups, kGroup);
   op.shape.tokens = pick(kTokenCounts, kTokens);
@@ -116,12 +118,11 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.shape.query_tokens = queries.most;
   op.shape.tree_mask = queries.tree;
   op.shape.shared_prefix = queries.prefix;
-  const auto format = [&](Axis form, Axis scope) {
-    return in_runs(form_of(op.shape.head_dim, v[form]), pick(kScopes, scope),
-                   pick(kWordsOfRun, kLayout));
+  const auto format = [&](int head_dim, Axis form, Axis scope) {
+    return in_runs(form_of(head_dim, v[form]), pick(kScopes, scope), pick(kWordsOfRun, kLayout));
   };
-  op.keys = format(kKeyForm, kKeyScope);
-  op.values = format(kValueForm, kValueScope);
+  op.keys = format(op.shape.head_dim, kKeyForm, kKeyScope);
+  op.values = format(op.shape.value_dim(), kValueForm, kValueScope);
   const bool in_basis = v[kBasis] > 0;  // fused or not
   if (!op.keys.in_parts() && !in_basis) {
     op.keys.smooth = v[kTransforms] % 2 == 1;
@@ -138,7 +139,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   validate(result.problem, "sweep");
   AttentionInt8Mma plan{.threads = pick(kThreadsOf, kThreads)};
   plan.splits = v[kSplits] + 1;
-  const int most = op.shape.head_dim > 160 ? 4 : 8;
+  const int most = longest_row(op.shape) > 160 ? 4 : 8;
   const int heads = std::min(most, pick(kHeadsOf, kHeads));
   plan.heads_per_block =
       std::min(heads, op.group()) * std::clamp(heads / op.group(), 1, op.shape.query_tokens);
@@ -146,7 +147,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   if (v[kSchedule] == 1 && plan.splits > 1 && op.shape.batch > 1 && !op.shape.batch_invariant) {
     plan.schedule = Schedule::balanced;
   }
-  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.head_dim <= 192 &&
+  if (v[kBasis] == 2 && v[kTransforms] > 0 && op.shape.head_dim <= 192 && v[kValueDim] == 0 &&
       op.shape.query_tokens == 1 && plan.schedule == Schedule::per_sequence) {
     plan.fused_basis = 1;
   }

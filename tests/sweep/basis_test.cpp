@@ -233,7 +233,7 @@ TEST_F(Bases, FaultsOfAttentionAreFound) {
   const Plan plan = rules_plan(AttentionSimt{}, op, sweep_gpu());
   const Fault faults[] = {
       {"log_sum == -infinity() ? log_sum : log_sum + shift", "log_sum"},
-      {"args_.key_mean + i64{block_y()} * kHeadDim", "args_.key_mean"},
+      {"args_.key_mean + i64{block_y()} * kQueryDim", "args_.key_mean"},
       {"rows() + lane() % 16 * kStride", "rows() + lane() % 8 * kStride"},
       {"if (kBack && basis_.mean) value +=", "if (false) value +="},
       {"const i64 head = i64{kv_head} * kHeadDim;", "const i64 head = 0;"},
@@ -288,11 +288,10 @@ TEST_F(Bases, FaultsOfAppendsAreFound) {
   const auto op = problem_of<KvAppend>();
   const AppendData data = make_append_data(op, {.seed = 16});
   const Plan plan = rules_plan(AppendSimt{}, op, sweep_gpu());
-  const Fault faults[] = {{"* kConfig.kv_heads + block_y()) * kConfig.head_dim",
-                           "* kConfig.kv_heads) * kConfig.head_dim"},
+  const Fault faults[] = {{"* kConfig.kv_heads + block_y()) * kDim", "* kConfig.kv_heads) * kDim"},
                           {"kCentered && basis_.mean", "false"},
                           {"value - to_float<kElement>(bits[i])", "value"},
-                          {"basis_operand(kConfig, block_x() % kOperands) == 1", "false"}};
+                          {"is_of_values(kConfig, kOf, block_x() % kOperands)", "false"}};
   expect_faults_found(op, plan, faults,
                       [&](Kernel& faulty) { return judge_append(data, faulty.run(data)).ok; });
 }

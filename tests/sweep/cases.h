@@ -80,6 +80,13 @@ void exclude_raw_pages(std::set<AxisPair>& impossible, std::span<const Window> w
 inline constexpr std::array<std::optional<PageOrder>, 5> kPageOrders{
     std::nullopt, PageOrder::hnd, PageOrder::nhd, PageOrder::joint, PageOrder::side_by_side};
 
+// The axis of the size of values; 0 leaves them as keys are.
+inline constexpr std::array kValueDims{0, 128, 64, 192};
+inline void set_value_dim(auto& shape, int value) {
+  const int channels = kValueDims[static_cast<std::size_t>(value)];
+  shape.value_head_dim = channels == shape.head_dim ? 0 : channels;
+}
+
 // All layouts.
 inline constexpr std::array kLayouts{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2},
                                      CodeLayout{2, 1}, CodeLayout{1, 4}, CodeLayout{1, 2}};

@@ -38,6 +38,7 @@ enum Axis {
   kPages,
   kOrder,
   kBasis,
+  kValueDim,
 };
 constexpr std::array kKeyBitsOf{3, 8, 12, 0};  // 0: lattice codes
 constexpr std::array kValueBitsOf{5, 10, 0};
@@ -54,8 +55,37 @@ constexpr std::array kThreadCounts{32, 96, 256};
 constexpr std::array kBlockTokens{1, 6, 64};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{4, 3, 3, 3, 3, 3, 3, 3, 2,           8,           2, 2, 3, 5, 3,
-                              2, 2, 3, 3, 2, 2, 3, 3, kPlacements, kPlacements, 6, 6, 4, 5, kBases};
+const std::vector<int> kSizes{4,
+                              3,
+                              3,
+                              3,
+                              3,
+                              3,
+                              3,
+                              3,
+                              2,
+                              8,
+                              2,
+                              2,
+                              3,
+                              5,
+                              3,
+                              2,
+                              2,
+                              3,
+                              3,
+                              2,
+                              2,
+                              3,
+                              3,
+                              kPlacements,
+                              kPlacements,
+                              6,
+                              6,
+                              4,
+                              5,
+                              kBases,
+                              kValueDims.size()};
 
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   const auto pick = [&](const auto& values, Axis axis) {
@@ -72,10 +102,11 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .page_tokens = pick(kPageTokens, kPages),
               .raw_page_tokens = pick(kWindows, kWindow).page,
               .flush_block = pick(kWindows, kWindow).batch};
+  set_value_dim(op.shape, v[kValueDim]);
   op.keys = cache_format(pick(kKeyBitsOf, kKeyBits), pick(kVectors, kKeyVector),
                          pick(kResiduals, kKeyResiduals), v[kKeyScope], op.shape.head_dim);
   op.values = cache_format(pick(kValueBitsOf, kValueBits), pick(kVectors, kValueVector),
-                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.head_dim);
+                           pick(kResiduals, kValueResiduals), v[kValueScope], op.shape.value_dim());
   op.keys.smooth = v[kSmooth] == 1;
   op.keys.hadamard = v[kHadamard] == 1;
   op.keys.stage_scales = v[kKeyScales] == 1;

@@ -159,8 +159,8 @@ TEST_F(Decode, TheJudgeFindsWhatWrongKernelsWrite) {
       {"(entries, book_, first_word,", "(entries, book_, rows,"},  // another token
       {"row(lane_group())", "row(0)"},                             // another token of rotated keys
       {"tensor.batch_stride + head * tensor.head_stride", "tensor.batch_stride"},  // another head
-      {"head * args.raw_head_stride", "0 * args.raw_head_stride"},
-      {"batch * args.raw_batch_stride", "0 * args.raw_batch_stride"},
+      {"head * head_stride(args)", "0 * head_stride(args)"},
+      {"batch * batch_stride(args)", "0 * batch_stride(args)"},
       {"coded = most(first, tokens.sinks);", ""},  // a raw slot read as a code
       {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;", ""},
       {"coded_end = end < tokens.recent_tokens ? end : tokens.recent_tokens;",

@@ -158,7 +158,7 @@ TEST_F(HeadSizes, FaultsAreFound) {
       {"part.first_byte = first;", "part.first_byte = 0;"},
       {"part.first_channel = first * size;", "part.first_channel = 0;"},
       {"kPlaces % 8 == 0 ? row : row % 4;", "row;"},
-      {"piece >= kPieces) {", "piece >= kPieces - 1) {"},
+      {"piece >= Rows<kValues>::kPieces) {", "piece >= Rows<kValues>::kPieces - 1) {"},
       {"part * kWords % 4,", "0,"},
       {"sums[j] += signed_by(signs[j], column, other);", "sums[j] += other;"},
       {"if (q == 9) return i % 3 == j % 3 || i / 3 == j / 3;",

@@ -166,8 +166,8 @@ TEST_F(RawPages, WrongOnesAreFound) {
   const AttentionResult reference = OpTraits<AttentionDecode>::reference(op, data);
   for (const auto& [right, wrong] :
        {std::pair{"table + token / kPageTokens)", "table + (token + 1) / kPageTokens)"},
-        std::pair{"token % kPageTokens * args.raw_token_stride",
-                  "(token + 1) % kPageTokens * args.raw_token_stride"},
+        std::pair{"token % kPageTokens * token_stride(args)",
+                  "(token + 1) % kPageTokens * token_stride(args)"},
         std::pair{"args.raw_table + batch * args.raw_table_columns",
                   "args.raw_table + 0 * args.raw_table_columns"}}) {
     for (const Plan& plan : a_third(plans_of(op))) {

@@ -36,9 +36,10 @@ enum Axis {
   kDataflow,
   kBatchInvariant,
   kMask,
+  kValueDim,
 };
-const std::vector<int> kSizes{3, 13, 13, 2, 8, 2, 3, 2, 4, 2, 4, 2,     3,
-                              2, 2,  8,  8, 3, 6, 6, 4, 5, 5, 2, kMasks};
+const std::vector<int> kSizes{3, 13, 13, 2, 8, 2, 3, 2, 4, 2, 4, 2,      3,
+                              2, 2,  8,  8, 3, 6, 6, 4, 5, 5, 2, kMasks, kValueDims.size()};
 constexpr std::array kHeadDims{64, 80, 96, 112, 128, 160, 192, 256};
 constexpr std::array kGroups{1, 4, 5};
 constexpr std::array kBatches{1, 3};
@@ -146,6 +147,7 @@ Op problem_of(const std::vector<int>& v) {
   op.shape.batch = pick(kBatches, kBatch);
   op.shape.kv_heads = v[kKvHeads] + 1;
   op.shape.head_dim = pick(kHeadDims, kHeadDim);
+  set_value_dim(op.shape, v[kValueDim]);
   op.shape.tokens = pick(kTokenCounts, kTokens);
   op.shape.recent_tokens = pick(kWindows, kWindow).slots;
   op.shape.flush_block = pick(kWindows, kWindow).batch;
@@ -159,7 +161,7 @@ Op problem_of(const std::vector<int>& v) {
   }
   if constexpr (std::is_same_v<Op, KvAppend>) op.shape.new_tokens = pick(kNewCounts, kNewTokens);
   op.keys = format_of(v[kKeys], op.shape.head_dim);
-  op.values = format_of(v[kValues], op.shape.head_dim);
+  op.values = format_of(v[kValues], op.shape.value_dim());
   if (const int together = std::max(op.keys.group_tokens, op.values.group_tokens); together > 0) {
     op.shape.recent_tokens += together;
     op.shape.flush_block = 1;  // the tokens of a group wait for each other

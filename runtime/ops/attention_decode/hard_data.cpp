@@ -93,9 +93,9 @@ void add_query_tokens(AttentionData& data, int most, const HardInput& input, Ran
       data.recent_counts[b] = std::max(std::min(data.recent_counts[b], held - others), 0);
     }
   }
-  const auto fresh = input.fresh ? data.query_rows() * data.keys.heads * data.keys.columns : 0;
-  data.new_keys.resize(static_cast<std::size_t>(fresh));
-  data.new_values.resize(static_cast<std::size_t>(fresh));
+  const auto fresh = input.fresh ? data.query_rows() * data.keys.heads : 0;
+  data.new_keys.resize(static_cast<std::size_t>(fresh * data.keys.columns));
+  data.new_values.resize(static_cast<std::size_t>(fresh * data.values.columns));
 }
 
 // A tree of each sequence's drafts: chains, bushes and what is between. Some drafts see any of
@@ -188,13 +188,14 @@ double score_gain(const std::vector<double>& query,
 void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samples,
                std::int64_t sequence, std::int64_t head, Random& query_random, Random& raw_random) {
   const std::int64_t dim = data.keys.columns;
+  const std::int64_t value_dim = data.values.columns;
   const std::int64_t group = data.query_heads / data.keys.heads;
   const auto put = [&](std::vector<std::uint16_t>& to, std::int64_t index, double value) {
     to[static_cast<std::size_t>(index)] = element_from_float(data.dtype, static_cast<float>(value));
   };
   const std::vector<double> query_magnitudes = channel_magnitudes(dim, query_random);
   const std::vector<double> key_magnitudes = channel_magnitudes(dim, raw_random);
-  const std::vector<double> value_magnitudes = channel_magnitudes(dim, raw_random);
+  const std::vector<double> value_magnitudes = channel_magnitudes(value_dim, raw_random);
   double raw_variance = 0;  // of a score, summed over the queries
   std::vector<double> query(static_cast<std::size_t>(dim));
   const auto [first, last] = data.query_rows(sequence);
@@ -217,10 +218,12 @@ void fill_head(AttentionData& data, const std::vector<std::vector<double>>& samp
   const std::int64_t slots = data.raw_slots().count();
   const auto fill = [&](std::vector<std::uint16_t>& keys, std::vector<std::uint16_t>& values,
                         std::int64_t row) {
-    for (std::size_t i = 0; i < query.size(); ++i) {
-      const std::int64_t index = row * dim + static_cast<std::int64_t>(i);
-      put(keys, index, raw_random.normal() * key_magnitudes[i] * key_gain);
-      put(values, index, raw_random.normal() * value_magnitudes[i]);
+    for (std::int64_t i = 0; i < std::max(dim, value_dim); ++i) {
+      const auto channel = static_cast<std::size_t>(i);
+      if (i < dim)
+        put(keys, row * dim + i, raw_random.normal() * key_magnitudes[channel] * key_gain);
+      if (i < value_dim)
+        put(values, row * value_dim + i, raw_random.normal() * value_magnitudes[channel]);
     }
   };
   for (std::int64_t slot = 0; slot < slots; ++slot) {
@@ -257,17 +260,15 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
   data.recent_counts = make_extents(shape.batch, most_raw(shape), extents);
   data.sinks = make_extents(shape.batch, shape.sinks, extents);
 
-  TensorShape tensor{.batch = shape.batch,
-                     .heads = shape.kv_heads,
-                     .rows = shape.tokens,
-                     .columns = shape.head_dim};
-  const auto make = [&](const VqFormat& format, Stream stream) {
+  TensorShape tensor{.batch = shape.batch, .heads = shape.kv_heads, .rows = shape.tokens};
+  const auto make = [&](const VqFormat& format, int columns, Stream stream) {
     Random random(input.seed, stream);
-    tensor.units = kv_units(format, shape.kv_heads, shape.head_dim);
+    tensor.columns = columns;
+    tensor.units = kv_units(format, shape.kv_heads, columns);
     return make_hard_tensor(format, problem.dtype, tensor, 1, random);
   };
-  data.keys = make(problem.keys, kKeys);
-  data.values = make(problem.values, kValues);
+  data.keys = make(problem.keys, shape.head_dim, kKeys);
+  data.values = make(problem.values, shape.value_dim(), kValues);
   HardInput given = input;
   given.fresh = (input.fresh && !shape.shared_prefix) || shape.tree_mask;
   add_query_tokens(data, shape.query_tokens, given, extents);
@@ -289,11 +290,11 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
     repeat_prefixes(data, shape.page_tokens, prefixes);
   }
 
-  const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots() * tensor.columns;
-  data.raw_keys.resize(static_cast<std::size_t>(raw));
-  data.raw_values.resize(static_cast<std::size_t>(raw));
+  const std::int64_t raw = tensor.batch * tensor.heads * problem.raw_slots();
+  data.raw_keys.resize(static_cast<std::size_t>(raw * shape.head_dim));
+  data.raw_values.resize(static_cast<std::size_t>(raw * shape.value_dim()));
   data.queries.resize(
-      static_cast<std::size_t>(data.query_rows() * data.query_heads * tensor.columns));
+      static_cast<std::size_t>(data.query_rows() * data.query_heads * shape.head_dim));
   std::vector<bool> uneven;
   if (input.uneven) {
     Random channels(input.seed, kUnevenChannels);
@@ -306,7 +307,7 @@ AttentionData make_attention_data(const AttentionDecode& problem, const HardInpu
     for (std::int64_t head = 0; head < tensor.heads; ++head) {
       auto samples = sample_keys(data, decoder, used[static_cast<std::size_t>(b)], b, head);
       for (std::size_t i = 0; i < uneven.size() / static_cast<std::size_t>(tensor.heads); ++i) {
-        if (!uneven[static_cast<std::size_t>(head * tensor.columns) + i]) continue;
+        if (!uneven[static_cast<std::size_t>(head * shape.head_dim) + i]) continue;
         for (std::vector<double>& key : samples) key[i] = 0;
       }
       fill_head(data, samples, b, head, queries, raws);

@@ -113,7 +113,7 @@ std::function<vq::AttentionDecodeArgs(int, int)> AttentionDecodeTraits::upload(
   set_softcap(args, op);
   args.tree_mask =
       reinterpret_cast<const vq::u32*>(to.device.input(data.tree_masks, to.misalignment.words));
-  args.out = to.device.output<std::uint16_t>(rows * static_cast<std::size_t>(op.shape.head_dim),
+  args.out = to.device.output<std::uint16_t>(rows * static_cast<std::size_t>(op.shape.value_dim()),
                                              to.misalignment.results);
   args.lse = to.device.output<float>(rows, to.misalignment.words);
   return [=](int call, int codebooks) mutable {

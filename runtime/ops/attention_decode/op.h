@@ -79,20 +79,29 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
                           .least = 0,
                           .free_with = "query_start"};
   About<Op> outs = queries;
+  outs.shape = [](const Op& op) -> Extents {
+    return {std::int64_t{op.shape.batch} * op.shape.query_tokens, op.shape.query_heads,
+            op.shape.value_dim()};
+  };
   outs.written = true;
-  const About<Op> fresh{.shape = [](const Op& op) -> Extents {
-                          return {std::int64_t{op.shape.batch} * op.shape.query_tokens,
-                                  op.shape.kv_heads, op.shape.head_dim};
-                        },
-                        .aligned = Aligned::access,
-                        .taken = brings_new,
-                        .refused =
-                            "is given, and query_tokens of the config is 1, or shared_prefix "
-                            "is true; leave it null, or prepare with new query tokens",
-                        .optional = true,
-                        .free = 0,
-                        .least = 0,
-                        .free_with = "query_start"};
+  const About<Op> new_keys{.shape = [](const Op& op) -> Extents {
+                             return {std::int64_t{op.shape.batch} * op.shape.query_tokens,
+                                     op.shape.kv_heads, op.shape.head_dim};
+                           },
+                           .aligned = Aligned::access,
+                           .taken = brings_new,
+                           .refused =
+                               "is given, and query_tokens of the config is 1, or shared_prefix "
+                               "is true; leave it null, or prepare with new query tokens",
+                           .optional = true,
+                           .free = 0,
+                           .least = 0,
+                           .free_with = "query_start"};
+  About<Op> new_values = new_keys;
+  new_values.shape = [](const Op& op) -> Extents {
+    return {std::int64_t{op.shape.batch} * op.shape.query_tokens, op.shape.kv_heads,
+            op.shape.value_dim()};
+  };
   return std::tuple_cat(
       std::tuple{Array{"query", &C::query, &D::query, &Data::queries, queries},
                  Array{"out", &C::out, &D::out, None{}, outs},
@@ -113,8 +122,8 @@ constexpr auto OpTraits<AttentionDecode>::arguments() {
                           .content = i32<Op>,
                           .taken = several,
                           .refused = kOne}},
-          Array{"new_keys", &C::new_keys, &D::new_keys, &Data::new_keys, fresh},
-          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, fresh},
+          Array{"new_keys", &C::new_keys, &D::new_keys, &Data::new_keys, new_keys},
+          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, new_values},
           Array{
               "sink_logits", &C::sink_logits, &D::sink_logits, &Data::sink_logits,
               About<Op>{.shape = [](const Op& op) -> Extents { return {op.shape.query_heads}; },

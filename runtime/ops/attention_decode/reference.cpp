@@ -46,8 +46,7 @@ double paley_entry(std::size_t order, std::size_t row, std::size_t column) {
 
 void check(const AttentionData& d) {
   const QuantizedTensor& k = d.keys;
-  require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows &&
-              d.values.columns == k.columns,
+  require(d.values.batch == k.batch && d.values.heads == k.heads && d.values.rows == k.rows,
           "attention data: keys and values differ in shape");
   require(k.batch == d.batch, "attention data: keys.batch is not batch");
   const std::int64_t odd = k.columns >> std::countr_zero(static_cast<std::uint64_t>(k.columns));
@@ -65,9 +64,10 @@ void check(const AttentionData& d) {
       "attention data: query_start is not [batch + 1], ascending from 0");
   require(std::ssize(d.queries) == d.query_rows() * d.query_heads * k.columns,
           "attention data: queries are not [query rows][query_heads][head_dim]");
-  const std::int64_t fresh = d.new_keys.empty() ? 0 : d.query_rows() * k.heads * k.columns;
-  require(std::ssize(d.new_keys) == fresh && std::ssize(d.new_values) == fresh,
-          "attention data: new_keys or new_values are not [query rows][kv_heads][head_dim]");
+  const std::int64_t fresh = d.new_keys.empty() ? 0 : d.query_rows() * k.heads;
+  require(std::ssize(d.new_keys) == fresh * k.columns &&
+              std::ssize(d.new_values) == fresh * d.values.columns,
+          "attention data: new_keys or new_values are not [query rows][kv_heads][columns]");
   require(std::ssize(d.lengths) == d.batch, "attention data: lengths are not [batch]");
   const auto all_within = [](const std::vector<std::int32_t>& values, std::int64_t max) {
     return std::all_of(values.begin(), values.end(), [=](auto v) { return v >= 0 && v <= max; });
@@ -78,33 +78,40 @@ void check(const AttentionData& d) {
           "attention data: windows are not [batch] within 0..max_recent_tokens");
   require(d.sink_logits.empty() || std::ssize(d.sink_logits) == d.query_heads,
           "attention data: sink_logits are not [query_heads]");
-  require(d.tree_masks.empty() || (std::ssize(d.tree_masks) == d.query_rows() &&
-                                   std::ssize(d.new_keys) == fresh && !d.query_start.empty()),
+  require(d.tree_masks.empty() ||
+              (std::ssize(d.tree_masks) == d.query_rows() &&
+               std::ssize(d.new_keys) == fresh * k.columns && !d.query_start.empty()),
           "attention data: tree_masks are not [query rows], of tokens in new_keys");
   require((d.sinks.empty() || std::ssize(d.sinks) == d.batch) && all_within(d.sinks, d.max_sinks),
           "attention data: sinks are not [batch] within 0..max_sinks");
-  const std::int64_t raw = d.batch * k.heads * d.raw_slots().count() * k.columns;
+  const std::int64_t raw = d.batch * k.heads * d.raw_slots().count();
   require(
-      std::ssize(d.raw_keys) == raw && std::ssize(d.raw_values) == raw,
+      std::ssize(d.raw_keys) == raw * k.columns &&
+          std::ssize(d.raw_values) == raw * d.values.columns,
       "attention data: raw keys or values are not [batch][kv_heads][max_sinks + max_recent_tokens]"
-      "[head_dim]");
+      "[columns]");
 }
 
 // The rows of one tensor, sequence and head as doubles; a row that is read repeatedly is converted
 // once.
 class HeadRows {
  public:
-  HeadRows(const AttentionData& data, const RowDecoder* codes,
+  HeadRows(const AttentionData& data, std::int64_t columns, const RowDecoder* codes,
            const std::vector<std::uint16_t>& raw, const std::vector<std::uint16_t>& fresh,
            std::int64_t sequence, std::int64_t head)
-      : data_(data), codes_(codes), sequence_(sequence), head_(head), fresh_(fresh.data()) {
+      : data_(data),
+        columns_(columns),
+        codes_(codes),
+        sequence_(sequence),
+        head_(head),
+        fresh_(fresh.data()) {
     const std::int64_t heads_before = sequence * data.keys.heads + head;
-    raw_ = raw.data() + heads_before * data.raw_slots().count() * data.keys.columns;
-    rows_.fill(std::vector<double>(static_cast<std::size_t>(data.keys.columns)));
+    raw_ = raw.data() + heads_before * data.raw_slots().count() * columns;
+    rows_.fill(std::vector<double>(static_cast<std::size_t>(columns)));
     held_.fill(-1);
   }
 
-  // [head_dim]; valid until row() is called for another token at the same place. For
+  // [columns]; valid until row() is called for another token at the same place. For
   // TokenPlace::fresh, `token` is the row number.
   const double* row(TokenPlace place, std::int64_t token) {
     const auto which = static_cast<std::size_t>(place);
@@ -117,10 +124,10 @@ class HeadRows {
     }
     const std::uint16_t* bits = nullptr;
     if (place == TokenPlace::fresh) {
-      bits = fresh_ + (token * data_.keys.heads + head_) * data_.keys.columns;
+      bits = fresh_ + (token * data_.keys.heads + head_) * columns_;
     } else {
       const std::int64_t slot = place == TokenPlace::sink ? token : data_.raw_slots().recent(token);
-      bits = raw_ + slot * data_.keys.columns;
+      bits = raw_ + slot * columns_;
     }
     for (double& value : row) value = element_value(data_.dtype, *bits++);
     return row.data();
@@ -128,6 +135,7 @@ class HeadRows {
 
  private:
   const AttentionData& data_;
+  std::int64_t columns_;
   const RowDecoder* codes_;
   std::int64_t sequence_, head_;
   const std::uint16_t* raw_ = nullptr;
@@ -229,7 +237,7 @@ void attend(const AttentionData& data, double softmax_scale, std::int64_t sequen
     const bool fresh = place == TokenPlace::fresh;
     double* const to = fresh ? query.out : query.sum.data();
     if (!fresh) query.of_basis += weight;
-    for (std::int64_t i = 0; i < data.keys.columns; ++i) to[i] += weight * row[i];
+    for (std::int64_t i = 0; i < data.values.columns; ++i) to[i] += weight * row[i];
   });
   for (Query& query : queries) {
     const std::vector<double> back = out_of_basis(data.values, kv_head, query.sum, query.of_basis);
@@ -242,14 +250,15 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
                           const RowDecoder* key_codes, const RowDecoder* value_codes) {
   check(data);
   const std::int64_t dim = data.keys.columns;
+  const std::int64_t value_dim = data.values.columns;
   const std::int64_t heads = data.keys.heads;
   const std::int64_t group = data.query_heads / heads;
   AttentionResult result;
-  result.out.resize(data.queries.size());
+  result.out.resize(static_cast<std::size_t>(data.query_rows() * data.query_heads * value_dim));
   result.lse.resize(static_cast<std::size_t>(data.query_rows() * data.query_heads));
   const std::int64_t pairs = data.batch * heads;
   const int threads =
-      reference_threads(data.query_rows() * data.query_heads * data.keys.rows * dim * 2);
+      reference_threads(data.query_rows() * data.query_heads * data.keys.rows * (dim + value_dim));
   in_parallel(static_cast<std::size_t>(pairs), threads, [&](std::size_t pair) {
     const std::int64_t sequence = static_cast<std::int64_t>(pair) / heads;
     const std::int64_t head = static_cast<std::int64_t>(pair) % heads;
@@ -266,7 +275,7 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
       query.in_basis = into_basis(data.keys, head, query.raw, false);
       query.transformed = transformed_query(data.keys, head, query.raw);
       query.shift = dot_mean(data.keys, head, query.raw);
-      query.sum.resize(static_cast<std::size_t>(dim));
+      query.sum.resize(static_cast<std::size_t>(value_dim));
       const std::int64_t seen = std::max<std::int64_t>(0, data.seen_by(sequence, row));
       query.weights.resize(static_cast<std::size_t>(seen));
       query.alone = seen;
@@ -279,11 +288,11 @@ AttentionResult attention(const AttentionData& data, double softmax_scale,
                        ? -std::numeric_limits<double>::infinity()
                        : static_cast<double>(
                              data.sink_logits[static_cast<std::size_t>(number % data.query_heads)]);
-      query.out = result.out.data() + number * dim;
+      query.out = result.out.data() + number * value_dim;
       query.lse = result.lse.data() + number;
     }
-    HeadRows keys(data, key_codes, data.raw_keys, data.new_keys, sequence, head);
-    HeadRows values(data, value_codes, data.raw_values, data.new_values, sequence, head);
+    HeadRows keys(data, dim, key_codes, data.raw_keys, data.new_keys, sequence, head);
+    HeadRows values(data, value_dim, value_codes, data.raw_values, data.new_values, sequence, head);
     attend(data, softmax_scale, sequence, head, keys, values, queries);
   });
   return result;
@@ -356,8 +365,9 @@ AttentionResult reference_attention_unquantized(const AttentionData& data, doubl
     tensor->batch = data.batch;
     tensor->heads = data.keys.heads;
     tensor->rows = data.keys.rows;
-    tensor->columns = data.keys.columns;
   }
+  plain.keys.columns = data.keys.columns;
+  plain.values.columns = data.values.columns;
   plain.batch = data.batch;
   plain.query_heads = data.query_heads;
   plain.queries = data.queries;

@@ -13,14 +13,15 @@
 namespace vqgen {
 
 struct AttentionResult {
-  std::vector<double> out;  // [data.query_rows()][query_heads][head_dim]
+  std::vector<double> out;  // [data.query_rows()][query_heads][values.columns]
   std::vector<double> lse;  // [data.query_rows()][query_heads], natural log; -inf if none is seen
 };
 
 // The output of a call; for attention_merge, rows are query rows.
 struct AttentionOutput {
-  std::vector<std::uint16_t> out;  // [data.query_rows()][query_heads][head_dim], bits of the dtype
-  std::vector<float> lse;          // [data.query_rows()][query_heads]
+  // [data.query_rows()][query_heads][values.columns], bits of the dtype
+  std::vector<std::uint16_t> out;
+  std::vector<float> lse;  // [data.query_rows()][query_heads]
 };
 
 // 1 / sqrt(head_dim), VecInfer eq. 1.

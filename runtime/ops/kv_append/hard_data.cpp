@@ -15,31 +15,29 @@ enum AppendStream : std::uint64_t {
   kAppendPlaces,
 };
 
-QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, Random random) {
+QuantizedTensor make_cache(const KvAppend& op, const VqFormat& format, int columns, Random random) {
   const AppendShape& shape = op.shape;
-  QuantizedTensor cache =
-      make_hard_tensor(format, op.dtype,
-                       {.batch = shape.batch,
-                        .heads = shape.kv_heads,
-                        .rows = shape.tokens,
-                        .columns = shape.head_dim,
-                        .units = kv_units(format, shape.kv_heads, shape.head_dim)},
-                       1, random);
+  QuantizedTensor cache = make_hard_tensor(format, op.dtype,
+                                           {.batch = shape.batch,
+                                            .heads = shape.kv_heads,
+                                            .rows = shape.tokens,
+                                            .columns = columns,
+                                            .units = kv_units(format, shape.kv_heads, columns)},
+                                           1, random);
   fill_codes(cache, {}, random);
   return cache;
 }
 
 // A row of zeros would be as far from an entry as from its negative.
-std::vector<std::uint16_t> make_elements(const KvAppend& op, Random random) {
+std::vector<std::uint16_t> make_elements(const KvAppend& op, int columns, Random random) {
   const AppendShape& shape = op.shape;
   const std::int64_t rows = std::int64_t{shape.batch} * shape.new_tokens * shape.kv_heads;
-  return outlier_rows(op.dtype, rows, shape.head_dim, 1.0 / 16, random);
+  return outlier_rows(op.dtype, rows, columns, 1.0 / 16, random);
 }
 
-std::vector<std::uint16_t> make_raw(const KvAppend& op, Random& random) {
+std::vector<std::uint16_t> make_raw(const KvAppend& op, int columns, Random& random) {
   const AppendShape& shape = op.shape;
-  const std::int64_t count =
-      std::int64_t{shape.batch} * shape.kv_heads * op.raw_slots() * shape.head_dim;
+  const std::int64_t count = std::int64_t{shape.batch} * shape.kv_heads * op.raw_slots() * columns;
   std::vector<std::uint16_t> raw(static_cast<std::size_t>(count));
   const auto draw = [&] {
     return element_from_float(op.dtype, static_cast<float>(random.normal()));
@@ -74,6 +72,7 @@ void make_places(const KvAppend& op, LengthPattern pattern, Random random, Appen
 }  // namespace
 
 AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
+  const int keys = problem.shape.head_dim, values = problem.shape.value_dim();
   AppendData data;
   data.dtype = problem.dtype;
   data.paging_seed = input.seed;
@@ -84,13 +83,13 @@ AppendData make_append_data(const KvAppend& problem, const HardInput& input) {
   data.raw_page_tokens = problem.shape.raw_page_tokens;
   data.flush_block = problem.shape.flush_block;
   data.max_sinks = problem.shape.sinks;
-  data.keys = make_cache(problem, problem.keys, Random(input.seed, kAppendKeys));
-  data.values = make_cache(problem, problem.values, Random(input.seed, kAppendValues));
-  data.new_keys = make_elements(problem, Random(input.seed, kAppendNewKeys));
-  data.new_values = make_elements(problem, Random(input.seed, kAppendNewValues));
+  data.keys = make_cache(problem, problem.keys, keys, Random(input.seed, kAppendKeys));
+  data.values = make_cache(problem, problem.values, values, Random(input.seed, kAppendValues));
+  data.new_keys = make_elements(problem, keys, Random(input.seed, kAppendNewKeys));
+  data.new_values = make_elements(problem, values, Random(input.seed, kAppendNewValues));
   Random raw(input.seed, kAppendRaw);
-  data.raw_keys = make_raw(problem, raw);
-  data.raw_values = make_raw(problem, raw);
+  data.raw_keys = make_raw(problem, keys, raw);
+  data.raw_values = make_raw(problem, values, raw);
   make_places(problem, input.lengths, Random(input.seed, kAppendPlaces), data);
   return data;
 }

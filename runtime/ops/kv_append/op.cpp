@@ -40,8 +40,9 @@ std::function<vq::KvAppendArgs(int, int)> KvAppendTraits::upload(const KvAppend&
                                false, Random(data.paging_seed), data.page_order);
   }
   if (op.shape.raw_page_tokens > 0) {
-    to.pools.raw = make_raw_pool(data.keys, data.raw_keys, data.raw_values, paged_lengths(data),
-                                 op.shape.raw_page_tokens, Random(data.paging_seed + 1));
+    to.pools.raw =
+        make_raw_pool(data.keys, data.values, data.raw_keys, data.raw_values, paged_lengths(data),
+                      op.shape.raw_page_tokens, Random(data.paging_seed + 1));
   }
   DeviceArgs args{};
   upload_inputs<KvAppend>(args, data, to);
@@ -69,7 +70,7 @@ AppendResult KvAppendTraits::output(const DeviceData& device, const Pools& pools
     const std::vector<std::uint16_t> values = std::move(result.raw_values);
     result.raw_keys = data.raw_keys;
     result.raw_values = data.raw_values;
-    require_kept(take_raw_rows(pools.raw, data.keys, paged_lengths(data), keys, values,
+    require_kept(take_raw_rows(pools.raw, data.keys, data.values, paged_lengths(data), keys, values,
                                result.raw_keys, result.raw_values),
                  "raw rows");
   }

@@ -57,15 +57,19 @@ struct OpTraits<KvAppend> {
 constexpr auto OpTraits<KvAppend>::arguments() {
   using C = HostArgs;
   using D = DeviceArgs;
-  const About<Op> tokens{
+  const About<Op> keys{
       .shape = [](const Op& op) -> Extents {
         return {op.shape.batch, op.shape.new_tokens, op.shape.kv_heads, op.shape.head_dim};
       },
       .aligned = Aligned::element};
+  About<Op> values = keys;
+  values.shape = [](const Op& op) -> Extents {
+    return {op.shape.batch, op.shape.new_tokens, op.shape.kv_heads, op.shape.value_dim()};
+  };
   return std::tuple_cat(
       std::tuple{
-          Array{"new_keys", &C::new_keys, &D::new_keys, &Data::new_keys, tokens},
-          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, tokens},
+          Array{"new_keys", &C::new_keys, &D::new_keys, &Data::new_keys, keys},
+          Array{"new_values", &C::new_values, &D::new_values, &Data::new_values, values},
           Array{"positions", &C::positions, &D::positions, &Data::positions,
                 About<Op>{.shape = one_a_sequence<Op>, .content = i32<Op>}},
           Array{"counts", &C::counts, &D::counts, &Data::counts,

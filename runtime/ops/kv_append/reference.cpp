@@ -361,7 +361,6 @@ double append_tolerance(const AppendData& data) {
 }
 
 AppendVerdict judge_append(const AppendData& data, const AppendResult& result) {
-  require(data.keys.columns == data.values.columns, "append data: keys and values differ in shape");
   AppendVerdict both =
       judge_operand(data, {"keys", data.keys, result.key_codes, data.new_keys, data.raw_keys,
                            result.raw_keys, rows_in_basis(data.keys, data.new_keys)});

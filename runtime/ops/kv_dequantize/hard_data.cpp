@@ -16,7 +16,8 @@ AttentionData make_dequantize_data(const KvDequantize& problem, const HardInput&
                                 .sinks = s.sinks,
                                 .page_tokens = s.page_tokens,
                                 .raw_page_tokens = s.raw_page_tokens,
-                                .flush_block = s.flush_block},
+                                .flush_block = s.flush_block,
+                                .value_head_dim = s.value_head_dim},
                                problem.keys,
                                problem.values};
   return make_attention_data(reader, input);

@@ -47,11 +47,13 @@ std::function<vq::KvDequantizeArgs(int, int)> KvDequantizeTraits::upload(const K
                                                                          const AttentionData& data,
                                                                          const Upload& to) {
   to.pools = pools_of(op, data);
-  const auto elements =
-      static_cast<std::size_t>(data.batch * data.keys.heads * data.keys.rows * data.keys.columns);
+  const std::int64_t rows = data.batch * data.keys.heads * data.keys.rows;
+  const auto elements = [rows](const QuantizedTensor& tensor) {
+    return static_cast<std::size_t>(rows * tensor.columns);
+  };
   DeviceArgs args{};
-  args.out_keys = to.device.output<std::uint16_t>(elements, to.misalignment.rows);
-  args.out_values = to.device.output<std::uint16_t>(elements, to.misalignment.rows);
+  args.out_keys = to.device.output<std::uint16_t>(elements(data.keys), to.misalignment.rows);
+  args.out_values = to.device.output<std::uint16_t>(elements(data.values), to.misalignment.rows);
   upload_inputs<KvDequantize>(args, data, to);
   const auto cache = place_cache(args, op, data, to);
   args.tokens = static_cast<vq::i32>(data.keys.rows);

@@ -58,7 +58,7 @@ struct OpTraits<KvDequantize> {
 constexpr auto OpTraits<KvDequantize>::arguments() {
   using C = HostArgs;
   using D = DeviceArgs;
-  const About<Op> rows{
+  const About<Op> keys{
       .shape = [](const Op& op) -> Extents {
         return {op.shape.batch, op.shape.kv_heads, op.shape.tokens, op.shape.head_dim};
       },
@@ -66,9 +66,13 @@ constexpr auto OpTraits<KvDequantize>::arguments() {
       .written = true,
       .free = 2,
       .least = 0};
+  About<Op> values = keys;
+  values.shape = [](const Op& op) -> Extents {
+    return {op.shape.batch, op.shape.kv_heads, op.shape.tokens, op.shape.value_dim()};
+  };
   return std::tuple_cat(
-      std::tuple{Array{"out_keys", &C::out_keys, &D::out_keys, None{}, rows},
-                 Array{"out_values", &C::out_values, &D::out_values, None{}, rows}},
+      std::tuple{Array{"out_keys", &C::out_keys, &D::out_keys, None{}, keys},
+                 Array{"out_values", &C::out_values, &D::out_values, None{}, values}},
       cache_arguments<Op, C, D>(false), count_arguments<Op, C, D>());
 }
 

@@ -30,7 +30,7 @@ std::vector<double> rotation(const QuantizedTensor& tensor) {
   return all;
 }
 
-// One tensor: its rows of tokens, [batch][kv_heads][rows][head_dim].
+// One tensor: its rows of tokens, [batch][kv_heads][rows][columns].
 std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& tensor,
                             const std::vector<std::uint16_t>& raw) {
   const RowDecoder decoder(tensor);
@@ -81,17 +81,17 @@ std::vector<double> rows_of(const AttentionData& data, const QuantizedTensor& te
 }
 
 // Judges one output; a fault's text begins with the output's name.
-DequantizeVerdict judge(const AttentionData& data, const char* name,
+DequantizeVerdict judge(const AttentionData& data, const char* name, std::int64_t columns,
                         const std::vector<double>& reference,
                         const std::vector<std::uint16_t>& output) {
   require(reference.size() == output.size(), "decoded data: an output has another size");
-  const std::int64_t row = data.keys.rows * data.keys.columns;  // of a head
+  const std::int64_t row = data.keys.rows * columns;  // of a head
   std::vector<double> expected;
   std::vector<std::uint16_t> actual;
   std::string written;
   for (std::int64_t head = 0; head < data.batch * data.keys.heads; ++head) {
     const std::int64_t begin = head * row;
-    const std::int64_t end = begin + length_of(data, head) * data.keys.columns;
+    const std::int64_t end = begin + length_of(data, head) * columns;
     expected.insert(expected.end(), reference.begin() + begin, reference.begin() + end);
     actual.insert(actual.end(), output.begin() + begin, output.begin() + end);
     const auto other = std::find_if(output.begin() + end, output.begin() + begin + row,
@@ -100,7 +100,7 @@ DequantizeVerdict judge(const AttentionData& data, const char* name,
     written = fmt::format(
         "{}: token {} of sequence {}, head {} was written, but the sequence ends "
         "before it",
-        name, (other - output.begin() - begin) / data.keys.columns, head / data.keys.heads,
+        name, (other - output.begin() - begin) / columns, head / data.keys.heads,
         head % data.keys.heads);
   }
   DequantizeVerdict verdict{compare(expected, actual, data.dtype), written};
@@ -135,8 +135,9 @@ DequantizeResult reference_decode_unquantized(const AttentionData& data) {
 
 DequantizeVerdict judge_dequantize(const AttentionData& data, const DequantizeResult& reference,
                                    const DequantizeOutput& output) {
-  DequantizeVerdict keys = judge(data, "keys", reference.keys, output.keys);
-  DequantizeVerdict values = judge(data, "values", reference.values, output.values);
+  DequantizeVerdict keys = judge(data, "keys", data.keys.columns, reference.keys, output.keys);
+  DequantizeVerdict values =
+      judge(data, "values", data.values.columns, reference.values, output.values);
   const bool keys_worse = keys.comparison.ok != values.comparison.ok
                               ? !keys.comparison.ok
                               : keys.comparison.rel_err >= values.comparison.rel_err;

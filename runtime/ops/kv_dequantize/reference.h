@@ -12,7 +12,7 @@
 
 namespace vqgen {
 
-// Keys and values, [batch][kv_heads][rows][head_dim] of `Value`. In the reference, rows from a
+// Keys and values, [batch][kv_heads][rows][columns] of `Value`. In the reference, rows from a
 // sequence's length on are zeros.
 template <class Value>
 struct Decoded {

@@ -84,20 +84,21 @@ std::optional<LauncherShard> rank_of(const ReadVariable& variable) {
 }
 
 double arithmetic(const AttentionDecode& op) {
-  return 2.0 * op.shape.batch * op.shape.query_heads * op.shape.head_dim *
+  return 1.0 * op.shape.batch * op.shape.query_heads * (op.shape.head_dim + op.shape.value_dim()) *
          static_cast<double>(op.shape.tokens);
 }
 double arithmetic(const KvAppend& op) {
   const double rows = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.new_tokens;
-  const auto of = [&](const VqFormat& format) {
-    return rows * op.shape.head_dim * format.num_codebooks * format.entries();
+  const auto of = [&](const VqFormat& format, int channels) {
+    return rows * channels * format.num_codebooks * format.entries();
   };
-  return of(op.keys) + of(op.values);
+  return of(op.keys, op.shape.head_dim) + of(op.values, op.shape.value_dim());
 }
 double arithmetic(const KvDequantize& op) {
-  const double elements = 1.0 * op.shape.batch * op.shape.kv_heads * op.shape.head_dim *
-                          static_cast<double>(op.shape.tokens);
-  return elements * (op.keys.num_codebooks + op.values.num_codebooks);
+  const double rows =
+      1.0 * op.shape.batch * op.shape.kv_heads * static_cast<double>(op.shape.tokens);
+  return rows * (op.shape.head_dim * op.keys.num_codebooks +
+                 op.shape.value_dim() * op.values.num_codebooks);
 }
 double arithmetic(const WeightDequantize& op) { return op.elements() * op.weights.num_codebooks; }
 double arithmetic(const ScalarMatrix& op) { return op.elements(); }

@@ -11,12 +11,12 @@ struct AttentionDecodeArgs {
   // [batch][query_heads][head_dim], raw (no transform applied); with query_tokens above 1 a row a
   // query token, as query_start says.
   const u16* query;
-  u16* out;                 // as `query`
+  u16* out;                 // as `query`, rows of value_dim channels
   float* lse;               // [batch][query_heads], natural log; -inf where no token is seen
   QuantizedArgs keys;       // rows [batch][kv_head][token]
   QuantizedArgs values;     // rows [batch][kv_head][token]
   const float* key_smooth;  // [kv_heads][head_dim]; null where the keys are not smoothed
-  // Full-precision tokens: [batch][kv_head][sinks + window slots][head_dim]. Token t < sinks is in
+  // Full-precision tokens: [batch][kv_head][sinks + window slots][channel]. Token t < sinks is in
   // slot t, a recent token t in slot max_sinks + t % max_recent_tokens, so that an append writes
   // one slot. The mma dataflow needs 16-byte alignment, and codes aligned to the plan's code_words.
   const u16* raw_keys;
@@ -28,7 +28,7 @@ struct AttentionDecodeArgs {
   // their batches is read in full precision too. Null without a window.
   const i32* recent_counts;
   const i32* sinks;  // [batch] first tokens stored raw, <= max_sinks; null without sinks
-  // [query_tokens][query_heads][partial_slots()][head_dim + 2], fp32; null where splits == 1
+  // [query_tokens][query_heads][partial_slots()][value_dim + 2], fp32; null where splits == 1
   float* partials;
   u32* counters;  // [batch][kv_heads][head blocks], zeros; for plans whose last block merges
   // Dataflow channels: [batch][query_tokens][query_heads][key_channel_splits][capacity] fp32.
@@ -46,7 +46,7 @@ struct AttentionDecodeArgs {
   // query, out and lse are sequence b's newest tokens in order; those past query_tokens are
   // ignored. Query token j of n sees the tokens up to its own; with shared_prefix all of them.
   const i32* query_start;
-  // Raw keys and values of the query tokens, [row][kv_heads][head_dim], in no slot: token
+  // Raw keys and values of the query tokens, [row][kv_heads][channel], in no slot: token
   // lengths[b] + j is row query_start[b] + j. Null: `lengths` counts these n tokens, the cache has
   // them, and windows[b] + n - 1 <= max_recent_tokens - (flush_block - 1). mma: 16-byte aligned.
   const u16* new_keys;
@@ -74,6 +74,11 @@ struct AttentionDecodeArgs {
   // row says that its token, number i of the sequence, sees token j of those in new_keys. Bit i
   // counts as set and those behind it as clear, whatever they are.
   const u32* tree_mask;
+  // Of raw_values where their rows have another size than those of raw_keys; else not read, and
+  // raw_values has the strides of raw_keys.
+  i64 raw_value_batch_stride;  // elements
+  i64 raw_value_head_stride;   // elements
+  i64 raw_value_token_stride;  // elements
 };
 
 }  // namespace vq

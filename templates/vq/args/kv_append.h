@@ -7,7 +7,7 @@ namespace vq {
 
 struct KvAppendArgs {
   static constexpr const char* kType = "KvAppendArgs";
-  const u16* new_keys;  // [batch][new_tokens][kv_heads][head_dim], raw (no transform applied)
+  const u16* new_keys;  // [batch][new_tokens][kv_heads][channel], raw (no transform applied)
   const u16* new_values;
   // [batch] token that the first new one becomes. Negative: nothing is appended to the sequence, as
   // for the padding of a batch. Tokens from `capacity` on are left out.
@@ -36,6 +36,11 @@ struct KvAppendArgs {
   const i32* raw_table;
   i64 raw_table_columns;
   i64 raw_token_stride;  // elements
+  // Of raw_values where their rows have another size than those of raw_keys; else not read, and
+  // raw_values has the strides of raw_keys.
+  i64 raw_value_batch_stride;  // elements
+  i64 raw_value_head_stride;   // elements
+  i64 raw_value_token_stride;  // elements
 };
 
 }  // namespace vq

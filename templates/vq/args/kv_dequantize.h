@@ -8,7 +8,7 @@ namespace vq {
 
 struct KvDequantizeArgs {
   static constexpr const char* kType = "KvDequantizeArgs";
-  // [batch][kv_heads][tokens][head_dim], as attention compares them with a raw query; 16-byte
+  // [batch][kv_heads][tokens][channel], as attention compares them with a raw query; 16-byte
   // aligned. Rows of tokens from a sequence's length on are not written.
   u16* out_keys;
   u16* out_values;
@@ -34,6 +34,11 @@ struct KvDequantizeArgs {
   const i32* raw_table;
   i64 raw_table_columns;
   i64 raw_token_stride;  // elements
+  // Of raw_values where their rows have another size than those of raw_keys; else not read, and
+  // raw_values has the strides of raw_keys.
+  i64 raw_value_batch_stride;  // elements
+  i64 raw_value_head_stride;   // elements
+  i64 raw_value_token_stride;  // elements
 };
 
 }  // namespace vq

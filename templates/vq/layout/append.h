@@ -20,7 +20,8 @@ namespace vq {
 // of a value, of each of its parts), kv_heads, blocks of sequences).
 struct AppendProblem {
   Element element;
-  int head_dim;
+  int head_dim;   // channels of keys
+  int value_dim;  // of values
   int kv_heads;
   int new_tokens;
   int max_recent_tokens;  // slots of the raw ring of newest tokens
@@ -41,6 +42,7 @@ struct AppendProblem {
     using P = AppendProblem;
     visit("element", &P::element);
     visit("head_dim", &P::head_dim);
+    visit("value_dim", &P::value_dim);
     visit("kv_heads", &P::kv_heads);
     visit("new_tokens", &P::new_tokens);
     visit("max_recent_tokens", &P::max_recent_tokens);
@@ -194,7 +196,7 @@ VQ_HD constexpr AppendShared shared_layout(const AppendConfig<Plan>& c, const Fo
   at.distances = carve(keeps_norms(c, f) ? i64{0} : vectors * c.warps_along_entries * 4);
   at.nearest = carve(vectors * c.warps_along_entries * 4);
   at.codes = carve(vectors * f.num_codebooks * 4);
-  at.scales = carve(f.token_scales ? rows * scale_words(f, c.head_dim) * 4 : i64{0});
+  at.scales = carve(f.token_scales ? rows * scale_words(f, f.part.channels) * 4 : i64{0});
   at.works = carve(c.sequences_per_block > 1 ? i64{c.sequences_per_block} * 16 : i64{0});
   at.search = carve(search_bytes(c, f));
   at.total = carve.next;
@@ -216,20 +218,25 @@ VQ_HD constexpr i64 block_shared_bytes(const AppendConfig<Plan>& c) {
 VQ_HD constexpr BasisRows basis_rows(const AppendProblem& c, i64 batch) {
   BasisRows at{};
   Carver carve;
-  const i64 bytes = batch * c.new_tokens * c.kv_heads * c.head_dim * 2;
-  at.keys = carve(c.key_basis.none() ? 0 : bytes);
-  at.values = carve(c.value_basis.none() ? 0 : bytes);
+  const i64 rows = batch * c.new_tokens * c.kv_heads;
+  at.keys = carve(c.key_basis.none() ? 0 : rows * c.head_dim * 2);
+  at.values = carve(c.value_basis.none() ? 0 : rows * c.value_dim * 2);
   at.total = carve.next;
   return at;
 }
 
 // Adds the kernel that changes the basis.
 VQ_HD constexpr void add_basis(CallShape& shape, const AppendProblem& c, i64 batch) {
-  const int operands = basis_operands(c);
-  if (operands == 0) return;
   const i64 tiles = ceil_div(batch * c.new_tokens, i64{kBasisTile});
-  add_first(shape, {"append_to_basis", "to_basis", tiles * operands, c.kv_heads, 1,
-                    basis_threads(c.head_dim), basis_shared(c.head_dim), true, false});
+  for_each_basis(c, [&](BasisOf of) {
+    const bool values = of == BasisOf::kValues;
+    const int dim = basis_dim(c, of);
+    add_first(shape, {values                 ? "append_values_to_basis"
+                      : of == BasisOf::kKeys ? "append_keys_to_basis"
+                                             : "append_to_basis",
+                      values ? "values_to_basis" : "to_basis", tiles * basis_operands(c, of),
+                      c.kv_heads, 1, basis_threads(dim), basis_shared(dim), true, false});
+  });
   hand_basis(shape, basis_rows(c, batch).total);
 }
 

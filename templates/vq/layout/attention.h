@@ -16,7 +16,8 @@ namespace vq {
 // What a kernel knows of its problem; the launch sets batch and tokens.
 struct AttentionProblem {
   Element element;
-  int head_dim;
+  int head_dim;   // channels of keys and queries
+  int value_dim;  // of values and outputs
   int query_heads;
   int kv_heads;
   int max_recent_tokens;  // slots of the raw ring of newest tokens
@@ -45,6 +46,7 @@ struct AttentionProblem {
     using P = AttentionProblem;
     visit("element", &P::element);
     visit("head_dim", &P::head_dim);
+    visit("value_dim", &P::value_dim);
     visit("query_heads", &P::query_heads);
     visit("kv_heads", &P::kv_heads);
     visit("max_recent_tokens", &P::max_recent_tokens);
@@ -208,7 +210,7 @@ VQ_HD constexpr int key_channels(const AttentionConfig<Plan>& c) {
 }
 template <class Plan>
 VQ_HD constexpr int value_channels(const AttentionConfig<Plan>& c) {
-  return c.head_dim / c.value_channel_splits;
+  return c.value_dim / c.value_channel_splits;
 }
 // Units that so many channels touch: they lie within one, or are whole ones.
 VQ_HD constexpr int units_of(const FormatConfig& f, int channels) {
@@ -239,7 +241,7 @@ VQ_HD constexpr int merged_together(const AttentionConfig<Plan>& c) {
 template <class Plan>
 VQ_HD constexpr int merging_teams(const AttentionConfig<Plan>& c) {
   const int groups = ceil_div(partial_count(c), merged_together(c));
-  const int most = 1024 / c.head_dim;
+  const int most = 1024 / c.value_dim;
   return balanced(c) ? 1 : groups < most ? groups : most;
 }
 
@@ -281,16 +283,16 @@ VQ_HD constexpr void add_attention_workspace(const AttentionConfig<Plan>& c, i64
   shape.workspace_bytes = kCounterBytes + handed_bytes;
   if (!has_partials(c)) return;
   shape.workspace_bytes +=
-      i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.head_dim + 2) * 4;
+      i64{c.query_tokens} * c.query_heads * partial_slots(c, batch) * (c.value_dim + 2) * 4;
   if (c.combine == Combine::last_block || merges_out_of_basis(c)) return;
   const int teams = merging_teams(c);
   const i64 groups = teams > 1 ? ceil_div(partial_count(c), merged_together(c)) : 0;
-  const int threads = balanced(c) ? round_up(c.head_dim, 32) : c.head_dim * teams;
+  const int threads = balanced(c) ? round_up(c.value_dim, 32) : c.value_dim * teams;
   // Requests 64 registers per thread, or 80 in teams of up to 768: left alone, ptxas takes 32 and
   // loads few partials at a time.
   const int resident = (teams > 1 && threads <= 768 ? 768 : 1024) / threads;
   shape.add({"attention_combine", "combine", c.query_heads, batch, c.query_tokens, threads,
-             groups * (c.head_dim + 2) * 4, true, false, resident});
+             groups * (c.value_dim + 2) * 4, true, false, resident});
 }
 
 // What a call hands on of rows in the basis.
@@ -298,33 +300,40 @@ VQ_HD constexpr BasisRows basis_rows(const AttentionProblem& c, i64 batch) {
   BasisRows at{};
   Carver carve;
   const i64 rows = batch * c.query_tokens;
-  const i64 fresh = has_new_tokens(c) ? rows * c.kv_heads * c.head_dim * 2 : 0;
+  const i64 fresh = has_new_tokens(c) ? rows * c.kv_heads * 2 : 0;
   at.query = carve(c.key_basis.none() ? 0 : rows * c.query_heads * c.head_dim * 2);
-  at.keys = carve(c.key_basis.none() ? 0 : fresh);
-  at.values = carve(c.value_basis.none() ? 0 : fresh);
+  at.keys = carve(c.key_basis.none() ? 0 : fresh * c.head_dim);
+  at.values = carve(c.value_basis.none() ? 0 : fresh * c.value_dim);
   at.total = carve.next;
   return at;
 }
-// Kinds of rows that a call brings into the basis: queries, new keys, new values.
-VQ_HD constexpr int basis_kinds(const AttentionProblem& c) {
-  const int query = c.key_basis.none() ? 0 : 1;
-  return query + (has_new_tokens(c) ? basis_operands(c) : 0);
+// Kinds of rows that a kernel brings into the basis: queries, new keys, new values.
+VQ_HD constexpr int basis_kinds(const AttentionProblem& c, BasisOf of) {
+  const int query = changes_keys(c, of) ? 1 : 0;
+  return query + (has_new_tokens(c) ? basis_operands(c, of) : 0);
 }
 
 // Adds the kernels that change the basis.
 template <class Plan>
 VQ_HD constexpr void add_basis(CallShape& shape, const AttentionConfig<Plan>& c, i64 batch) {
-  if (basis_operands(c) == 0) return;
-  const int threads = basis_threads(c.head_dim);
-  const i64 shared = basis_tiles_shared(c.head_dim) + (c.sink_logits ? kBasisTile * 4 : 0);
-  if (basis_kinds(c) > 0 && !brings_into_basis(c)) {
-    add_first(shape, {"attention_to_basis", "to_basis", basis_kinds(c), c.kv_heads,
-                      basis_blocks(c.kv_heads * basis_kinds(c), batch * c.query_tokens), threads,
-                      shared, true, false});
-  }
+  if (basis_operands(c, BasisOf::kAll) == 0) return;
+  const i64 sinks = c.sink_logits ? kBasisTile * 4 : 0;
+  for_each_basis(c, [&](BasisOf of) {
+    const int kinds = basis_kinds(c, of);
+    if (kinds == 0 || brings_into_basis(c)) return;
+    const bool values = of == BasisOf::kValues;
+    const int dim = basis_dim(c, of);
+    add_first(shape, {values                 ? "attention_values_to_basis"
+                      : of == BasisOf::kKeys ? "attention_keys_to_basis"
+                                             : "attention_to_basis",
+                      values ? "values_to_basis" : "to_basis", kinds, c.kv_heads,
+                      basis_blocks(c.kv_heads * kinds, batch * c.query_tokens), basis_threads(dim),
+                      basis_tiles_shared(dim) + sinks, true, false});
+  });
   if (ends_with_basis(c)) {
     shape.add({"attention_from_basis", "from_basis", 1, c.kv_heads,
-               basis_blocks(c.kv_heads, batch * c.query_tokens), threads, shared, true, false});
+               basis_blocks(c.kv_heads, batch * c.query_tokens), basis_threads(c.value_dim),
+               basis_tiles_shared(c.value_dim) + sinks, true, false});
   }
   if (!takes_out_of_basis(c)) hand_basis(shape, basis_rows(c, batch).total);
 }

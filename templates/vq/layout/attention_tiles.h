@@ -44,7 +44,7 @@ VQ_HD constexpr AttentionTilesShared shared_layout(const AttentionConfig<Plan>& 
   const i64 query_bytes = scores ? i64{c.heads_per_block} * c.head_dim * 4 : 0;
   i64 words = 0;
   if (scores) words += staged_words(c.keys, key_channels(c), c.head_dim);
-  if (values) words += staged_words(c.values, value_channels(c), c.head_dim);
+  if (values) words += staged_words(c.values, value_channels(c), c.value_dim);
   for (int i = 0; scores && i < key_formats(c); ++i) {
     const FormatConfig f = key_format(c, i);
     at.keys[i] = carve_codebook(f, block_units(f, key_channels(c)), carve);

@@ -70,20 +70,45 @@ VQ_HD constexpr i64 basis_blocks(int rotations, i64 rows) {
 // Byte offsets of what the first kernel of a call hands to the others, from the workspace's
 // `basis`.
 struct BasisRows {
-  i64 query;  // [rows][query_heads][head_dim]
+  i64 query;  // [rows][query_heads][channel]
   i64 keys;   // new_keys and new_values
   i64 values;
   i64 total;
 };
 
-// Operands that a call changes the basis of, and number `kind` of them: 0 keys, 1 values.
+// The rows that a kernel changes: of the operands that are in a basis, or, as a block's threads
+// follow from the channels of its rows, of keys or values alone where these have different sizes.
+enum class BasisOf : int { kAll = 0, kKeys = 1, kValues = 2 };
 template <class Config>
-VQ_HD constexpr int basis_operands(const Config& c) {
-  return (c.key_basis.none() ? 0 : 1) + (c.value_basis.none() ? 0 : 1);
+VQ_HD constexpr bool changes_keys(const Config& c, BasisOf of) {
+  return of != BasisOf::kValues && !c.key_basis.none();
 }
 template <class Config>
-VQ_HD constexpr int basis_operand(const Config& c, int kind) {
-  return c.key_basis.none() ? 1 : kind;
+VQ_HD constexpr bool changes_values(const Config& c, BasisOf of) {
+  return of != BasisOf::kKeys && !c.value_basis.none();
+}
+template <class Config>
+VQ_HD constexpr int basis_operands(const Config& c, BasisOf of) {
+  return (changes_keys(c, of) ? 1 : 0) + (changes_values(c, of) ? 1 : 0);
+}
+// Whether number `kind` of them are the values.
+template <class Config>
+VQ_HD constexpr bool is_of_values(const Config& c, BasisOf of, int kind) {
+  return !changes_keys(c, of) || kind == 1;
+}
+template <class Config>
+VQ_HD constexpr int basis_dim(const Config& c, BasisOf of) {
+  return of == BasisOf::kValues ? c.value_dim : c.head_dim;
+}
+// Calls launch(of) for each kernel that changes rows of these operands.
+template <class Config, class AddLaunch>
+VQ_HD constexpr void for_each_basis(const Config& c, AddLaunch&& launch) {
+  if (c.value_dim == c.head_dim) {
+    if (basis_operands(c, BasisOf::kAll) > 0) launch(BasisOf::kAll);
+    return;
+  }
+  if (!c.key_basis.none()) launch(BasisOf::kKeys);
+  if (!c.value_basis.none()) launch(BasisOf::kValues);
 }
 
 // Inserts a launch before all others, or adds one behind them.

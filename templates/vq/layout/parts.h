@@ -44,6 +44,17 @@ VQ_HD constexpr i64 cache_units(const FormatConfig& f, int kv_heads) {
   return f.per_head ? i64{kv_heads} * (f.part.channels / f.unit_elements) : i64{1};
 }
 
+// Channels of a row of keys, or of values.
+template <class Config>
+VQ_HD constexpr int row_dim(const Config& c, bool values) {
+  return values ? c.value_dim : c.head_dim;
+}
+// True if rows of values have another size than rows of keys.
+template <class Config>
+VQ_HD constexpr bool rows_differ(const Config& c) {
+  return c.value_dim != c.head_dim;
+}
+
 // Formats that the keys, or the values, are in, and each of them.
 template <class Config>
 VQ_HD constexpr int key_formats(const Config& c) {
@@ -70,13 +81,13 @@ VQ_HD constexpr void for_each_format(const Config& c, Visit&& visit) {
 }
 
 // Sets each format's position in its cache. `whole` is then the first part.
-VQ_HD constexpr void place_parts(FormatConfig& whole, Parts& parts, int head_dim, int kv_heads,
+VQ_HD constexpr void place_parts(FormatConfig& whole, Parts& parts, int channels, int kv_heads,
                                  bool of_values) {
   RowPart next{};
   next.of_values = of_values;
   if (parts.none()) {
-    next.channels = head_dim;
-    next.row_words = static_cast<int>(row_words(whole, head_dim));
+    next.channels = channels;
+    next.row_words = static_cast<int>(row_words(whole, channels));
     whole.part = next;
     return;
   }
@@ -98,7 +109,7 @@ VQ_HD constexpr void place_parts(FormatConfig& whole, Parts& parts, int head_dim
 template <class Config>
 VQ_HD constexpr void place_parts(Config& c) {
   place_parts(c.keys, c.key_parts, c.head_dim, c.kv_heads, false);
-  place_parts(c.values, c.value_parts, c.head_dim, c.kv_heads, true);
+  place_parts(c.values, c.value_parts, c.value_dim, c.kv_heads, true);
 }
 
 // The head's channel that is number `i` of the parts'; and the other way round.

@@ -72,7 +72,7 @@ class AppendGroups {
 
   // The group's rows to shared memory; new tokens are those from `position` on.
   VQ_DEVICE void load(const Share& share, int position) const {
-    using Raw = RawRows<Plan>;
+    using Raw = typename Rows::Raw;
     const u16* const ring = raw_ + Raw::first(args_, share.work.batch, share.work.head);
     for (int i = thread_index(); i < kTokens * channels(share); i += kThreads) {
       const int t = i / channels(share);

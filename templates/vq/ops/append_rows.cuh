@@ -23,7 +23,7 @@ class AppendRows {
   static constexpr int kSequences = Share::kSequences;
   static constexpr int kTokens = Share::kTokens;
   using Stored = CodeRows<Operand, Plan>;
-  using Raw = RawRows<Plan>;
+  using Raw = RawRows<Plan, kFormat.part.of_values>;
   static constexpr int kBatch = Raw::kBatch;
   static constexpr int kCodeWords = static_cast<int>(code_words(kFormat, kChannels));
   static constexpr int kScaleWords = static_cast<int>(scale_words(kFormat, kChannels));
@@ -203,7 +203,7 @@ class AppendRows {
   // The row of the call's token `number`.
   VQ_DEVICE const u16* fresh(int batch, int number) const {
     const i64 token = i64{batch} * kConfig.new_tokens + number;
-    return elements_ + (token * kConfig.kv_heads + block_y()) * kConfig.head_dim;
+    return elements_ + (token * kConfig.kv_heads + block_y()) * Raw::kDim;
   }
   // Lane l has channels l + 32 j of a row.
   VQ_DEVICE void fetch(int t) {

@@ -124,24 +124,31 @@ VQ_DEVICE void append_part(const KvAppendArgs& args, const u16* elements, u16* r
 }
 
 // Kernel append_to_basis: new rows of one KV head, keys or values (layout/basis.h).
-template <class Plan>
+template <class Plan, BasisOf kOf = BasisOf::kAll>
 VQ_DEVICE void append_to_basis(const KvAppendArgs& args) {
   constexpr auto kConfig = Plan::config();
-  constexpr int kOperands = basis_operands(kConfig);
-  const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
+  constexpr int kOperands = basis_operands(kConfig, kOf);
+  constexpr int kDim = basis_dim(kConfig, kOf);
+  const bool values = is_of_values(kConfig, kOf, block_x() % kOperands);
   const i64 first = i64{block_x() / kOperands} * kBasisTile;
   const i64 left = i64{args.batch} * kConfig.new_tokens - first;
   const int rows = left < kBasisTile ? static_cast<int>(left) : kBasisTile;
-  const auto at = [&](int t) {
-    return ((first + t) * kConfig.kv_heads + block_y()) * kConfig.head_dim;
-  };
-  BasisBlock<Plan, false> block(args, values, block_y());
+  const auto at = [&](int t) { return ((first + t) * kConfig.kv_heads + block_y()) * kDim; };
+  BasisBlock<Plan, kDim, false> block(args, values, block_y());
   after_last_launch();
   const u16* const from = values ? args.given_values : args.given_keys;
   u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
   block.template change<true>(
       rows, [&](int t, int channel) { return load_global(from + at(t) + channel); },
       [&](int t) { return to + at(t); });
+}
+template <class Plan>
+VQ_DEVICE void append_keys_to_basis(const KvAppendArgs& args) {
+  append_to_basis<Plan, BasisOf::kKeys>(args);
+}
+template <class Plan>
+VQ_DEVICE void append_values_to_basis(const KvAppendArgs& args) {
+  append_to_basis<Plan, BasisOf::kValues>(args);
 }
 
 // `Stage` says how the nearest entries are found.

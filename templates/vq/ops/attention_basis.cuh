@@ -18,11 +18,11 @@ struct TokenOfBatch {
 
 // The block's rows of query and out, in tiles of kBasisTile: kBasisHeads of a query token beside
 // those of the next. A row is head `h` of `heads`, if there are so many.
-template <class Plan>
+template <class Plan, int kDim>
 class BasisTiles {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDim = kDim;
   static constexpr int kGroup = group(kConfig);
   static constexpr int kOfToken = ceil_div(kGroup, kBasisHeads);
   static constexpr int kOfTile = kBasisTile / kBasisHeads;
@@ -84,27 +84,27 @@ class BasisTiles {
 };
 
 // Kernel attention_to_basis: queries, new keys or new values of one KV head.
-template <class Plan>
+template <class Plan, BasisOf kOf>
 class AttentionToBasis {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kHeadDim = kConfig.head_dim;
-  static constexpr int kKinds = basis_kinds(kConfig);
-  static constexpr int kQuery = kConfig.key_basis.none() ? 0 : 1;  // kinds before new rows
+  static constexpr int kHeadDim = basis_dim(kConfig, kOf);
+  static constexpr int kKinds = basis_kinds(kConfig, kOf);
+  static constexpr int kQuery = changes_keys(kConfig, kOf) ? 1 : 0;  // kinds before new rows
+  using Tiles = BasisTiles<Plan, kHeadDim>;
 
   VQ_DEVICE static void run(const AttentionDecodeArgs& args) {
     const int kind = block_x();
     if (kind < kQuery) {
       change_queries(args);
     } else if constexpr (kKinds > kQuery) {
-      change_new(args, basis_operand(Plan::config(), kind - kQuery) == 1);
+      change_new(args, is_of_values(Plan::config(), kOf, kind - kQuery));
     }
   }
 
  private:
   VQ_DEVICE static void change_queries(const AttentionDecodeArgs& args) {
-    using Tiles = BasisTiles<Plan>;
-    BasisBlock<Plan, false> block(args, false, block_y());
+    BasisBlock<Plan, kHeadDim, false> block(args, false, block_y());
     after_last_launch();
     const Tiles tiles(args, kKinds);
     for (int tile = 0; tiles.has(tile); ++tile) {
@@ -127,12 +127,12 @@ class AttentionToBasis {
   // A row of each query token that there is.
   VQ_DEVICE static void change_new(const AttentionDecodeArgs& args, bool values) {
     const int head = block_y();
-    BasisBlock<Plan, false> block(args, values, head);
+    BasisBlock<Plan, kHeadDim, false> block(args, values, head);
     after_last_launch();
     const u16* const from = values ? args.given_values : args.given_keys;
     if (from == nullptr) return;
     u16* const to = const_cast<u16*>(values ? args.new_values : args.new_keys);
-    const int blocks = BasisTiles<Plan>::blocks_of(args, kKinds);
+    const int blocks = Tiles::blocks_of(args, kKinds);
     const int tokens = args.batch * kConfig.query_tokens;
     // Where the row of the block's query token `own` is, or -1.
     const auto place = [&](int own) {
@@ -160,7 +160,15 @@ class AttentionToBasis {
 };
 template <class Plan>
 VQ_DEVICE void attention_to_basis(const AttentionDecodeArgs& args) {
-  AttentionToBasis<Plan>::run(args);
+  AttentionToBasis<Plan, BasisOf::kAll>::run(args);
+}
+template <class Plan>
+VQ_DEVICE void attention_keys_to_basis(const AttentionDecodeArgs& args) {
+  AttentionToBasis<Plan, BasisOf::kKeys>::run(args);
+}
+template <class Plan>
+VQ_DEVICE void attention_values_to_basis(const AttentionDecodeArgs& args) {
+  AttentionToBasis<Plan, BasisOf::kValues>::run(args);
 }
 
 // Kernel attention_from_basis: out and lse of one KV head; merges splits if the plan says so. The
@@ -169,20 +177,21 @@ template <class Plan>
 class AttentionFromBasis {
  public:
   static constexpr auto kConfig = Plan::config();
-  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDim = kConfig.value_dim;  // of out
+  static constexpr int kQueryDim = kConfig.head_dim;
   static constexpr bool kSinkLogits = kConfig.sink_logits;
   static constexpr bool kChanges = !kConfig.value_basis.none() || kSinkLogits;
   static constexpr bool kMerges = merges_out_of_basis(kConfig);
   static constexpr int kWarps = basis_threads(kHeadDim) / 32;
   static constexpr int kOfWarp = ceil_div(kBasisTile, kWarps);  // rows whose log-sum-exp it moves
-  using Tiles = BasisTiles<Plan>;
+  using Tiles = BasisTiles<Plan, kHeadDim>;
   using Heads = typename Tiles::Heads;
 
   VQ_DEVICE explicit AttentionFromBasis(const AttentionDecodeArgs& args)
       : args_(args), tiles_(args, 1) {}
 
   VQ_DEVICE void run() const {
-    BasisBlock<Plan, true> block(args_, true, block_y());
+    BasisBlock<Plan, kHeadDim, true> block(args_, true, block_y());
     after_last_launch();
     for (int tile = 0; tiles_.has(tile); ++tile) {
       if (tile > 0) sync_block();  // the tile before is read
@@ -290,12 +299,12 @@ class AttentionFromBasis {
       if (!kConfig.key_basis.mean || row >= kBasisTile) continue;
       const Heads heads = tiles_.heads_of(tile, row);
       if (Tiles::head_of(row) >= heads.count) continue;
-      const u16* const query = args_.given_query + i64{heads.row + Tiles::head_of(row)} * kHeadDim;
-      const float* const mean = args_.key_mean + i64{block_y()} * kHeadDim;
+      const u16* const query = args_.given_query + i64{heads.row + Tiles::head_of(row)} * kQueryDim;
+      const float* const mean = args_.key_mean + i64{block_y()} * kQueryDim;
       VQ_UNROLL
-      for (int j = 0; j < ceil_div(kHeadDim, 32); ++j) {
+      for (int j = 0; j < ceil_div(kQueryDim, 32); ++j) {
         const int c = lane() + 32 * j;
-        if (kHeadDim % 32 != 0 && c >= kHeadDim) continue;
+        if (kQueryDim % 32 != 0 && c >= kQueryDim) continue;
         shifts[i] = fused(to_float<kConfig.element>(load_global(query + c)),
                           load_constant(mean + c), shifts[i]);
       }

@@ -16,7 +16,7 @@ namespace vq {
 
 template <class Plan>
 struct AttentionSplits {
-  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kHeadDim = Plan::config().value_dim;
   static constexpr int kSplits = partial_count(Plan::config());
   static constexpr int kFloats = kHeadDim + 2;
 

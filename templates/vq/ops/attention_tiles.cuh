@@ -242,7 +242,7 @@ class AttentionValues : public ValuesFrom<Plan, kPart> {
   using Softmax = AttentionSoftmax<Plan, kPart>;
   static constexpr int kChannels = value_channels(Plan::config());
   static constexpr int kWords =
-      staged_words(Plan::config().values, kChannels, Plan::config().head_dim);
+      staged_words(Plan::config().values, kChannels, Plan::config().value_dim);
 
   VQ_DEVICE AttentionValues(const AttentionDecodeArgs& args, const Work& work, int share)
       : ValuesFrom<Plan, kPart>(args, work, share), args_(args), work_(work), share_(share) {}

@@ -85,7 +85,7 @@ struct NoDraftMasks {};
 // contiguous.
 template <class Plan>
 struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks> {
-  static constexpr int kHeadDim = Plan::config().head_dim;
+  static constexpr int kHeadDim = Plan::config().value_dim;  // of out
   static constexpr int kGroup = group(Plan::config());
   static constexpr int kHeads = Plan::config().heads_per_block;
   static constexpr int kHeadBlocks = head_blocks(Plan::config());
@@ -96,7 +96,7 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
   static constexpr int kQueryTokens = Plan::config().query_tokens;
   static constexpr int kThreads = Plan::config().threads;
   using Splits = AttentionSplits<Plan>;
-  using Raw = RawRows<Plan>;
+  using Raw = RawSlots<Plan>;
   static constexpr bool kRawApart = raw_apart(Plan::config());
   static constexpr bool kSeesPart = sees_part(Plan::config());
   static constexpr bool kTree = Plan::config().tree_mask;
@@ -276,11 +276,11 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
   // the query.
   VQ_DEVICE const u16* raw_key(const AttentionDecodeArgs& args, int position,
                                int first_channel = 0) const {
-    return raw_row(args, args.raw_keys, args.new_keys, position, first_channel);
+    return raw_row<false>(args, args.raw_keys, args.new_keys, position, first_channel);
   }
   VQ_DEVICE const u16* raw_value(const AttentionDecodeArgs& args, int position,
                                  int first_channel = 0) const {
-    return raw_row(args, args.raw_values, args.new_values, position, first_channel);
+    return raw_row<true>(args, args.raw_values, args.new_values, position, first_channel);
   }
 
   // One split: the normalised result. More: the split's partial, for the combine kernel or the last
@@ -385,15 +385,17 @@ struct AttentionWork : Either<Plan::config().tree_mask, DraftMasks, NoDraftMasks
  private:
   // The block's first head among all heads of out.
   VQ_DEVICE i64 first() const { return query_row() * Plan::config().query_heads + first_head; }
+  template <bool kValues>
   VQ_DEVICE const u16* raw_row(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
                                int position, int first_channel) const {
+    using Rows = RawRows<Plan, kValues>;
     if constexpr (kQueryTokens > 1) {
       if (position >= token.cached) {
-        return fresh + ((token.fresh + position) * Plan::config().kv_heads + kv_head) * kHeadDim +
-               first_channel;
+        const i64 row = (token.fresh + position) * Plan::config().kv_heads + kv_head;
+        return fresh + row * Rows::kDim + first_channel;
       }
     }
-    return slots + first_channel + Raw::at(args, batch, kv_head, position, raw.sinks);
+    return slots + first_channel + Rows::at(args, batch, kv_head, position, raw.sinks);
   }
   // Reads the sequence's state from memory; set_range(length) sets the split's tokens.
   template <class SetRange>

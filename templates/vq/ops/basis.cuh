@@ -17,13 +17,13 @@
 
 namespace vq {
 
-// `Plan` is of an op on a KV cache. kBack: out of the basis.
-template <class Plan, bool kBack>
+// `Plan` is of an op on a KV cache. kDim: channels of a row. kBack: out of the basis.
+template <class Plan, int kDim, bool kBack>
 class BasisBlock {
  public:
   static constexpr auto kConfig = Plan::config();
   static constexpr Element kElement = kConfig.element;
-  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDim = kDim;
   // Rows that the block loads at a time, a thread per channel; and how often it does.
   static constexpr int kRows = basis_threads(kHeadDim) / kHeadDim;
   static constexpr int kTimes = kBasisTile / kRows;

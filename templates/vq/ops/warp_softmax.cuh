@@ -1,7 +1,7 @@
 // The running softmax of one warp and its weighted sum of values, by tensor core: lane (g, c)
 // holds the score of token g of a tile of 8 with head c of each quad of heads,
-// and of that head's output the channels [g kValues, (g + 1) kValues), kValues of them head_dim / 8
-// or, where these are no whole sub-vectors, more (value_lanes).
+// and of that head's output the channels [g kValues, (g + 1) kValues), kValues of them value_dim /
+// 8 or, where these are no whole sub-vectors, more (value_lanes).
 //
 //   a   a word of two channels of a token is a pair along k, k = (token, channel's parity): words
 //       2j and 2j + 1 of tokens 2c and 2c + 1 are product j, rows g and g + 8
@@ -45,9 +45,9 @@ class WarpSoftmax {
   using Order = Either<is_scalar(kFormat.decoder), Scalars, InOrder>;
   static constexpr int kTiles = kConfig.step_tokens / 8;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kLanes = value_lanes(kConfig);        // that share a row of values
-  static constexpr int kValues = kConfig.head_dim / kLanes;  // channels per lane
-  static constexpr int kProducts = kValues / 4;              // MMAs per tile
+  static constexpr int kLanes = value_lanes(kConfig);         // that share a row of values
+  static constexpr int kValues = kConfig.value_dim / kLanes;  // channels per lane
+  static constexpr int kProducts = kValues / 4;               // MMAs per tile
   static_assert(kValues % 4 == 0, "");
   static constexpr bool kZeros = kFormat.decoder == Decoder::affine;
   static constexpr float kSlack = 8.0f;       // in units of log2
@@ -291,7 +291,7 @@ class WarpSoftmax {
       }
     }
     sync_block();
-    constexpr int kPairs = kConfig.head_dim / 2;
+    constexpr int kPairs = kConfig.value_dim / 2;
     for (int i = thread_index(); i < kConfig.heads_per_block * kPairs; i += kConfig.threads) {
       const int head = i / kPairs;
       const int channel = i % kPairs * 2;
@@ -319,7 +319,7 @@ class WarpSoftmax {
   }
   VQ_DEVICE static float* weighted(int warp, int head) {
     return shared_part<float>(kAt.merge) + kWarps * kHeads +
-           (warp * kHeads + head) * merge_stride(kConfig.head_dim);
+           (warp * kHeads + head) * merge_stride(kConfig.value_dim);
   }
 
   VQ_DEVICE static float block_sum(int head) {

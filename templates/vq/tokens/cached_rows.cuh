@@ -4,9 +4,9 @@
 //   CodeRows   [sequence][kv head][token] of packed codes, in u32 words; tokens in groups, words
 //              of a row in runs (layout/codes.h). Paged: a sequence's page of `page_tokens` tokens
 //              at a time, pages anywhere, in the caller's order within a page
-//   RawRows    [sequence][kv head][slot][head_dim] of 16-bit elements; first tokens have slots of
-//              their own (sinks), followed by the ring of the newest. Paged: a row for every token,
-//              in pages of `raw_page_tokens` with a table of their own
+//   RawRows    [sequence][kv head][slot][channel] of 16-bit elements, keys or values; first tokens
+//              have slots of their own (sinks), followed by the ring of the newest. Paged: a row
+//              for every token, in pages of `raw_page_tokens` with a table of their own
 //
 // Strides of sequences and heads are those of the arguments (args/), in words or elements.
 #pragma once
@@ -96,14 +96,11 @@ VQ_DEVICE Tensor part_tensor(Tensor tensor) {
   return tensor;
 }
 
-// Raw rows of a cache, keys or values. `Plan` is of an op on a KV cache.
+// Raw tokens of a cache, and the slots of their rows. `Plan` is of an op on a KV cache.
 template <class Plan>
-struct RawRows {
-  static constexpr int kHeadDim = Plan::config().head_dim;
+struct RawSlots {
   static constexpr int kMaxRecentTokens = Plan::config().max_recent_tokens;
   static constexpr int kMaxSinks = Plan::config().max_sinks;
-  static constexpr int kPageTokens = Plan::config().raw_page_tokens;
-  static constexpr bool kPaged = kPageTokens > 0;
   // Tokens that leave the window together; and that get their codes together, a batch or a group.
   static constexpr int kBatch = Plan::config().flush_block;
   static constexpr int kTogether =
@@ -156,20 +153,44 @@ struct RawRows {
     return token;
   }
   VQ_DEVICE static int window_slot(int token) { return kMaxSinks + token % kMaxRecentTokens; }
+};
+
+// Raw rows of keys, or of values.
+template <class Plan, bool kValues>
+struct RawRows : RawSlots<Plan> {
+  static constexpr int kDim = row_dim(Plan::config(), kValues);
+  // Values whose rows have the size of keys have their strides, too.
+  static constexpr bool kOwnStrides = kValues && rows_differ(Plan::config());
+  static constexpr int kPageTokens = Plan::config().raw_page_tokens;
+  static constexpr bool kPaged = kPageTokens > 0;
+  using RawSlots<Plan>::slot;
+
+  template <class Args>
+  VQ_DEVICE static i64 batch_stride(const Args& args) {
+    return kOwnStrides ? args.raw_value_batch_stride : args.raw_batch_stride;
+  }
+  template <class Args>
+  VQ_DEVICE static i64 head_stride(const Args& args) {
+    return kOwnStrides ? args.raw_value_head_stride : args.raw_head_stride;
+  }
+  template <class Args>
+  VQ_DEVICE static i64 token_stride(const Args& args) {
+    return kOwnStrides ? args.raw_value_token_stride : args.raw_token_stride;
+  }
 
   // Elements from args.raw_keys or args.raw_values to the row in slot 0, and from there to another.
   template <class Args>
   VQ_DEVICE static i64 first(const Args& args, int batch, int head) {
-    return batch * args.raw_batch_stride + head * args.raw_head_stride;
+    return batch * batch_stride(args) + head * head_stride(args);
   }
-  VQ_DEVICE static i64 row(int slot) { return i64{slot} * kHeadDim; }
+  VQ_DEVICE static i64 row(int slot) { return i64{slot} * kDim; }
   // Elements from args.raw_keys or args.raw_values to the row of a raw token, in a slot or a page.
   template <class Args>
   VQ_DEVICE static i64 at(const Args& args, int batch, int head, int token, const int& sinks) {
     if constexpr (kPaged) {
       const i32* const table = args.raw_table + batch * args.raw_table_columns;
-      return load_global(table + token / kPageTokens) * args.raw_batch_stride +
-             head * args.raw_head_stride + token % kPageTokens * args.raw_token_stride;
+      return load_global(table + token / kPageTokens) * batch_stride(args) +
+             head * head_stride(args) + token % kPageTokens * token_stride(args);
     } else {
       return first(args, batch, head) + row(slot(token, sinks));
     }

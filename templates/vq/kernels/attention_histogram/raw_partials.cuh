@@ -19,7 +19,8 @@ class RawPartials {
   static constexpr int kAtOnce = 4;                          // tokens per warp
   static constexpr int kPartials = partial_count(kConfig);
   static constexpr int kOfProducts = product_partials(kConfig);
-  using Raw = RawRows<Plan>;
+  using Raw = RawRows<Plan, false>;  // values have the places of keys
+  static_assert(!rows_differ(kConfig), "");
   using Splits = AttentionSplits<Plan>;
 
   VQ_DEVICE explicit RawPartials(const AttentionDecodeArgs& args)

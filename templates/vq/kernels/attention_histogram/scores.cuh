@@ -21,7 +21,7 @@ class BinScores {
   static constexpr i64 kTableBytes = most_table_bytes(kConfig);
   static constexpr ScoresShared kAt = scores_shared(kConfig);
   using Entry = EntryWords<kPadded>;
-  using Raw = RawRows<Plan>;
+  using Raw = RawSlots<Plan>;
 
   VQ_DEVICE explicit BinScores(const AttentionDecodeArgs& args)
       : args_(args),

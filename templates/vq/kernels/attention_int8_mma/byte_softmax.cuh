@@ -32,7 +32,7 @@ class ByteSoftmax {
   static constexpr int kHeads = kQuads * 4;
   static constexpr LaneRow kRow = lane_row(kConfig, true);
   static constexpr int kVectors =
-      query_span(kConfig.head_dim) / 32;  // words of four channels per lane
+      query_span(kConfig.value_dim) / 32;  // words of four channels per lane
   // A lane's channels are an eighth of the row, as those of raw values are.
   static constexpr bool kInOrder = kRow.count == 1;
   // Words of two rows of each tile. Where entries have 2 elements, in the upper halves of those of
@@ -249,10 +249,10 @@ class ByteSoftmax {
       }
     }
     sync_block();
-    for (int i = thread_index(); i < kConfig.heads_per_block * kConfig.head_dim;
+    for (int i = thread_index(); i < kConfig.heads_per_block * kConfig.value_dim;
          i += kConfig.threads) {
-      const int head = i / kConfig.head_dim;
-      const int channel = i % kConfig.head_dim;
+      const int head = i / kConfig.value_dim;
+      const int channel = i % kConfig.value_dim;
       float value = 0.0f, total = 0.0f;
       VQ_UNROLL
       for (int w = 0; w < kWarps; ++w) {
@@ -271,7 +271,7 @@ class ByteSoftmax {
     return shared_part<float>(kAt.sum) + head * kWarps + w;
   }
   VQ_DEVICE static float* part_of(int w, int head) {
-    return shared_part<float>(kAt.parts) + (w * kHeads + head) * part_row(kConfig.head_dim);
+    return shared_part<float>(kAt.parts) + (w * kHeads + head) * part_row(kConfig.value_dim);
   }
   // A block that shifts its maximum keeps it whole, so that shifts of splits round alike.
   VQ_DEVICE static float whole_maximum(const Raw& raw, int quad) {

@@ -66,7 +66,8 @@ class AttentionInt8MmaBlock {
   static constexpr int kTiles = Softmax::kTiles;
   static constexpr int kQuads = Softmax::kQuads;
   // Octets of a key, and words of a value, per lane.
-  static constexpr int kTurns = query_span(kConfig.head_dim) / 32;
+  static constexpr int kKeyTurns = query_span(kConfig.head_dim) / 32;
+  static constexpr int kValueTurns = query_span(kConfig.value_dim) / 32;
   static constexpr bool kRaw = reads_raw(kConfig);
   static constexpr bool kRotates = QueryRows<Plan>::kGiven;
   static_assert(kHasMmaS8, "attention_int8_mma needs sm_80");
@@ -155,8 +156,8 @@ class AttentionInt8MmaBlock {
   };
   // MMA operands, and the words of values: those of pairs stand in one for each code.
   struct LookedUp {
-    u32 keys[kTurns][kTiles][2];
-    typename Softmax::ValueWords values[kTurns];
+    u32 keys[kKeyTurns][kTiles][2];
+    typename Softmax::ValueWords values[kValueTurns];
   };
 
   VQ_DEVICE static float* peaks() { return shared_part<float>(kAt.query_peaks); }
@@ -253,8 +254,8 @@ class AttentionInt8MmaBlock {
     KeyCodes::load(codes.keys, rounds_, number);
     ValueCodes::load(codes.values, rounds_, number);
     look_up_keys<0>(entries, codes);
-    for_each_number<0, kTurns>([&](auto turn) {
-      if constexpr (turn + 1 < kTurns) look_up_keys<turn + 1>(entries, codes);
+    for_each_number<0, kKeyTurns>([&](auto turn) {
+      if constexpr (turn + 1 < kKeyTurns) look_up_keys<turn + 1>(entries, codes);
       score<kWithRest>(products, rests, entries, turn);
     });
     look_up_values<0>(entries, codes);
@@ -275,23 +276,22 @@ class AttentionInt8MmaBlock {
       const auto weights = softmax_.to_weights(scores);
       if (!more) {
         ask_for_raw();
-        for_each_number<0, kTurns>([&](auto turn) {
-          if constexpr (turn + 1 < kTurns) look_up_values<turn + 1>(entries, codes);
+        for_each_number<0, kValueTurns>([&](auto turn) {
+          if constexpr (turn + 1 < kValueTurns) look_up_values<turn + 1>(entries, codes);
           softmax_.template add<turn>(entries.values[turn], weights);
         });
         return;
       }
       clear(products);
       if constexpr (kWithRest) clear(rests);
-      for_each_number<0, kTurns>([&](auto turn) {
-        if constexpr (turn + 1 < kTurns) {
-          look_up_keys<turn + 1>(entries, codes);
-          look_up_values<turn + 1>(entries, codes);
-        } else {
-          ValueCodes::load(codes.values, rounds_, number);
+      for_each_number<0, most(kKeyTurns, kValueTurns)>([&](auto turn) {
+        if constexpr (turn + 1 < kKeyTurns) look_up_keys<turn + 1>(entries, codes);
+        if constexpr (turn + 1 < kValueTurns) look_up_values<turn + 1>(entries, codes);
+        if constexpr (turn + 1 == kValueTurns) ValueCodes::load(codes.values, rounds_, number);
+        if constexpr (turn < kKeyTurns) score<kWithRest>(products, rests, entries, turn);
+        if constexpr (turn < kValueTurns) {
+          softmax_.template add<turn>(entries.values[turn], weights);
         }
-        score<kWithRest>(products, rests, entries, turn);
-        softmax_.template add<turn>(entries.values[turn], weights);
         if constexpr (turn == 0) rounds_.refill();
       });
       look_up_values<0>(entries, codes);

@@ -156,7 +156,7 @@ VQ_HD constexpr LaneRow lane_row_of_one(const AttentionProblem& c, bool values) 
   row.lanes = values ? kValueLanes : kKeyLanes;
   row.mixed_word = -1;
   const int size = f.vector_size;
-  const int all = query_span(c.head_dim) / size;
+  const int all = query_span(row_dim(c, values)) / size;
   int column = 0, word = 0;
   if (values && size != 2) column = columns_of(c, false, key_formats(c), false);
   for (int first = 0; first < all && row.count < kMostLaneParts;) {
@@ -265,10 +265,10 @@ VQ_HD constexpr bool shared_by_lanes(const AttentionProblem& c, bool values, int
   const int size = f.vector_size;
   if (size != 2 && size != 4 && size != 8 && size != 16) return false;
   if (operand_formats(c, values) == 1) {
-    const int span = query_span(c.head_dim);
+    const int span = query_span(row_dim(c, values));
     return span % size == 0 && parted_evenly(span / size, size, lanes, code_row_bytes(f));
   }
-  if (c.head_dim % 32 != 0) return false;
+  if (row_dim(c, values) % 32 != 0) return false;
   LanePart part{};
   share_codes(part, c, values, i);
   const int channels = lane_channels(part) * lanes;

@@ -105,7 +105,7 @@ VQ_HD constexpr int copying_lanes(int row_bytes, int copy_bytes) {
 // Bytes that lanes read of a row in one format, its padding included; 0 of parts.
 VQ_HD constexpr int lane_bytes(const AttentionConfig<AttentionInt8Mma>& c, bool values) {
   const bool one = operand_formats(c, values) == 1;
-  return one ? query_span(c.head_dim) / operand_format(c, values, 0).vector_size : 0;
+  return one ? query_span(row_dim(c, values)) / operand_format(c, values, 0).vector_size : 0;
 }
 // Do rows of so many bytes follow each other in shared memory? Then a warp copies those of a step
 // as one run of bytes. Rows of a power of two would have bank conflicts.
@@ -114,9 +114,10 @@ VQ_HD constexpr bool dense_rows(const AttentionConfig<AttentionInt8Mma>& c, int 
   return (row_bytes != key_row_bytes(c) || aligned_in(lane_row(c, false), row_bytes)) &&
          (row_bytes != value_row_bytes(c) || aligned_in(lane_row(c, true), row_bytes));
 }
-// Bytes of the 4 rows of half a raw tile, for which a warp's rows of a step have room.
+// Bytes of the 4 rows of half a raw tile, of the longer of keys and values, for which a warp's rows
+// of a step have room.
 VQ_HD constexpr int raw_half_bytes(const AttentionConfig<AttentionInt8Mma>& c) {
-  return reads_raw(c) ? kRawTile / 2 * query_span(c.head_dim) * 2 : 0;
+  return reads_raw(c) ? kRawTile / 2 * query_span(most(c.head_dim, c.value_dim)) * 2 : 0;
 }
 // Bytes from a row of so many to the next in shared memory.
 VQ_HD constexpr int row_stride(const AttentionConfig<AttentionInt8Mma>& c, int row_bytes) {
@@ -175,7 +176,7 @@ VQ_HD constexpr i64 token_ends_bytes(const AttentionConfig<AttentionInt8Mma>& c)
   return i64{block_tokens(c)} * (c.tree_mask ? 20 : 8) + (c.tree_mask ? 4 : 0);
 }
 // Floats between the heads of a warp's part, padded so that stores have no bank conflicts.
-VQ_HD constexpr int part_row(int head_dim) { return query_span(head_dim) + 4; }
+VQ_HD constexpr int part_row(int value_dim) { return query_span(value_dim) + 4; }
 
 VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<AttentionInt8Mma>& c) {
   AttentionInt8MmaShared at{};
@@ -184,7 +185,7 @@ VQ_HD constexpr AttentionInt8MmaShared bytes_layout(const AttentionConfig<Attent
   constexpr i64 kColumn = i64{AttentionInt8Mma::kEntries} * AttentionInt8Mma::kCopies * 4;
   at.entries = carve(ceil_div(wide_columns(c), 2) * 2 * kColumn);
   at.pairs = carve(pair_columns(c) * kColumn);
-  const i64 part_bytes = warps * quad_heads(c) * i64{part_row(c.head_dim)} * 4;
+  const i64 part_bytes = warps * quad_heads(c) * i64{part_row(c.value_dim)} * 4;
   const i64 all_rounds = c.pipeline_stages * round_bytes(c);
   at.rounds = carve(balanced(c) && part_bytes > all_rounds ? part_bytes : all_rounds);
   const bool rotates = brings_into_basis(c) && c.key_basis.rotation;

@@ -43,15 +43,13 @@ template <class Plan>
 class RawTiles {
  public:
   using Work = AttentionWork<Plan>;
-  using Rows = RawRows<Plan>;
+  using Slots = RawSlots<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr AttentionInt8MmaShared kAt = bytes_layout(kConfig);
-  static constexpr int kHeadDim = kConfig.head_dim;
   static constexpr int kWarps = kConfig.threads / 32;
   static constexpr int kQuads = quad_heads(kConfig) / 4;
-  static constexpr int kSpan = query_span(kHeadDim);
-  static constexpr int kChannels = kSpan / 8;  // channels of values per lane
-  static constexpr float kLowest = -1.0e30f;   // below all scores, and finite
+  static constexpr int kChannels = query_span(kConfig.value_dim) / 8;  // of values per lane
+  static constexpr float kLowest = -1.0e30f;  // below all scores, and finite
   using Query = QueryFragments<Plan, 1, kConfig.element>;
   using Ends = TokenEnds<Plan>;
   static constexpr bool kFresh = kConfig.query_tokens > 1;  // tokens may come with the query
@@ -62,11 +60,11 @@ class RawTiles {
   VQ_DEVICE static RawTokens tokens_of(const Work& work) {
     RawTokens tokens = {};
     tokens.end = kFresh && work.seen < 0 ? 0 : work.seen;
-    tokens.sinks = Rows::least(work.raw.sinks, tokens.end);
-    const int recent_tokens = Rows::least(work.raw_begin(), tokens.end);
+    tokens.sinks = Slots::least(work.raw.sinks, tokens.end);
+    const int recent_tokens = Slots::least(work.raw_begin(), tokens.end);
     tokens.recent_tokens = recent_tokens > tokens.sinks ? recent_tokens : tokens.sinks;
     if constexpr (kSeesPart) {
-      tokens.start = Rows::least(work.start, tokens.end);
+      tokens.start = Slots::least(work.start, tokens.end);
       if (tokens.start >= tokens.sinks) tokens.sinks = 0;
       if (tokens.start > tokens.recent_tokens) tokens.recent_tokens = tokens.start;
     }
@@ -110,20 +108,30 @@ class RawTiles {
 
   // Prefetches the rows of the warp's first tile to L2. All lanes of a warp.
   VQ_DEVICE static void prefetch(const AttentionDecodeArgs& args, const RawTokens& tokens) {
-    for_each_piece(args, tokens, 0, [&](bool fresh, i64 element, int, int) {
+    const auto key = [&](bool fresh, i64 element) {
       prefetch_global((fresh ? args.new_keys : args.raw_keys) + element);
+    };
+    const auto value = [&](bool fresh, i64 element) {
       prefetch_global((fresh ? args.new_values : args.raw_values) + element);
+    };
+    for_each_piece<false>(args, tokens, 0, [&](bool fresh, i64 element, int, int) {
+      key(fresh, element);
+      if constexpr (!rows_differ(kConfig)) value(fresh, element);
     });
+    if constexpr (rows_differ(kConfig)) {
+      for_each_piece<true>(args, tokens, 0,
+                           [&](bool fresh, i64 element, int, int) { value(fresh, element); });
+    }
   }
   // Starts copying a turn's keys, or its values over ones already read, as one copy group each, if
   // the warp has a tile. await() waits for the groups in order. All lanes of a warp.
   VQ_DEVICE static void ask_keys(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                  int turn) {
-    ask(args, args.raw_keys, args.new_keys, kKeys, tokens, turn);
+    ask<false>(args, args.raw_keys, args.new_keys, tokens, turn);
   }
   VQ_DEVICE static void ask_values(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                    int turn) {
-    ask(args, args.raw_values, args.new_values, kValues, tokens, turn);
+    ask<true>(args, args.raw_values, args.new_values, tokens, turn);
   }
   VQ_DEVICE static void await() {
     copy_async_wait<1>();
@@ -151,7 +159,8 @@ class RawTiles {
     VQ_UNROLL
     for (int octet = 0; octet < Query::kOctets; ++octet) {
       u32 words[1][4];
-      load_piece<4>(words[0], kKeys, lane_group(), place_in_group() * (kPlaces / 4) + octet);
+      load_piece<false, 4>(words[0], lane_group(),
+                           place_in_group() * (Rows<false>::kPlaces / 4) + octet);
       typename Query::Octet query_octet;
       query_.read(query_octet, octet);
       query_.multiply(products, words, query_octet);
@@ -194,8 +203,8 @@ class RawTiles {
     VQ_UNROLL
     for (int i = 0; i < kChannels / kWords; ++i) {
       const int part = i / 2;
-      load_piece<kWords>(words[i % 2] + part * kWords, kValues, 2 * place_in_group() + i % 2,
-                         lane_group() * (kChannels / 2 / kWords) + part);
+      load_piece<true, kWords>(words[i % 2] + part * kWords, 2 * place_in_group() + i % 2,
+                               lane_group() * (kChannels / 2 / kWords) + part);
     }
     VQ_UNROLL
     for (int w = 0; w < kChannels / 2; ++w) {
@@ -219,17 +228,20 @@ class RawTiles {
   VQ_DEVICE float output(int quad, int i) const { return output_[quad][i]; }
 
  private:
-  static constexpr int kPieces = kHeadDim / 8;  // 16-byte pieces per row,
-  static constexpr int kPlaces = kSpan / 8;     // and places for them
-  static constexpr int kHalf = kRawTile / 2;    // contiguous rows
-  static constexpr int kHalfBytes = kHalf * kSpan * 2;
+  static constexpr int kHalf = kRawTile / 2;  // contiguous rows
   static constexpr int kKeyStep = step_bytes(kConfig, false);
   static constexpr int kValueStep = step_bytes(kConfig, true);
-  static_assert(kHalfBytes <= kKeyStep && kHalfBytes <= kValueStep, "");
 
-  // Offsets of the rounds that keys and values use.
-  static constexpr int kKeys = 0;
-  static constexpr int kValues = static_cast<int>(round_bytes(kConfig));
+  // The rows of keys, or of values.
+  template <bool kValues>
+  struct Rows : RawRows<Plan, kValues> {
+    static constexpr int kSpan = query_span(row_dim(kConfig, kValues));
+    static constexpr int kPieces = row_dim(kConfig, kValues) / 8;  // 16-byte pieces per row,
+    static constexpr int kPlaces = kSpan / 8;                      // and places for them
+    // Offset of the round that they use.
+    static constexpr int kRound = kValues ? static_cast<int>(round_bytes(kConfig)) : 0;
+    static_assert(kHalf * kSpan * 2 <= kKeyStep && kHalf * kSpan * 2 <= kValueStep, "");
+  };
 
   VQ_DEVICE static int* kept() { return shared_part<int>(kAt.raw_tokens); }
   VQ_DEVICE static int tile_of(const RawTokens& tokens, int turn) {
@@ -239,9 +251,10 @@ class RawTiles {
   }
   // Calls each(fresh, element, row, piece) for this lane's pieces of a turn's rows; a piece begins
   // at that element of raw keys or values, or of fresh ones.
-  template <class Each>
+  template <bool kValues, class Each>
   VQ_DEVICE static void for_each_piece(const AttentionDecodeArgs& args, const RawTokens& tokens,
                                        int turn, Each each) {
+    constexpr int kPieces = Rows<kValues>::kPieces;
     if (!has(tokens, turn)) return;
     const int kv_head = Work::place_of_block().kv_head;
     const int sequence = kBalanced ? tokens.batch : block_z();
@@ -256,42 +269,48 @@ class RawTiles {
       if constexpr (kFresh) {
         if (token >= tokens.cached) {
           const i64 of_head = (i64{tokens.fresh} + token) * kConfig.kv_heads + kv_head;
-          each(true, of_head * kHeadDim + piece * 8, row, piece);
+          each(true, of_head * Rows<kValues>::kDim + piece * 8, row, piece);
           continue;
         }
       }
-      each(false, Rows::at(args, sequence, kv_head, token, tokens.sinks) + piece * 8, row, piece);
+      each(false, Rows<kValues>::at(args, sequence, kv_head, token, tokens.sinks) + piece * 8, row,
+           piece);
     }
   }
+  template <bool kValues>
   VQ_DEVICE static void ask(const AttentionDecodeArgs& args, const u16* slots, const u16* fresh,
-                            int round, const RawTokens& tokens, int turn) {
-    u8* const to = shared_part<u8>(kAt.rounds) + round;
+                            const RawTokens& tokens, int turn) {
+    u8* const to = shared_part<u8>(kAt.rounds) + Rows<kValues>::kRound;
     if (has(tokens, turn)) {  // lanes have read what was there
       sync_warp();
     }
-    for_each_piece(args, tokens, turn, [&](bool is_fresh, i64 element, int row, int piece) {
-      copy_async(reinterpret_cast<U32x4*>(to + at(row, piece)),
-                 reinterpret_cast<const U32x4*>((is_fresh ? fresh : slots) + element));
-    });
+    for_each_piece<kValues>(
+        args, tokens, turn, [&](bool is_fresh, i64 element, int row, int piece) {
+          copy_async(reinterpret_cast<U32x4*>(to + at<kValues>(row, piece)),
+                     reinterpret_cast<const U32x4*>((is_fresh ? fresh : slots) + element));
+        });
     copy_async_commit();
   }
   // Bytes from where a round begins to a piece of a row of this warp's.
+  template <bool kValues>
   VQ_DEVICE static int at(int row, int piece) {
     const int of_warp = kKeyStep == kValueStep || row / kHalf == 0 ? kKeyStep : kValueStep;
     const int of_half = row / kHalf * (kWarps * kKeyStep) + warp() * of_warp;
+    constexpr int kPlaces = Rows<kValues>::kPlaces;
     const int turned = kPlaces % 8 == 0 ? row : row % 4;  // stays within the row
-    return of_half + row % kHalf * (kSpan * 2) + (piece ^ turned) * 16;
+    return of_half + row % kHalf * (Rows<kValues>::kSpan * 2) + (piece ^ turned) * 16;
   }
   // Loads part `part` of kWords words of a row: a piece or half of one, zeros past the row's end.
-  template <int kWords>
-  VQ_DEVICE static void load_piece(u32* to, int round, int row, int part) {
+  template <bool kValues, int kWords>
+  VQ_DEVICE static void load_piece(u32* to, int row, int part) {
     const int piece = part * kWords / 4;
-    if (kPieces < kPlaces && piece >= kPieces) {
+    if (Rows<kValues>::kPieces < Rows<kValues>::kPlaces && piece >= Rows<kValues>::kPieces) {
       VQ_UNROLL
       for (int i = 0; i < kWords; ++i) to[i] = 0;
       return;
     }
-    const u8* const from = shared_part<u8>(kAt.rounds) + round + at(row, piece);
+    const u8* const from =
+        shared_part<u8>(kAt.rounds) + Rows<kValues>::kRound + at<kValues>(row, piece);
     load_words<kWords>(to, reinterpret_cast<const u32*>(from) + part * kWords % 4, LoadShared());
   }
 

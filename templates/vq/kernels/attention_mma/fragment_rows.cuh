@@ -131,9 +131,10 @@ class FragmentRows {
   static constexpr int kVectorSize = kFormat.vector_size;
   static constexpr Rebuilt kRebuilt = Format::kRebuilt;
   static constexpr int kOfWord = kRebuilt == Rebuilt::kHeld ? 4 : 2;  // elements of an operand word
-  static constexpr int kChannels = kConfig.head_dim / kLanes;         // channels per lane
+  static constexpr int kRowChannels = kFormat.part.channels;
+  static constexpr int kChannels = kRowChannels / kLanes;  // channels per lane
   static constexpr int kSubVectors = kChannels / kVectorSize;
-  static constexpr int kUnits = units_per_head(kFormat, kConfig.head_dim);
+  static constexpr int kUnits = units_per_head(kFormat, kRowChannels);
   // MMAs per word: one per stage, with sums in the same accumulators.
   static constexpr int kPasses = kRebuilt == Rebuilt::kSum ? 1 : kFormat.num_codebooks;
   // If lanes have whole units, the position within a unit is equal in all lanes, and a byte lookup
@@ -146,7 +147,7 @@ class FragmentRows {
   using Stored = CodeRows<Format, Plan>;
   using Share = LaneCodes<Stored::kWords, kSubVectors * kFormat.num_codebooks * kFormat.index_bits,
                           kLanes, kConfig.code_words, kFormat.layout.rows, kFormat.layout.words,
-                          kFormat.token_scales ? kConfig.head_dim / kFormat.scale_channels : 0>;
+                          kFormat.token_scales ? kRowChannels / kFormat.scale_channels : 0>;
   static_assert(kChannels % kVectorSize == 0, "");
 
   // Binds the block's codebooks and begins to fetch them, with thread number `thread`;

@@ -3,7 +3,7 @@
 // lanes/fragment_lanes.cuh.
 //
 //   scores   lane (g, c) looks up channels [c head_dim / 4, ...) of token g (fragment_scores.cuh)
-//   values   lane (g, c) looks up channels [g head_dim / 8, ...) of tokens 2c and 2c + 1, or more
+//   values   lane (g, c) looks up channels [g value_dim / 8, ...) of tokens 2c and 2c + 1, or more
 //            of these (warp_softmax.cuh).
 //
 // Warps have their own maximum, sum and output and share no barrier before the end. Raw tokens take
@@ -41,7 +41,7 @@ class AttentionMmaBlock {
     static constexpr bool kScalar = is_scalar(kConfig.values.decoder);
     // False: the one scale of all codes is left until they are summed.
     static constexpr bool kScaled = kScalar || kConfig.values.num_codebooks > 1 ||
-                                    units_per_head(kConfig.values, kConfig.head_dim) > 1;
+                                    units_per_head(kConfig.values, kConfig.value_dim) > 1;
     static constexpr Rebuilt kRebuilt =
         kScaled && kConfig.values.stage_scales ? Rebuilt::kSum : Rebuilt::kEntry;
     VQ_HD static constexpr FormatConfig config() { return kConfig.values; }

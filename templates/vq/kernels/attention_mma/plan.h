@@ -76,7 +76,7 @@ VQ_HD constexpr int turn_tokens(const AttentionConfig<AttentionMma>& c) {
 }
 // Words of a stage of a warp's code pipeline (ops/ring_codes.cuh).
 VQ_HD constexpr i64 stage_words(const AttentionConfig<AttentionMma>& c) {
-  return token_tile(c) * (row_words(c.keys, c.head_dim) + row_words(c.values, c.head_dim));
+  return token_tile(c) * (row_words(c.keys, c.head_dim) + row_words(c.values, c.value_dim));
 }
 
 // True if the value MMA has heads of two quads as columns, and twice as many tokens along k.
@@ -104,7 +104,7 @@ struct AttentionMmaShared {
 };
 
 // Floats from a head's row to the next where warps are merged: a quad's begin in other banks.
-VQ_HD constexpr int merge_stride(int head_dim) { return head_dim + 4; }
+VQ_HD constexpr int merge_stride(int value_dim) { return value_dim + 4; }
 
 // A query that is not exact in 16 bits is parted in two (ops/query_fragments.cuh), and has the
 // scales of its keys' stages, or of the channels of scalar ones.
@@ -130,8 +130,8 @@ VQ_HD constexpr int group_query_words(const AttentionConfig<AttentionMma>& c) {
 VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionMma>& c) {
   if (is_scalar(c.values.decoder)) return 8;
   for (int lanes = 8; lanes > 1; --lanes) {
-    const int channels = c.head_dim / lanes;
-    if (c.head_dim % lanes == 0 && channels % 4 == 0 && channels % c.values.vector_size == 0) {
+    const int channels = c.value_dim / lanes;
+    if (c.value_dim % lanes == 0 && channels % 4 == 0 && channels % c.values.vector_size == 0) {
       return lanes;
     }
   }
@@ -139,15 +139,14 @@ VQ_HD constexpr int value_lanes(const AttentionConfig<AttentionMma>& c) {
 }
 
 // Rows of keys and of values whose codes a lane gets in one access (rows_together).
-VQ_HD constexpr int lane_bits(const AttentionConfig<AttentionMma>& c, const FormatConfig& f,
-                              int lanes) {
-  return c.head_dim / lanes / f.vector_size * f.num_codebooks * f.index_bits;
+VQ_HD constexpr int lane_bits(const FormatConfig& f, int lanes) {
+  return f.part.channels / lanes / f.vector_size * f.num_codebooks * f.index_bits;
 }
 VQ_HD constexpr int keys_together(const AttentionConfig<AttentionMma>& c) {
-  return rows_together(c.keys.layout, lane_bits(c, c.keys, 4));
+  return rows_together(c.keys.layout, lane_bits(c.keys, 4));
 }
 VQ_HD constexpr int values_together(const AttentionConfig<AttentionMma>& c) {
-  return rows_together(c.values.layout, lane_bits(c, c.values, value_lanes(c)));
+  return rows_together(c.values.layout, lane_bits(c.values, value_lanes(c)));
 }
 // Tiles whose tokens interleave so that a lane's are contiguous: with n tiles lane (g, c) has the
 // keys of tokens n g .. n g + n - 1 of 8 n, one per tile, and the values of 2 n c .. 2 n c + 2 n -
@@ -166,7 +165,7 @@ VQ_HD constexpr AttentionMmaShared fragments_layout(const AttentionConfig<Attent
   const i64 query_bytes = i64{c.heads_per_block} * c.head_dim * 4;
   const i64 row_bytes = i64{query_word(quarter_words(c.head_dim), 4, c.heads_per_block, 0, 0)} * 4;
   at.keys = carve_codebook(c.keys, units_per_head(c.keys, c.head_dim), carve);
-  at.values = carve_codebook(c.values, units_per_head(c.values, c.head_dim), carve);
+  at.values = carve_codebook(c.values, units_per_head(c.values, c.value_dim), carve);
   at.query = carve(query_bytes);
   at.raw_query = transformed(c) && reads_raw(c) ? carve(query_bytes) : at.query;
   at.query_words = carve(query_stages(c) * query_parts(c) * row_bytes);
@@ -178,7 +177,7 @@ VQ_HD constexpr AttentionMmaShared fragments_layout(const AttentionConfig<Attent
   const i64 attending = carve.next;
   carve.next = balanced(c) ? at.query : 0;
   // Per warp and head: a sum, and a row.
-  at.merge = carve(i64{warps} * quad_heads(c) * (1 + merge_stride(c.head_dim)) * 4);
+  at.merge = carve(i64{warps} * quad_heads(c) * (1 + merge_stride(c.value_dim)) * 4);
   if (carve.next < attending) carve.next = attending;
   at.warp_maximum = carve(i64{warps} * quad_heads(c) * 4);
   at.ring_barriers = carve(c.code_stages > 0 ? i64{warps} * (c.code_stages + 1) * 8 : 0);
@@ -189,7 +188,7 @@ VQ_HD constexpr AttentionMmaShared fragments_layout(const AttentionConfig<Attent
 // Blocks that share all sequences must run two per SM with 128 registers per thread. Blocks of few
 // threads would take more registers for nothing.
 VQ_HD constexpr int resident(const AttentionConfig<AttentionMma>& c) {
-  const bool enough = c.heads_per_block * c.head_dim <= 1024;
+  const bool enough = c.heads_per_block * most(c.head_dim, c.value_dim) <= 1024;
   return balanced(c) && enough && c.threads <= 256 ? 512 / c.threads : 0;
 }
 

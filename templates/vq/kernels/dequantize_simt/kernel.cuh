@@ -35,10 +35,10 @@ class DecodedRows {
  public:
   using Format = DecodedFormat<Plan, kNumber>;
   using Rows = CacheRows<Plan, Format>;
-  using Raw = RawRows<Plan>;
+  using Raw = RawRows<Plan, Format::config().part.of_values>;
   static constexpr auto kConfig = Plan::config();
   static constexpr FormatConfig kFormat = Rows::kFormat;
-  static constexpr int kHeadDim = kConfig.head_dim;
+  static constexpr int kHeadDim = Raw::kDim;
   static constexpr int kRowChannels = Rows::kHeadDim;  // channels of a part
   static constexpr int kChannels = kDecodedChannels;   // channels per store
   static constexpr int kVectorSize = Rows::kVectorSize;
@@ -283,24 +283,32 @@ class DecodedRows {
 
 // Kernel dequantize_from_basis: dense rows of one sequence and KV head, keys or values, in place
 // (layout/basis.h).
-template <class Plan>
+template <class Plan, BasisOf kOf = BasisOf::kAll>
 VQ_DEVICE void dequantize_from_basis(const KvDequantizeArgs& args) {
   constexpr auto kConfig = Plan::config();
-  constexpr int kOperands = basis_operands(kConfig);
-  const bool values = basis_operand(kConfig, block_x() % kOperands) == 1;
+  constexpr int kOperands = basis_operands(kConfig, kOf);
+  constexpr int kDim = basis_dim(kConfig, kOf);
+  const bool values = is_of_values(kConfig, kOf, block_x() % kOperands);
   const int first = block_x() / kOperands * kBasisTile;
-  BasisBlock<Plan, true> block(args, values, block_y());
+  BasisBlock<Plan, kDim, true> block(args, values, block_y());
   after_last_launch();
   const int length = load_global(args.lengths + block_z());
   const int left = (length < args.tokens ? length : args.tokens) - first;
   if (left <= 0) return;
   const int rows = left < kBasisTile ? left : kBasisTile;
   const i64 head = i64{block_z()} * kConfig.kv_heads + block_y();
-  u16* const out =
-      (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kConfig.head_dim;
-  const auto place = [&](int t) { return out + i64{t} * kConfig.head_dim; };
+  u16* const out = (values ? args.out_values : args.out_keys) + (head * args.tokens + first) * kDim;
+  const auto place = [&](int t) { return out + i64{t} * kDim; };
   block.template change<false>(
       rows, [&](int t, int channel) { return load_global_coherent(place(t) + channel); }, place);
+}
+template <class Plan>
+VQ_DEVICE void dequantize_keys_from_basis(const KvDequantizeArgs& args) {
+  dequantize_from_basis<Plan, BasisOf::kKeys>(args);
+}
+template <class Plan>
+VQ_DEVICE void dequantize_values_from_basis(const KvDequantizeArgs& args) {
+  dequantize_from_basis<Plan, BasisOf::kValues>(args);
 }
 
 // Tokens from `first` on of format `number`, one of those from kNumber on.

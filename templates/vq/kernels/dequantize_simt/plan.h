@@ -30,7 +30,8 @@ struct DequantizeSimt {
 // tokens x (parts of the keys + parts of the values, or 2), kv_heads, batch).
 struct DequantizeProblem {
   Element element;
-  int head_dim;
+  int head_dim;   // channels of keys
+  int value_dim;  // of values
   int kv_heads;
   int max_recent_tokens;  // slots of the raw ring of newest tokens
   int flush_block;        // tokens that leave the window together
@@ -50,6 +51,7 @@ struct DequantizeProblem {
     using P = DequantizeProblem;
     visit("element", &P::element);
     visit("head_dim", &P::head_dim);
+    visit("value_dim", &P::value_dim);
     visit("kv_heads", &P::kv_heads);
     visit("max_recent_tokens", &P::max_recent_tokens);
     visit("flush_block", &P::flush_block);
@@ -96,7 +98,7 @@ VQ_HD constexpr int step_tokens(const DequantizeConfig<DequantizeSimt>& c) {
 struct DequantizeSimtShared {
   CodebookShared book;
   i64 codes;    // [2 steps, or 1][tokens of a step][row words] u32
-  i64 factors;  // [head_dim] fp32 by which channels are multiplied last, of a rotated tensor
+  i64 factors;  // [head_dim] fp32 by which channels are multiplied last, of rotated keys
   i64 total;
 };
 
@@ -116,10 +118,16 @@ VQ_HD constexpr DequantizeSimtShared shared_layout(const DequantizeConfig<Dequan
 // Adds the kernel that changes the basis.
 VQ_HD constexpr void add_basis(CallShape& shape, const DequantizeProblem& c, i64 batch,
                                i64 tokens) {
-  const int operands = basis_operands(c);
-  if (operands == 0) return;
-  shape.add({"dequantize_from_basis", "from_basis", ceil_div(tokens, i64{kBasisTile}) * operands,
-             c.kv_heads, batch, basis_threads(c.head_dim), basis_shared(c.head_dim), true, false});
+  for_each_basis(c, [&](BasisOf of) {
+    const bool values = of == BasisOf::kValues;
+    const int dim = basis_dim(c, of);
+    shape.add({values                 ? "dequantize_values_from_basis"
+               : of == BasisOf::kKeys ? "dequantize_keys_from_basis"
+                                      : "dequantize_from_basis",
+               values ? "values_from_basis" : "from_basis",
+               ceil_div(tokens, i64{kBasisTile}) * basis_operands(c, of), c.kv_heads, batch,
+               basis_threads(dim), basis_shared(dim), true, false});
+  });
 }
 
 VQ_HD constexpr CallShape call_shape(const DequantizeConfig<DequantizeSimt>& c, i64 batch,
