@@ -127,6 +127,7 @@ Signature read_signature(const char* description, DLDevice device) {
   signature.keys = signature.slot("keys.codes");
   signature.values = signature.slot("values.codes");
   signature.raw_page_tokens = shape.value("raw_page_tokens", std::int64_t{0});
+  signature.values_differ = shape.contains("value_head_dim");
   signature.block_table = signature.slot("block_table");
   signature.raw_block_table = signature.slot("raw_block_table");
   signature.raw_keys = signature.slot("raw_keys");

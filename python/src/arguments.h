@@ -47,6 +47,7 @@ struct Signature {
   std::int64_t tokens = 0;                        // of a cache
   std::int64_t page_tokens = 0;                   // of a cache in pages
   std::int64_t raw_page_tokens = 0;               // of one whose raw rows are in pages
+  bool values_differ = false;                     // heads of values have a size of their own
   bool writes_scales = false;                     // int8_quantize, where it computes them
   // Slots of a cache; -1 without one.
   int keys = -1, values = -1, block_table = -1, raw_keys = -1, raw_values = -1;

@@ -48,9 +48,8 @@ vqgen_pages pages_of(const Signature& slots, const Arguments& given) {
 
 vqgen_raw_pages raw_pages_of(const Signature& slots, const Arguments& given) {
   const std::int64_t pages = given.size(slots.raw_keys, 0);
-  if (given.size(slots.raw_values, 0) != pages ||
-      given.stride(slots.raw_keys, 2) != given.stride(slots.raw_values, 2)) {
-    throw bad_input("'raw_values' has other pages or strides than 'raw_keys'; lay both out alike");
+  if (given.size(slots.raw_values, 0) != pages) {
+    throw bad_input("'raw_values' has other pages than 'raw_keys'; give as many of both");
   }
   return {.block_table = given.data<std::int32_t>(slots.raw_block_table),
           .columns = given.size(slots.raw_block_table, 1),
@@ -72,10 +71,16 @@ Args args_of(const Signature& signature, const Arguments& given,
   }
   if constexpr (requires { args.pages; }) {
     const auto [keys, values] = std::pair(signature.raw_keys, signature.raw_values);
+    const bool paged = signature.raw_page_tokens > 0;
+    const vqgen_raw_value_strides own{.batch = given.stride(values, 0),
+                                      .head = given.stride(values, 1),
+                                      .token = paged ? given.stride(values, 2) : 0};
     args.raw_batch_stride = given.stride(keys, 0);
     args.raw_head_stride = given.stride(keys, 1);
-    if (args.raw_batch_stride != given.stride(values, 0) ||
-        args.raw_head_stride != given.stride(values, 1)) {
+    if (signature.values_differ) {
+      args.raw_value_strides = own;
+    } else if (args.raw_batch_stride != own.batch || args.raw_head_stride != own.head ||
+               (paged && given.stride(keys, 2) != own.token)) {
       throw bad_input("'raw_values' has other strides than 'raw_keys'; lay both out alike");
     }
     if (signature.raw_page_tokens > 0) args.raw_pages = raw_pages_of(signature, given);

@@ -70,10 +70,10 @@ def states_of(model, batches, device, keys=None):
         with attending(model, "vqgen"), in_float32(model):
             model(tokens.to(model.device), past_key_values=cache, use_cache=True)
         for number, layer in enumerate(cache.layers):
-            if layer.keys is None or layer.keys.shape != layer.values.shape:
+            if layer.keys is None or layer.keys.shape[:3] != layer.values.shape[:3]:
                 shapes = [None if each is None else list(each.shape) for each in (layer.keys, layer.values)]
                 raise vqgen.Infeasible(f"layer {number}: its keys and values are {shapes[0]} and {shapes[1]}, and a VQCache "
-                                       "holds such of one size in each layer; calibrate a model that has them")
+                                       "holds as many of both in each layer; calibrate a model that has them")
             for name, states in (("k", layer.keys), ("v", layer.values)):
                 heads = states.transpose(0, 1).flatten(1, 2)
                 parts.setdefault((number, name), []).append(heads.to(device, dtype))
@@ -114,8 +114,7 @@ def layers_rotated_first(layers, keys, values, seed: int = 1, key_gain: bool = T
             is_keys = operand == "keys"
             trained = _trained(part, forms[operand], seed, rotated_first=is_keys, gain=is_keys and key_gain)
             tensors |= {f"{operand}.{name}": tensor for name, tensor in trained.items()}
-        heads, _, head_dim = states[0].shape
-        out.append(({**forms, "kv_heads": heads, "head_dim": head_dim}, tensors))
+        out.append(({**forms, **_heads(states)}, tensors))
     return out
 
 
@@ -149,23 +148,28 @@ def layers_in_parts(whole, layers, parts, seed: int = 1, training=None, start=No
     return out
 
 
-def require_runs(forms, dtype, device, heads: int, head_dim: int, tokens: int) -> None:
+def _heads(states) -> dict:
+    """Heads, and the channels of each, of keys and values [kv_heads, tokens, channels], as configs and bundles have them."""
+    keys, values = states
+    same = keys.shape[2] == values.shape[2]
+    return {"kv_heads": keys.shape[0], "head_dim": keys.shape[2], **({} if same else {"value_head_dim": values.shape[2]})}
+
+
+def require_runs(forms, dtype, device, heads: dict, tokens: int) -> None:
     """Refuses formats that vqgen has no attention for, before anything is trained."""
-    shape = {"batch": 1, "query_heads": heads, "kv_heads": heads, "head_dim": head_dim, "tokens": tokens}
+    shape = {"batch": 1, "query_heads": heads["kv_heads"], **heads, "tokens": tokens}
     config = vqgen.torch.config_text({"op": "attention_decode", "dtype": dtype, "shape": shape, **forms})
     vqgen.torch.runtime(device).enumerate(json.loads(config), tokens, tokens)
 
 
 def _require_runs(forms, dtype, states) -> None:
-    heads, tokens, head_dim = states.shape
-    require_runs(forms, dtype, states.device, heads, head_dim, tokens)
+    require_runs(forms, dtype, states[0].device, _heads(states), states[0].shape[1])
 
 
 def _item(number, dtype, forms, states) -> dict:
-    """The metadata of a layer whose keys are `states`."""
-    heads, tokens, head_dim = states.shape
-    return {"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms, "cache_batch": 1, "kv_heads": heads,
-            "tokens": tokens, "head_dim": head_dim}
+    """The metadata of a layer whose keys and values are `states`."""
+    return {"name": f"layer{number}", "kind": "attention", "dtype": dtype, **forms, "cache_batch": 1,
+            "tokens": states[0].shape[1], **_heads(states)}
 
 
 def _named(number, operand, trained) -> dict:
@@ -174,20 +178,20 @@ def _named(number, operand, trained) -> dict:
 
 
 def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) -> None:
-    """layers: of each the keys and values, [kv_heads, tokens, head_dim], on one device. keys,
+    """layers: of each the keys and values, [kv_heads, tokens, channels], on one device. keys,
     values: formats, of which and of the dtype can_write() is true. key_gain: as of vqgen.hf.calibrate()."""
     forms = _forms(keys, values)
     items, tensors = [], {}
     for number, parts in enumerate(layers):
-        heads, tokens, head_dim = parts[0].shape
+        heads, tokens, _ = parts[0].shape
         dtype = vqgen.torch.DTYPES[parts[0].dtype]
         if number == 0:
-            _require_runs(forms, dtype, parts[0])
+            _require_runs(forms, dtype, parts)
         trained = {}
         for operand, part in zip(forms, parts):
             trained[operand] = _trained(part, forms[operand], seed, gain=operand == "keys" and key_gain)
         cache = vqgen.torch.VQCache(
-            batch=1, query_heads=heads, kv_heads=heads, head_dim=head_dim, tokens=tokens, **forms,
+            batch=1, query_heads=heads, **_heads(parts), tokens=tokens, **forms,
             key_codebooks=trained["keys"]["codebooks"],
             value_codebooks=trained["values"]["codebooks"],
             key_scales=trained["keys"].get("stage_scales"),
@@ -197,7 +201,7 @@ def write_bundle(out, layers, keys, values, seed: int, key_gain: bool = True) ->
             cache.append(*(part[:, first:first + _TOKENS].transpose(0, 1)[None] for part in parts))
         for operand, own in (("keys", cache.keys), ("values", cache.values)):
             tensors |= _named(number, operand, {**trained[operand], "codes": own.codes.view(torch.uint32)})
-        items.append(_item(number, dtype, forms, parts[0]))
+        items.append(_item(number, dtype, forms, parts))
     write_items(out, items, tensors)
 
 
@@ -214,9 +218,9 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
     items, tensors = [], {}
     judges = iter(judges or ())
     for number, parts in enumerate(layers):
-        head_dim = parts[0].shape[2]
         dtype, judge = vqgen.torch.DTYPES.get(parts[0].dtype), next(judges, (None, None))
-        for operand, form in forms.items():
+        for (operand, form), part in zip(forms.items(), parts):
+            head_dim = part.shape[2]
             if dtype is None or not in_rows(form) or head_dim % form["vector_size"]:
                 raise vqgen.Infeasible(
                     f"{operand}: PyTorch calibrates models of float16 and bfloat16, formats without layout, "
@@ -233,7 +237,7 @@ def write_torch_bundle(out, layers, keys, values, seed: int, training: dict | No
                              gain=operand == "keys" and key_gain)
             named["codes"] = _codes(part, forms[operand], named)
             tensors |= _named(number, operand, named)
-        items.append(_item(number, dtype, forms, parts[0]))
+        items.append(_item(number, dtype, forms, parts))
     write_items(out, items, tensors)
 
 
@@ -253,12 +257,12 @@ def write_basis_bundle(out, layers, formats, seed: int, key_gain: bool = True) -
         forms = _forms(**given)
         dtype = basis_dtype(states[0].dtype)
         if number == 0 or forms != before:
-            _require_runs(forms, dtype, states[0])
+            _require_runs(forms, dtype, states)
         before = forms
         for operand, rows in zip(forms, states):
             named = _in_basis(rows, forms[operand], seed, operand == "keys" and key_gain)
             tensors |= _named(number, operand, named)
-        items.append(_item(number, dtype, forms, states[0]))
+        items.append(_item(number, dtype, forms, states))
     write_items(out, items, tensors)
 
 

@@ -75,7 +75,8 @@ class Cascade:
         self.unit = math.lcm(self.page_tokens, shape.get("flush_block", 1), self.raw_page_tokens or self.recent_tokens or 1)
         rows = shape["batch"] * self.query_tokens
         self._merge = config_text({"op": "attention_merge", "dtype": self._parsed.get("dtype", "f16"), "shape": {
-            "rows": rows, "heads": shape["query_heads"], "head_dim": shape["head_dim"], "parts": 2}})
+            "rows": rows, "heads": shape["query_heads"], "parts": 2,
+            "head_dim": shape.get("value_head_dim", shape["head_dim"])}})
 
     def prefixes(self, block_table, lengths, *, query_start=None, raw_block_table=None, groups=None, least_tokens: int = 256,
                  host_table=None, host_lengths=None, host_query_start=None) -> Prefixes:
@@ -231,7 +232,8 @@ class Cascade:
             vqgen.torch.prepare(config, device)
 
     def _prefix_config(self, batch, query_tokens):
-        shape = {name: self.shape[name] for name in ("query_heads", "kv_heads", "head_dim", "tokens", "page_tokens", "logit_softcap")
+        shape = {name: self.shape[name] for name in ("query_heads", "kv_heads", "head_dim", "value_head_dim", "tokens", "page_tokens",
+                                                     "logit_softcap")
                  if self.shape.get(name)}
         kept = {name: value for name, value in self._parsed.items() if name not in ("shape", "plan")}
         return config_text(kept | {"shape": shape | {"batch": batch, "query_tokens": query_tokens, "shared_prefix": True}})

@@ -155,8 +155,9 @@ def size_of(layers) -> dict | None:
             form = item[operand]
             if form.get("decoder", "table") != "table" or form.get("layout") not in (None, {"rows": 1, "words": 1}):
                 return None
-            words = row_words(form, item["head_dim"])
-            elements += item["kv_heads"] * item["head_dim"]
+            channels = item.get("value_head_dim", item["head_dim"]) if operand == "values" else item["head_dim"]
+            words = row_words(form, channels)
+            elements += item["kv_heads"] * channels
             total += item["kv_heads"] * words * 4
     return {"bits": 8 * total / elements, "bytes_per_token": float(total)}
 

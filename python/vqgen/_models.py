@@ -64,6 +64,16 @@ def heads_of(config) -> tuple[int, int, int]:
     return sizes
 
 
+def value_dim_of(config, head_dim: int) -> int:
+    """The channels of a head of values, where the decoder's config has them (v_head_dim), else those of keys."""
+    return getattr(config, "v_head_dim", None) or head_dim
+
+
+def sizes_text(head_dim: int, value_dim: int) -> str:
+    """The channels of keys and of values, in words."""
+    return f"{head_dim}" if value_dim == head_dim else f"{head_dim} and of {value_dim} in values"
+
+
 def require_served(config) -> tuple[int, int, int, list[Sight]]:
     """Refuses, by name, a model whose config says that a VQCache cannot hold its keys and values; returns
     heads_of() its decoder and the sight of each layer."""
@@ -71,7 +81,7 @@ def require_served(config) -> tuple[int, int, int, list[Sight]]:
 
     def refuse(what):
         raise vqgen.Infeasible(f"config: {type(text).__name__} has {what}; a VQCache serves decoders whose layers all "
-                               "have causal attention over keys and values of one size: take the model's own cache")
+                               "have causal attention over keys and values of equal sizes: take the model's own cache")
 
     if getattr(config, "is_encoder_decoder", False) or getattr(text, "is_encoder_decoder", False):
         refuse("an encoder beside the decoder (is_encoder_decoder)")
@@ -90,6 +100,7 @@ def require_served(config) -> tuple[int, int, int, list[Sight]]:
     if not getattr(text, "is_causal", True):
         refuse("attention that is not causal (is_causal False)")
     sizes = heads_of(text)
-    if (getattr(text, "v_head_dim", None) or sizes[2]) != sizes[2]:
-        refuse(f"keys of {sizes[2]} numbers and values of {text.v_head_dim} (v_head_dim)")
+    # Its layers of a window have twice the KV heads of the others.
+    if getattr(text, "model_type", None) == "mimo_v2_flash" and any(sight.sliding_window for sight in sights):
+        refuse("KV heads of other numbers in its layers of sliding_attention")
     return *sizes, sights

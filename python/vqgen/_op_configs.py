@@ -102,5 +102,13 @@ def size(config: str, name: str) -> int:
     return _arrays.whole(f"shape.{name} of the config", shape[name], 1)
 
 
-def cache_shape(config):
-    return tuple(size(config, name) for name in ("batch", "kv_heads", "head_dim"))
+def cache_shapes(config):
+    """Batch, KV heads and channels of the config's keys, and of its values."""
+    batch, kv_heads, head_dim = (size(config, name) for name in ("batch", "kv_heads", "head_dim"))
+    return (batch, kv_heads, head_dim), (batch, kv_heads, value_dim(config))
+
+
+def value_dim(config) -> int:
+    """The channels of the config's values."""
+    named = "value_head_dim" in (parsed(config).get("shape") or {})
+    return size(config, "value_head_dim" if named else "head_dim")

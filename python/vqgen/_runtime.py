@@ -118,7 +118,8 @@ class Attention(Op):
         """
         shape = _arrays.shape_of("query", query, 3)
         if out is None:
-            out = _arrays.empty(query, shape, self._dtype)
+            dim = self._problem["shape"].get("value_head_dim", shape[2])
+            out = _arrays.empty(query, (*shape[:2], dim), self._dtype)
         if lse is None:
             lse = _arrays.empty(query, shape[:2], "f32")
         given = dict(query=query, out=out, lse=lse, key_smooth=key_smooth, key_mean=key_mean,
@@ -186,9 +187,9 @@ class Dequantize(Op):
         for name in (name for name, held in given.items() if held != tokens):
             raise BadInput(f"'{name}' has {given[name]} tokens, and tokens is {tokens}; make them equal")
         sizes = self._problem["shape"]
-        shape = (sizes["batch"], sizes["kv_heads"], tokens, sizes["head_dim"])
-        out_keys, out_values = (_arrays.empty(keys.codes, shape, self._dtype) if out is None else out
-                                for out in (out_keys, out_values))
+        dims = sizes["head_dim"], sizes.get("value_head_dim", sizes["head_dim"])
+        out_keys, out_values = (_arrays.empty(keys.codes, (sizes["batch"], sizes["kv_heads"], tokens, dim), self._dtype)
+                                if out is None else out for out, dim in zip((out_keys, out_values), dims))
         given = dict(out_keys=out_keys, out_values=out_values, key_smooth=key_smooth, key_mean=key_mean,
                      key_rotation=key_rotation, value_mean=value_mean, value_rotation=value_rotation,
                      raw_keys=raw_keys, raw_values=raw_values, lengths=lengths, recent_counts=recent_counts, sinks=sinks,

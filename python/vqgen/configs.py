@@ -58,7 +58,8 @@ class AttentionShape:
     of the call. A query token sees the newest `sliding_window` tokens, or those of its own chunk of
     `attention_chunk`; its scores stay within `logit_softcap`; with `sink_logits` a call has logits that
     add to the denominators, with `tree_mask` which drafts of a tree each query token sees. With
-    `shared_prefix` all query tokens see all tokens, which several sequences share (vqgen.torch.Cascade)."""
+    `shared_prefix` all query tokens see all tokens, which several sequences share (vqgen.torch.Cascade).
+    Heads of values, and so of results, have `value_head_dim` channels where that is given, else `head_dim`."""
 
     batch: int
     query_heads: int
@@ -78,6 +79,7 @@ class AttentionShape:
     sink_logits: Optional[bool] = None
     tree_mask: Optional[bool] = None
     shared_prefix: Optional[bool] = None
+    value_head_dim: Optional[int] = None
 
 
 @dataclass
@@ -103,6 +105,7 @@ class AppendShape:
     page_tokens: Optional[int] = None
     raw_page_tokens: Optional[int] = None
     flush_block: Optional[int] = None
+    value_head_dim: Optional[int] = None
 
 
 @dataclass
@@ -126,6 +129,7 @@ class DequantizeShape:
     page_tokens: Optional[int] = None
     raw_page_tokens: Optional[int] = None
     flush_block: Optional[int] = None
+    value_head_dim: Optional[int] = None
 
 
 @dataclass
@@ -139,7 +143,8 @@ class DequantizeConfig(_Config):
 
 @dataclass
 class MergeShape:
-    """`rows` is the most query tokens that will come, `parts` the results that become one."""
+    """`rows` is the most query tokens that will come, `parts` the results that become one; `head_dim` is the
+    `value_head_dim` of the attentions that they come from."""
 
     rows: int
     heads: int

@@ -33,7 +33,7 @@ from vqgen._attention import prompt_attention
 from vqgen._bundles import layers_of
 from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_basis, require_runs, states_of,
                                 write_basis_bundle, write_bundle, write_torch_bundle)
-from vqgen._models import require_served
+from vqgen._models import require_served, sizes_text, value_dim_of
 from vqgen._paths import require_place
 from vqgen._quantizer import load
 from vqgen._shares import Shares
@@ -52,7 +52,7 @@ class _Layer(TokensLayer):
         super().__init__(tokens, number, sight)
         self.sinks = None  # logits of the pass that goes on, float32
         self.cache, self.query_heads = cache, query_heads
-        self.shape = cache.new_tokens(0)[0].shape  # [batch, 0, kv_heads, head_dim]
+        self.shapes = [each.shape for each in cache.new_tokens(0)]  # of keys and values, [batch, 0, kv_heads, channels]
         self.held = cache.new_tokens(tokens.drafts + 1) if tokens.drafts else ()
         if self.held:
             self.prepare(tokens.drafts + 1)
@@ -70,14 +70,14 @@ class _Layer(TokensLayer):
 
     def require(self, query, key, value) -> None:
         """Refuses what is not of the cache's batch, heads, dtype and device."""
-        like, (batch, _, kv_heads, head_dim) = self.cache.keys.codebooks, self.shape
-        for name, each, heads in (("queries", query, self.query_heads), ("keys", key, kv_heads),
-                                  ("values", value, kv_heads)):
-            if each.shape != (batch, heads, key.shape[2], head_dim) or each.dtype != like.dtype or (
+        like, ((batch, _, kv_heads, head_dim), (*_, value_dim)) = self.cache.keys.codebooks, self.shapes
+        for name, each, heads, channels in (("queries", query, self.query_heads, head_dim), ("keys", key, kv_heads, head_dim),
+                                            ("values", value, kv_heads, value_dim)):
+            if each.shape != (batch, heads, key.shape[2], channels) or each.dtype != like.dtype or (
                     each.device != like.device):
                 raise vqgen.BadInput(
                     f"layer {self.number}: {name} [batch, heads, tokens, head_dim] are {list(each.shape)} of {each.dtype} on "
-                    f"{each.device}, and the VQCache is of batch {batch}, {heads} heads of {head_dim}, {like.dtype} on "
+                    f"{each.device}, and the VQCache is of batch {batch}, {heads} heads of {channels}, {like.dtype} on "
                     f"{like.device}; make one for the model and its batch")
 
     def take_sinks(self, sinks) -> None:
@@ -165,17 +165,18 @@ class VQCache(Cache):
         if len(items) != config.num_hidden_layers:
             raise vqgen.BadInput(f"{source} has {len(items)} layers, and the model "
                                  f"{config.num_hidden_layers}; calibrate the model itself")
-        self.head_dim = head_dim
+        self.head_dim, self.value_head_dim = head_dim, value_dim_of(config, head_dim)
         layers = []
         for (item, tensors), sight in zip(items, sights):
-            if (item["kv_heads"], item["head_dim"]) != (kv_heads, head_dim):
+            held = item["kv_heads"], item["head_dim"], item.get("value_head_dim", item["head_dim"])
+            if held != (kv_heads, head_dim, self.value_head_dim):
                 raise vqgen.BadInput(
-                    f"{source} is of {item['kv_heads']} heads of {item['head_dim']}, and the "
-                    f"model has {kv_heads} of {head_dim}; calibrate the model itself")
+                    f"{source} is of {held[0]} heads of {sizes_text(*held[1:])}, and the "
+                    f"model has {kv_heads} of {sizes_text(head_dim, self.value_head_dim)}; calibrate the model itself")
             on_device = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
             layers.append(_Layer(vqgen.torch.VQCache(
                 batch=batch, query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim,
-                tokens=room, recent_tokens=recent_tokens, sinks=sinks, query_tokens=drafts + 1,
+                value_head_dim=self.value_head_dim, tokens=room, recent_tokens=recent_tokens, sinks=sinks, query_tokens=drafts + 1,
                 flush_block=flush_block, batch_invariant=batch_invariant, keys=item["keys"],
                 values=item["values"],
                 key_codebooks=on_device["keys.codebooks"],
@@ -215,7 +216,7 @@ class VQCache(Cache):
     def bits_per_element(self) -> float:
         """The bits that codes take for one number of a key or value."""
         shape = self.layers[0].cache.keys.codes.shape
-        return self.bytes_per_token() * 8 / (len(self.layers) * 2 * shape[1] * self.head_dim)
+        return self.bytes_per_token() * 8 / (len(self.layers) * shape[1] * (self.head_dim + self.value_head_dim))
 
     def bucket(self, tokens: int) -> int:
         """The tokens up to which every layer attends by the kernels that it has for sequences of `tokens`."""
@@ -302,10 +303,14 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
 
 def _shared(model, batches, out, bits, by, seed, key_gain, judged_by) -> Shares:
     _, heads, head_dim, _ = require_served(model.config)
+    value_dim = value_dim_of(model.config.get_text_config(decoder=True), head_dim)
+    if value_dim != head_dim:
+        raise vqgen.Infeasible(f"bits are shared out among keys and values of one size, and the model has heads of "
+                               f"{sizes_text(head_dim, value_dim)}; give formats of keys and values")
     _shares.require(head_dim, bits, by)
     dtype = basis_dtype(model.dtype)
     forms = {operand: klt_format(operand, 2, head_dim) for operand in ("keys", "values")}
-    require_runs(forms, dtype, model.device, heads, head_dim, 1024)  # before minutes of measurement
+    require_runs(forms, dtype, model.device, {"kv_heads": heads, "head_dim": head_dim}, 1024)  # before minutes of measurement
     batches = list(batches)
     judges = _shares.judging(batches, judged_by)
     layers = list(states_of(model, batches, model.device, forms["keys"]))

@@ -21,7 +21,7 @@ from vqgen._cascade import Cascade, Prefixes
 from vqgen._config_text import config_text
 from vqgen._layers import DTYPES, VQLinear
 from vqgen._linear import MOST_ROWS
-from vqgen._op_configs import SCHEMAS, cache_shape, in_order, parsed, size
+from vqgen._op_configs import SCHEMAS, cache_shapes, in_order, parsed, size, value_dim
 from vqgen._runtime import _CLASSES
 from vqgen._training import SEEDS, refuse_transforms
 
@@ -122,11 +122,15 @@ for _schema in SCHEMAS:
 
 
 def _attention(config, query, *arrays, tokens=None, softmax_scale=0.0, **named):
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    lse = query.new_empty(query.shape[:2], dtype=torch.float32)
+    out, lse = _attended(config, query)
     _launch("attention", _op(config, query), (query, *arrays), {**named, "out": out, "lse": lse}, tokens,
             softmax_scale)
     return out, lse
+
+
+def _attended(config, query):
+    shape = query.shape[:2]
+    return query.new_empty(*shape, value_dim(config)), query.new_empty(shape, dtype=torch.float32)
 
 
 def _append(config, new_keys, *arrays, tokens=None, **named):
@@ -143,9 +147,8 @@ def _dequantize(config, key_codes, key_codebooks, *arrays, tokens, zeroed=True, 
 def _dense(config, like, tokens, zeroed):
     if isinstance(tokens, int) and tokens < 0:
         raise vqgen.BadInput(f"tokens is {tokens}; it has to be 0 or more")
-    batch, kv_heads, head_dim = cache_shape(config)
-    shape = (batch, kv_heads, tokens, head_dim)
-    return tuple((like.new_zeros if zeroed else like.new_empty)(shape) for _ in range(2))
+    make = like.new_zeros if zeroed else like.new_empty
+    return tuple(make((*heads, tokens, channels)) for *heads, channels in cache_shapes(config))
 
 
 def _merge(config, outs, lses):
@@ -195,8 +198,7 @@ for _name, _function in (("attention", _attention), ("append", _append), ("dequa
 
 @torch.library.register_fake("vqgen::attention", lib=_library)
 def _(config, query, *_, **__):
-    return (torch.empty_like(query, memory_format=torch.contiguous_format),
-            query.new_empty(query.shape[:2], dtype=torch.float32))
+    return _attended(config, query)
 
 
 @torch.library.register_fake("vqgen::append", lib=_library)
@@ -239,7 +241,7 @@ class VQCache:
     key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
     where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
     has smooth; key_mean and value_mean of that shape where they have center, *_rotation: float32 [kv_heads,
-    head_dim, head_dim], aligned to 16 bytes, where they have klt. key_gain: float32 [units], by which entries are longer where keys are
+    head_dim, head_dim], aligned to 16 bytes, where they have klt; those of values have value_head_dim, if it is given. key_gain: float32 [units], by which entries are longer where keys are
     read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
     batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
     int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
@@ -257,7 +259,7 @@ class VQCache:
                  key_gain=None, recent_tokens: int = 0, sinks: int = 0, query_tokens: int = 1,
                  batch_invariant: bool = False, lengths=None, flush_block: int = 1,
                  sliding_window: int = 0, attention_chunk: int = 0, logit_softcap: float = 0.0,
-                 tree_tokens: int = 0, attention_plan: dict | None = None):
+                 tree_tokens: int = 0, attention_plan: dict | None = None, value_head_dim: int | None = None):
         _require_tensor("key_codebooks", key_codebooks)
         for name, mean, rotation in (("key", key_mean, key_rotation), ("value", value_mean, value_rotation)):
             _basis.require(name, mean, rotation)
@@ -266,6 +268,7 @@ class VQCache:
             raise vqgen.BadInput(f"key_codebooks is of {dtype}; it is float16 or bfloat16")
         shape = {"batch": batch, "kv_heads": kv_heads, "head_dim": head_dim, "tokens": tokens,
                  "recent_tokens": recent_tokens, "flush_block": flush_block, "sinks": sinks}
+        shape |= {} if value_head_dim in (None, head_dim) else {"value_head_dim": value_head_dim}
         both = {"dtype": DTYPES[dtype], "keys": vqgen.format_fields(keys),
                 "values": vqgen.format_fields(values)}
         seen = {"sliding_window": sliding_window, "attention_chunk": attention_chunk, "logit_softcap": logit_softcap}
@@ -338,13 +341,11 @@ class VQCache:
 
     def new_tokens(self, count: int):
         """(keys, values) of `count` new tokens of each sequence, as write() takes them, of zeros."""
-        batch, *head = cache_shape(self.attention_config)
-        return tuple(self.keys.codebooks.new_zeros(batch, count, *head) for _ in range(2))
+        return tuple(self.keys.codebooks.new_zeros(batch, count, *head) for batch, *head in cache_shapes(self.attention_config))
 
     def bucket(self, tokens: int) -> int:
         """The tokens of the kernel that attend() takes for `tokens`."""
-        attention = prepare(self.attention_config, self.lengths.device)
-        return attention.bucket(self.tokens if self.batch_invariant else tokens)
+        return prepare(self.attention_config, self.lengths.device).bucket(self.tokens if self.batch_invariant else tokens)
 
     def prepare_sinks(self) -> None:
         """Compiles what attend() with sink_logits takes; nothing once that is done."""

@@ -209,7 +209,6 @@ def test_a_mask_that_changes_what_was_stored_is_refused(model, layers):
     ({"layer_types": ["a_new_kind", "full_attention"]}, "a_new_kind"),
     ({"use_bidirectional_attention": True}, "see later"),
     ({"is_causal": False}, "not causal"),
-    ({"v_head_dim": 32}, "values of 32"),
     ({"is_encoder_decoder": True}, "encoder"),
     ({"num_key_value_heads": [2, 1]}, "all have the same")])
 def test_models_are_judged_when_a_cache_is_made(layers, fields, words, tmp_path):

@@ -44,10 +44,15 @@ def _require_served(arguments):
     import transformers
 
     import vqgen
-    from vqgen._models import require_served
+    from vqgen._models import require_served, sizes_text, value_dim_of
     from vqgen._sights import require_bounds
     from vqgen.vllm._engine import OTHER
-    *_, sights = require_served(transformers.AutoConfig.from_pretrained(arguments.model))
+    config = transformers.AutoConfig.from_pretrained(arguments.model)
+    *_, head_dim, sights = require_served(config)
+    value_dim = value_dim_of(config.get_text_config(decoder=True), head_dim)
+    if value_dim != head_dim:
+        raise vqgen.Infeasible(f"{arguments.model}: its heads are of {sizes_text(head_dim, value_dim)}, and vqgen.vllm serves "
+                               f"heads of one size; {OTHER}")
     for sight in dict.fromkeys(sights):
         if sight.attention_chunk:
             raise vqgen.Infeasible(f"{arguments.model}: its layers see chunks of {sight.attention_chunk} tokens, which "
