@@ -30,6 +30,17 @@ std::string channels_text(const Shape& shape) {
   return fmt::format("{} channels, values of {}", shape.head_dim, shape.value_dim());
 }
 
+std::string epilogue_text(const LinearShape& s) {
+  std::string text;
+  if (s.gate != Gate::none) {
+    text += fmt::format(", of which half are gate rows, in runs of {}, for {}", s.gate_rows,
+                        enum_name(s.gate));
+  }
+  if (s.multiplier != 1) text += fmt::format(", times {}", s.multiplier);
+  if (s.residual) text += ", plus a residual";
+  return text;
+}
+
 }  // namespace
 
 std::string shape_line(const Problem& problem) {
@@ -80,13 +91,13 @@ std::string shape_line(const Problem& problem) {
   if (op.shape.grouped()) {
     return fmt::format(
         "{} in {}: up to {} rows of x, up to {} of each of {} experts' matrices of {} outputs and "
-        "{} inputs",
+        "{} inputs{}",
         op_name(problem), enum_name(op.dtype), op.shape.call_rows(), op.shape.rows,
-        op.shape.experts, op.shape.out_features, op.shape.in_features);
+        op.shape.experts, op.shape.out_features, op.shape.in_features, epilogue_text(op.shape));
   }
-  return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs",
+  return fmt::format("{} in {}: {} rows of x by a matrix of {} outputs and {} inputs{}",
                      op_name(problem), enum_name(op.dtype), op.shape.rows, op.shape.out_features,
-                     op.shape.in_features);
+                     op.shape.in_features, epilogue_text(op.shape));
 }
 
 }  // namespace vqgen

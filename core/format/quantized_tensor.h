@@ -152,6 +152,9 @@ struct LinearData {
   std::vector<std::int32_t> expert_rows = {};   // [experts + 1]; empty with one matrix
   std::vector<std::uint16_t> x;                 // [input_rows][in_features]
   std::vector<std::uint16_t> original_weights;  // [out_features][in_features]; empty if not kept
+  std::int64_t gate_rows = 0;                   // 0: without a gate
+  double multiplier = 1;
+  std::vector<std::uint16_t> residual = {};  // [input_rows][columns of y]; empty if there is none
 };
 
 // Experts that have rows.

@@ -151,7 +151,7 @@ Json to_json_value(const Member& value) {
     Json beside = Json::object();
     bool alone = false;
     for_each_field<Member>([&]<class M>(const Field<Member, M>& field) {
-      if constexpr ((HasFields<M> || std::is_arithmetic_v<M> ||
+      if constexpr ((HasFields<M> || std::is_arithmetic_v<M> || std::is_enum_v<M> ||
                      IsVector<M>)&&std::equality_comparable<M>) {
         if (field.rule.silent && value.*field.member == Member{}.*field.member) return;
         if (field.rule.alone) alone = true;

@@ -147,6 +147,8 @@ vq::LinearProblem facts(const Linear& op) {
   facts.rows = op.shape.rows;
   facts.experts = op.shape.experts;
   facts.total_rows = op.shape.call_rows();
+  facts.epilogue = {op.shape.gate == Gate::none ? 0 : op.shape.gate_rows, op.shape.multiplier != 1,
+                    op.shape.residual};
   return facts;
 }
 

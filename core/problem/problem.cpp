@@ -316,24 +316,6 @@ void validate_rows(const Op& op, const Validator& validator) {
   }
 }
 
-void validate_experts(const LinearShape& shape, const Validator& validator) {
-  if (!shape.grouped()) {
-    validator.require(shape.total_rows == 0, "/shape/total_rows",
-                      "goes with experts only; remove it, or set experts");
-    return;
-  }
-  validator.require(
-      shape.rows <= kMostExpertRows, "/shape/m",
-      fmt::format("an expert has up to {} rows, not {}; lower it", kMostExpertRows, shape.rows));
-  validator.require(shape.call_rows() >= shape.rows, "/shape/total_rows",
-                    fmt::format("{} is less than the {} rows that one expert may have; lower rows",
-                                shape.total_rows, shape.rows));
-  validator.require(
-      shape.call_rows() <= shape.experts * shape.rows, "/shape/total_rows",
-      fmt::format("{} is more than {} rows for each of {} experts; use {} at most",
-                  shape.total_rows, shape.rows, shape.experts, shape.experts * shape.rows));
-}
-
 // The format of weights of so many columns.
 void validate_weights(const VqFormat& format, std::int64_t in_features,
                       const Validator& validator) {
@@ -359,7 +341,9 @@ void validate(const Linear& op, const Validator& validator) {
                  static_cast<double>(op.shape.matrices()) *
                      static_cast<double>(op.shape.out_features) *
                      static_cast<double>(op.shape.in_features));
-  validate_experts(op.shape, validator);
+  if (const auto fault = linear_fault(op.shape)) {
+    validator.require(false, std::string("/shape/") + fault->field, fault->message);
+  }
 }
 
 void validate(const WeightDequantize& op, const Validator& validator) {

@@ -11,6 +11,7 @@
 #include "core/format/element.h"
 #include "core/format/vq_format.h"
 #include "core/problem/head_rows.h"
+#include "core/problem/linear.h"
 #include "core/problem/merge.h"
 #include "core/problem/weight_rows.h"
 
@@ -283,66 +284,6 @@ struct Int8Dequantize : ScalarMatrix {
     decodes = true;
   }
   bool operator==(const Int8Dequantize&) const = default;
-};
-
-// Limits of MoE (grouped) GEMMs.
-inline constexpr int kMostExperts = 512;
-inline constexpr int kMostExpertRows = 64;
-
-// y = x W^T with one matrix; or with a matrix per expert, each for its own rows of x, which are
-// sorted by expert (MoE).
-struct LinearShape {
-  int rows = 0;
-  std::int64_t out_features = 0;
-  std::int64_t in_features = 0;
-  int experts = 0;
-  int total_rows = 0;
-
-  bool grouped() const { return experts > 0; }
-  // Matrices, and rows of x that a call has at most.
-  int matrices() const { return std::max(experts, 1); }
-  int call_rows() const { return !grouped() ? rows : total_rows > 0 ? total_rows : experts * rows; }
-  // Matrices that a call can have rows for.
-  int most_touched() const { return std::min(matrices(), call_rows()); }
-
-  static constexpr auto fields() {
-    using S = LinearShape;
-    return std::make_tuple(
-        field(
-            "m", &S::rows, required(1, 256),
-            "rows of x, of one expert at most: 1..8 for gemv, 2..256 for gemm, ..64 with experts"),
-        field("out_features", &S::out_features, required(1, 1 << 24), "rows of W"),
-        field("in_features", &S::in_features, required(1, 1 << 24), "columns of W"),
-        field("experts", &S::experts, silent_in(0, kMostExperts),
-              "matrices of a mixture of experts; 0: one matrix for all rows"),
-        field("total_rows", &S::total_rows, silent_in(0, kMostExperts * kMostExpertRows),
-              "rows of x of all experts together, at most; 0: experts times rows"));
-  }
-  bool operator==(const LinearShape&) const = default;
-};
-
-// The common part of gemv and gemm: all but their row counts.
-struct Linear {
-  DType dtype = DType::f16;
-  LinearShape shape;
-  VqFormat weights;
-  bool operator==(const Linear&) const = default;
-};
-
-// Few rows of x: the weights are read once and nothing else counts.
-struct Gemv : Linear {
-  static constexpr const char* kOp = "gemv";
-  static constexpr int kLeastRows = 1;
-  static constexpr int kMostRows = 8;
-  bool operator==(const Gemv&) const = default;
-};
-
-// More rows, on tensor cores.
-struct Gemm : Linear {
-  static constexpr const char* kOp = "gemm";
-  static constexpr int kLeastRows = 2;
-  static constexpr int kMostRows = 256;
-  bool operator==(const Gemm&) const = default;
 };
 
 using Problem = std::variant<AttentionDecode, Gemv, Gemm, KvAppend, KvDequantize, AttentionMerge,

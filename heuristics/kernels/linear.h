@@ -250,6 +250,9 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
   if (plan.codebook != all_global() || op.weights.stage_scales) {
     judge_tile_rows(judge, config, "whose codebook and scales kept near serve one tile");
   }
+  if (!vq::holds_pairs(config)) {
+    judge_pairs(judge, plan.combine, vq::outputs_per_block(config), op.shape.gate_rows);
+  }
   constexpr bool kMayCluster = requires { P::kMayCluster; };
   const bool clusters = kMayCluster && vq::in_clusters(config);
   if (clusters) judge_cluster(judge, config, gpu);
@@ -262,7 +265,7 @@ void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& 
                 "{} blocks of rows of all experts times {} splits are more than the {} blocks of a "
                 "grid's last axis; use fewer splits or more rows_per_block",
                 vq::row_slots(config), vq::splits(config), kMostGrid);
-  if (!clusters) judge_combine(judge, plan.combine, vq::splits(config), shape.counters);
+  if (!clusters) judge_combine(judge, plan.combine, vq::sharing_blocks(config), shape.counters);
 }
 
 // A block binds the codebooks of other columns at every chunk that begins in them.

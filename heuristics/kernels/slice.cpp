@@ -92,6 +92,17 @@ void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t count
                 vq::kMostCounters);
 }
 
+void judge_pairs(Judge& judge, Combine combine, int block_outputs, int gate_rows) {
+  judge.require(combine != Combine::cluster,
+                "combine cluster takes blocks that hold the up row of each gate row, and their {} "
+                "outputs are no whole pairs of runs of {} (gate_rows); use kernel or last_block",
+                block_outputs, gate_rows);
+  judge.require(combine != Combine::last_block || gate_rows % block_outputs == 0,
+                "combine last_block takes blocks of gate rows alone or of whole pairs of runs, and "
+                "runs of {} (gate_rows) are no multiple of the {} outputs of a block; use kernel",
+                gate_rows, block_outputs);
+}
+
 Verdict check(const Plan& plan, const Problem& problem, const GpuSpec& gpu) {
   if (!is_plan_of(plan, problem)) {
     return {false, "the plan is for another op than " + op_name(problem)};

@@ -221,7 +221,7 @@ typedef struct vqgen_linear_args {
   int64_t m; /* rows of x and y now, 0 to the config's; picks the kernel. With experts: of all of
                 them, to the config's total_rows */
   const void* x; /* [m][in_features] */
-  void* y;       /* [m][out_features] */
+  void* y;       /* [m][out_features]; with `gate` in the config [m][out_features / 2] */
   vqgen_quantized weights;
   const float* output_scales; /* [out_features]; null if the format has none */
   /* [experts + 1] with experts, else null: rows expert_rows[e] .. expert_rows[e + 1] - 1 are expert
@@ -230,6 +230,8 @@ typedef struct vqgen_linear_args {
    * numbers make results meaningless but write nothing outside of y; the host backend refuses them
    * with VQGEN_BAD_INPUT before it begins. */
   const int32_t* expert_rows;
+  /* Shaped as y, which it may be, with `residual` in the config, else null: is added. */
+  const void* residual;
 } vqgen_linear_args;
 
 /* Arguments of weight_dequantize, which writes rows of quantized weights as dense ones:

@@ -178,8 +178,8 @@ Arguments::Arguments(const Signature& signature, std::span<PyObject* const> give
   judge_sizes(signature);
 }
 
-// Merged results may take the place of a part's, as a whole. Pages of one pool may hold codes or
-// raw rows, as the tables say.
+// Merged results may take the place of a part's, as a whole, and y that of its residual. Pages of
+// one pool may hold codes or raw rows, as the tables say.
 bool Arguments::may_share(const Signature& signature, std::size_t written,
                           std::size_t other) const {
   if (signature.page_tokens > 0 && signature.raw_page_tokens > 0) {
@@ -192,8 +192,9 @@ bool Arguments::may_share(const Signature& signature, std::size_t written,
       return true;
     }
   }
-  return slots_[other].name.starts_with(slots_[written].name + "s.") &&
-         given_[written]->data() == given_[other]->data();
+  const bool may = slots_[other].name.starts_with(slots_[written].name + "s.") ||
+                   slots_[other].name == "residual";
+  return may && given_[written]->data() == given_[other]->data();
 }
 
 void Arguments::judge_overlaps(const Signature& signature) const {

@@ -283,6 +283,15 @@ void add_experts(Draw& draw, Json& shape, const Limits& limits) {
   if (all > limits.tokens || !draw.one_in(3)) shape["total_rows"] = draw.wrong() ? all + 1 : some;
 }
 
+void add_epilogue(Draw& draw, Json& shape) {
+  const auto out = shape["out_features"].get<std::int64_t>();
+  if (draw.one_in(2)) shape["residual"] = true;
+  if (draw.one_in(3)) shape["multiplier"] = 0.25;
+  if (out % 2 != 0 && !draw.wrong()) return;
+  shape["gate"] = "silu";
+  if (draw.one_in(2)) shape["gate_rows"] = draw.wrong() ? out : out / 2;
+}
+
 Json product(Draw& draw, bool gemv, const Limits& limits) {
   Json config;
   Json& shape = config["shape"];
@@ -298,6 +307,7 @@ Json product(Draw& draw, bool gemv, const Limits& limits) {
                             : std::max<std::int64_t>(2, draw.size(limits.rows));
   if (draw.one_in(4)) add_experts(draw, shape, limits);
   shape["out_features"] = out;
+  if (draw.one_in(4)) add_epilogue(draw, shape);
   if (draw.one_in(4) && limits.table_bits == kAny.table_bits) {
     shape["in_features"] = draw.wrong() ? in : multiple(in, 8);
     config["weights"] = draw.of(format_names());

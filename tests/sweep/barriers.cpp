@@ -108,7 +108,11 @@ void expect_every_barrier_needed(const Problem& problem, const Plan& plan, std::
       });
   add_part("VQ_DEVICE bool is_last_of", of_function, attention != nullptr || linear,
            merges_by_last_block(plan));
-  add_part("struct ClusterSums {", of_class, linear, clusters);
+  const Linear* const product = as_linear(problem);
+  const bool ends = product != nullptr && !facts(*product).epilogue.none();
+  add_part("struct BlockSums {", of_class, linear, clusters || ends);
+  add_part("static void merge_elements(", of_member, linear, ends);
+  add_part("static void merge_quads(", of_member, linear, !ends);
   add_part("VQ_DEVICE void attention_combine", of_function, attention != nullptr, in_teams);
 
   const auto [cache, basis] = std::visit(

@@ -48,6 +48,7 @@ SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // the int8 
 SweepCases attention_int8_mma_pairwise(const GpuSpec& gpu,
                                        std::uint64_t seed);           // this dataflow only
 SweepCases experts_pairwise(const GpuSpec& gpu, std::uint64_t seed);  // MoE GEMMs
+SweepCases epilogue_pairwise(const GpuSpec& gpu, std::uint64_t seed);
 SweepCases append_pairwise(std::uint64_t seed);
 SweepCases append_gemm_pairwise(std::uint64_t seed);  // this dataflow only
 SweepCases dequantize_pairwise(const GpuSpec& gpu, std::uint64_t seed);

@@ -21,7 +21,6 @@ enum Axis {
   kLayout,
   kLengths,
 };
-constexpr int kDataflows = 8;
 enum Format { kPairs, kBytes, kLattice, kTiles, kGroups, kWide, kSigned, kScaled, kLong, kAffine };
 constexpr std::array kExpertsOf{1, 3, 8, 40, 128};
 constexpr std::array kRowsOf{1, 2, 5, 8, 13, 33};
@@ -29,7 +28,8 @@ constexpr std::array kOuts{1, 16, 101};
 constexpr std::array kIns{64, 520, 1000};
 constexpr std::array kLayoutsOf{CodeLayout{1, 1}, CodeLayout{4, 1}, CodeLayout{2, 2}};
 // The number of values of each Axis.
-const std::vector<int> kSizes{kDataflows, 10, 5, 6, 3, 3, 3, 2, 2, 3, 2, kLayoutsOf.size(), 2};
+const std::vector<int> kSizes{kLinearDataflows,  10, 5, 6, 3, 3, 3, 2, 2, 3, 2,
+                              kLayoutsOf.size(), 2};
 
 // The formats of aqlm-2x8, aqlm-2x8i8, quip-4 and gptvq-2; one with a codebook per channel group;
 // one whose entries exceed shared memory; one with signs; one with
@@ -90,36 +90,6 @@ VqFormat format_of(const std::vector<int>& v) {
   return format;
 }
 
-Plan first_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
-  const std::array<Plan, kDataflows> plans{
-      LinearSimt{},           LinearMma{},     LinearLut{},       LinearWgmma{},
-      LinearSlicedCodebook{}, LinearInt8Mma{}, LinearInt8Wgmma{}, LinearWgmmaLargeM{}};
-  return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
-}
-
-// Sets the number of splits of the axis, with shorter chunks if there are too few.
-Plan with_splits(Plan plan, const std::vector<int>& v, const Problem& problem, const GpuSpec& gpu) {
-  const auto attempt = [&](const auto& apply) {
-    Plan changed = plan;
-    if (change_own(changed, apply) && check(changed, problem, gpu).ok) plan = changed;
-  };
-  for (const int chunk : {1024, 512, 256, 128, 64}) {
-    attempt(
-        [&](auto& own) requires requires { own.splits = own.chunk_columns = 0; } {
-          if (own.splits >= v[kSplits] + 1) return;
-          own.chunk_columns = std::min(own.chunk_columns, chunk);
-          own.splits = v[kSplits] + 1;
-        });
-  }
-  if (v[kCombine] == 1) {
-    attempt(
-        [](auto& own) requires requires { own.combine = Combine{}; } {
-          own.combine = Combine::last_block;
-        });
-  }
-  return plan;
-}
-
 SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t seed) {
   Linear op;
   op.dtype = static_cast<DType>(v[kDType]);
@@ -138,10 +108,13 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   SweepCase result;
   result.problem = as_problem(op);
   validate(result.problem, "sweep");
-  const Plan first = first_plan(v[kDataflow], result.problem, gpu);
+  const Plan first = product_plan(v[kDataflow], result.problem, gpu);
   result.dataflow_dropped = !check(first, result.problem, gpu).ok;
-  result.plan = result.dataflow_dropped ? first_plan(0, result.problem, gpu) : first;
-  result.plan = with_splits(result.plan, v, result.problem, gpu);
+  result.plan = result.dataflow_dropped ? product_plan(0, result.problem, gpu) : first;
+  constexpr std::array kCombines{Combine::kernel, Combine::last_block};
+  result.plan =
+      with_splits(result.plan, v[kSplits] + 1, kCombines.at(static_cast<std::size_t>(v[kCombine])),
+                  result.problem, gpu);
   result.input = {.seed = seed,
                   .lengths = v[kLengths] == 0 ? LengthPattern::ragged : LengthPattern::full};
   if (v[kLengths] == 1) result.input.active_experts = 1 + static_cast<int>(seed % 3);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 
 #include "core/ceil_div.h"
+#include "heuristics/check.h"
 #include "heuristics/choose.h"
 
 namespace vqgen::test {
@@ -21,6 +23,15 @@ inline Plan rules_plan(const Plan& like, const Problem& problem, const GpuSpec& 
   config.plan["dataflow"] = dataflow_name(like);
   return propose(config, gpu, {.chooser = Chooser::rules});
 }
+// The rules' plan of a dataflow of GEMM and GEMV, by its number.
+inline constexpr int kLinearDataflows = 8;
+inline Plan product_plan(int dataflow, const Problem& problem, const GpuSpec& gpu) {
+  const std::array<Plan, kLinearDataflows> plans{
+      LinearSimt{},           LinearMma{},     LinearLut{},       LinearWgmma{},
+      LinearSlicedCodebook{}, LinearInt8Mma{}, LinearInt8Wgmma{}, LinearWgmmaLargeM{}};
+  return rules_plan(plans[static_cast<std::size_t>(dataflow)], problem, gpu);
+}
+
 // True if the plan's dataflow uses wgmma, which only Hopper has.
 inline bool needs_warpgroups(const Plan& plan) {
   return std::holds_alternative<LinearWgmma>(plan) ||
@@ -45,6 +56,28 @@ bool change_own(Plan& plan, const Change& change) {
         return false;
       },
       plan);
+}
+
+// The plan with that many splits, with shorter chunks if there are too few, and with `combine`;
+// without what check() refuses.
+inline Plan with_splits(Plan plan, int splits, Combine combine, const Problem& problem,
+                        const GpuSpec& gpu) {
+  const auto attempt = [&](const auto& apply) {
+    Plan changed = plan;
+    if (change_own(changed, apply) && check(changed, problem, gpu).ok) plan = changed;
+  };
+  for (const int chunk : {1024, 512, 256, 128, 64}) {
+    attempt(
+        [&](auto& own) requires requires { own.splits = own.chunk_columns = 0; } {
+          if (own.splits >= splits) return;
+          own.chunk_columns = std::min(own.chunk_columns, chunk);
+          own.splits = splits;
+        });
+  }
+  if (combine == Combine::kernel) return plan;
+  attempt(
+      [&](auto& own) requires requires { own.combine = Combine{}; } { own.combine = combine; });
+  return plan;
 }
 
 // The rules' plan of `like`'s dataflow with that many splits, and at most 128 threads: each is a

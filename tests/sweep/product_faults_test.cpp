@@ -101,6 +101,35 @@ ProductFaults of_experts() {
            {"offset(middle) <= row", "offset(middle) < row"}}};
 }
 
+// A gate, a multiplier and a residual, by blocks that hold both rows of a pair.
+ProductFaults of_epilogue(const char* name, const Plan& plan, std::vector<Fault> faults) {
+  Linear op = int8_product(6);
+  op.shape.out_features = 128;
+  op.shape.gate = Gate::silu;
+  op.shape.multiplier = 0.22;
+  op.shape.residual = true;
+  op.weights.output_scales = true;
+  faults.insert(faults.end(), {{"value = silu(value) *", "value = value *"},
+                               {"value *= args.multiplier;", ";"},
+                               {"whole(args, up, total(up))", "whole(args, output, total(up))"},
+                               {"whole(args, up, total(up))", "whole(args, up, total(output))"},
+                               {"load_global_coherent(args.residual + place)",
+                                "load_global_coherent(args.residual + column)"}});
+  return {name, op, plan, std::move(faults)};
+}
+
+// Blocks of gate rows and blocks of up rows, which the last of both merges.
+ProductFaults of_pairs_of_blocks() {
+  const LinearMma plan{.threads = 64, .chunk_columns = 1024, .combine = Combine::last_block};
+  const Fault first_output{"first_output() / (2 * kRun) * kRun + first_output() % kRun",
+                           "first_output() / 2"};
+  const Fault first_row{"i64 output = first_row_of(kConfig, column)", "i64 output = column"};
+  ProductFaults made =
+      of_epilogue("gate rows and up rows by blocks of their own", plan, {first_output, first_row});
+  made.op.shape.gate_rows = 64 / 2;
+  return made;
+}
+
 std::vector<ProductFaults> product_faults() {
   return {
       of_bytes("int8_mma", 0, 0),
@@ -133,6 +162,20 @@ std::vector<ProductFaults> product_faults() {
            {"handed_over(part, other, tile, i % kPart)", "handed_over(part, other, tile, 0)"},
            {"place(step_of(number)) + row_of", "place(step_of(number) ^ 1) + row_of"}}),
       of_experts(),
+      of_epilogue("an epilogue of simt", LinearSimt{.threads = 64, .chunk_columns = 160},
+                  {{"BlockSums<LinearWork>::begin();", ";"},
+                   {"} else {\n      sync_block();\n    }\n    for (int i = Work::split()",
+                    "}\n    for (int i = Work::split()"}}),
+      of_epilogue("an epilogue of a cluster",
+                  LinearInt8Mma{.threads = 64,
+                                .outputs_per_warp = 16,
+                                .chunk_columns = 1024,
+                                .splits = 2,
+                                .combine = Combine::cluster,
+                                .code_words = 1,
+                                .codebook = all_shared(256)},
+                  {{"load_peer(sums, peer)", "load_peer(sums, 0)"}}),
+      of_pairs_of_blocks(),
   };
 }
 

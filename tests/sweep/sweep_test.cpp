@@ -68,6 +68,7 @@ TEST_P(Sweep, WeightRowsPairwise) {
 TEST_P(Sweep, LinearPairwise) { run_share(linear_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, BytesPairwise) { run_share(bytes_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, ExpertsPairwise) { run_share(experts_pairwise(sweep_gpu(), sweep_seed()).cases); }
+TEST_P(Sweep, EpiloguePairwise) { run_share(epilogue_pairwise(sweep_gpu(), sweep_seed()).cases); }
 TEST_P(Sweep, GemvProduct) { run_share(gemv_product(sweep_gpu(), sweep_seed())); }
 TEST_P(Sweep, SlicesProduct) { run_share(slices_product(sweep_gpu(), sweep_seed())); }
 
@@ -106,6 +107,7 @@ TEST(SweepCover, EveryPairOfValuesOccurs) {
            {"decode", dequantize_pairwise(sweep_gpu(), sweep_seed())},
            {"scalar", scalar_pairwise(sweep_gpu(), sweep_seed())},
            {"experts", experts_pairwise(sweep_gpu(), sweep_seed())},
+           {"epilogues", epilogue_pairwise(sweep_gpu(), sweep_seed())},
            {"merge", merge_pairwise(sweep_seed())},
            {"matrix", matrix_pairwise(sweep_seed())},
            {"weight rows", weight_rows_pairwise(sweep_gpu(), sweep_seed())}}) {

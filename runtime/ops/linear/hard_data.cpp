@@ -9,7 +9,13 @@ namespace vqgen {
 namespace {
 
 // Independent streams of one seed.
-enum LinearStream : std::uint64_t { kBooks = 0, kWeightCodes = 2, kInputs = 4, kExperts = 8 };
+enum LinearStream : std::uint64_t {
+  kBooks = 0,
+  kWeightCodes = 2,
+  kInputs = 4,
+  kExperts = 8,
+  kResidual = 16
+};
 
 // The rows of each expert, at least one row in all.
 std::vector<std::int32_t> rows_of_experts(const LinearShape& shape, const HardInput& input,
@@ -61,7 +67,17 @@ LinearData make_linear_data(const Linear& problem, const HardInput& input) {
   fill_codes(data.weights, law_of(input, 0), codes);
   Random inputs(input.seed, kInputs);
   data.x = outlier_rows(problem.dtype, data.input_rows, shape.in_features, 0, inputs);
+  set_epilogue(data, problem, input.seed);
   return data;
+}
+
+void set_epilogue(LinearData& data, const Linear& problem, std::uint64_t seed) {
+  const LinearShape& shape = problem.shape;
+  data.gate_rows = shape.gate == Gate::none ? 0 : shape.gate_rows;
+  data.multiplier = shape.multiplier;
+  if (!shape.residual) return;
+  Random random(seed, kResidual);
+  data.residual = outlier_rows(problem.dtype, data.input_rows, shape.y_columns(), 0, random);
 }
 
 }  // namespace vqgen

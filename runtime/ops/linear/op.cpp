@@ -43,6 +43,7 @@ LinearData LinearTraits::stored_data(const Linear& op, const BundleItem& item,
     data.x.resize(static_cast<std::size_t>(op.shape.rows * op.shape.in_features));
   }
   data.input_rows = op.shape.rows;
+  set_epilogue(data, op, input.seed);
   return data;
 }
 
@@ -68,8 +69,9 @@ std::function<vq::LinearArgs(int, int)> LinearTraits::upload(const Linear& op,
   const auto output_scales =
       device.inputs(data.weights.output_scales, rotation.codebooks, misalignment.words);
   args.y = device.output<std::uint16_t>(
-      static_cast<std::size_t>(data.input_rows * op.shape.out_features), misalignment.results);
+      static_cast<std::size_t>(data.input_rows * op.shape.y_columns()), misalignment.results);
   args.rows = static_cast<vq::i32>(data.input_rows);
+  args.multiplier = static_cast<float>(op.shape.multiplier);
   std::vector<const std::int32_t*> expert_rows{nullptr};
   if (!data.expert_rows.empty()) {
     expert_rows = {device.input(data.expert_rows, misalignment.words)};

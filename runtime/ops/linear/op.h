@@ -13,7 +13,7 @@ template <>
 struct OpTraits<Linear> {
   using Op = Linear;
   using Data = LinearData;
-  using Output = std::vector<std::uint16_t>;  // [rows][out_features]
+  using Output = std::vector<std::uint16_t>;  // [rows][y_columns()]
   using HostArgs = vqgen_linear_args;
   using DeviceArgs = vq::LinearArgs;
   static constexpr const char* kLaunch =
@@ -38,8 +38,9 @@ struct OpTraits<Linear> {
     return op.shape.grouped() ? SizeSteps{} : SizeSteps{1, 2};
   }
   static bool runs_empty(const Op&) { return false; }
-  static void set_numbers(DeviceArgs& call, const HostArgs& args, const Op&, std::int64_t) {
+  static void set_numbers(DeviceArgs& call, const HostArgs& args, const Op& op, std::int64_t) {
     call.rows = static_cast<vq::i32>(args.m);
+    call.multiplier = static_cast<float>(op.shape.multiplier);
   }
 
   static Data hard_data(const Op& op, const HardInput& input) {
@@ -90,7 +91,7 @@ constexpr auto OpTraits<Linear>::arguments() {
                       .least = 0}},
       Array{"y", &C::y, &D::y, None{},
             About<Op>{.shape = [](const Op& op) -> Extents {
-                        return {op.shape.call_rows(), op.shape.out_features};
+                        return {op.shape.call_rows(), op.shape.y_columns()};
                       },
                       .aligned = Aligned::element,
                       .written = true,
@@ -109,7 +110,17 @@ constexpr auto OpTraits<Linear>::arguments() {
                       .content = i32<Op>,
                       .taken = grouped,
                       .refused = "is given, and the config has no experts; leave it null, or "
-                                 "prepare with experts"}}};
+                                 "prepare with experts"}},
+      Array{"residual", &C::residual, &D::residual, &Data::residual,
+            About<Op>{.shape = [](const Op& op) -> Extents {
+                        return {op.shape.call_rows(), op.shape.y_columns()};
+                      },
+                      .aligned = Aligned::element,
+                      .taken = [](const Op& op) { return op.shape.residual; },
+                      .refused = "is given, and the config has none; leave it null, or prepare "
+                                 "with residual in the shape",
+                      .free = 0,
+                      .least = 0}}};
 }
 
 }  // namespace vqgen

@@ -1,6 +1,7 @@
 #include "runtime/ops/linear/reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -69,6 +70,34 @@ std::vector<double> gemv(const LinearData& data, const ReadRow& read_row) {
   return y;
 }
 
+// y of the sums of all rows of W. Rows of x that no expert has stay 0.
+std::vector<double> ended(const LinearData& data, const std::vector<double>& sums) {
+  const auto outputs = static_cast<std::size_t>(data.weights.rows);
+  const auto run = static_cast<std::size_t>(data.gate_rows);
+  const std::size_t columns = run == 0 ? outputs : outputs / 2;
+  const auto rows = static_cast<std::size_t>(data.input_rows);
+  require(data.residual.empty() || data.residual.size() == rows * columns,
+          "gemv data: residual is not [input_rows][columns of y]");
+  std::vector<double> y(rows * columns);
+  for (const RowsOfX& own : rows_of_matrices(data)) {
+    for (std::size_t r = own.first; r < own.last; ++r) {
+      for (std::size_t j = 0; j < columns; ++j) {
+        const double* row = sums.data() + r * outputs;
+        double value = row[j];
+        if (run > 0) {
+          const double* gate = row + j / run * run * 2 + j % run;
+          value = gate[0] / (1 + std::exp(-gate[0])) * gate[run];
+        }
+        value *= data.multiplier;
+        if (!data.residual.empty())
+          value += element_value(data.dtype, data.residual[r * columns + j]);
+        y[r * columns + j] = value;
+      }
+    }
+  }
+  return y;
+}
+
 }  // namespace
 
 std::vector<double> reference_linear(const LinearData& data) {
@@ -77,7 +106,7 @@ std::vector<double> reference_linear(const LinearData& data) {
   std::vector<double> y = gemv(data, [&](std::int64_t e, std::int64_t o, std::span<double> row) {
     weights.decode(0, e, o, row);
   });
-  if (scales.empty()) return y;
+  if (scales.empty()) return ended(data, y);
   const auto outputs = static_cast<std::size_t>(data.weights.rows);
   const std::vector<RowsOfX> rows = rows_of_matrices(data);
   for (std::size_t e = 0; e < rows.size(); ++e) {
@@ -85,7 +114,7 @@ std::vector<double> reference_linear(const LinearData& data) {
       y[i] *= static_cast<double>(scales[e * outputs + i % outputs]);
     }
   }
-  return y;
+  return ended(data, y);
 }
 
 std::vector<double> reference_linear_unquantized(const LinearData& data) {
@@ -94,10 +123,10 @@ std::vector<double> reference_linear_unquantized(const LinearData& data) {
           "gemv data: the weights before quantization were not kept");
   require(std::ssize(data.original_weights) == data.weights.rows * columns,
           "gemv data: original_weights are not [out_features][in_features]");
-  return gemv(data, [&](std::int64_t, std::int64_t o, std::span<double> row) {
-    const std::uint16_t* bits = data.original_weights.data() + o * columns;
-    for (double& value : row) value = element_value(data.dtype, *bits++);
-  });
+  return ended(data, gemv(data, [&](std::int64_t, std::int64_t o, std::span<double> row) {
+                 const std::uint16_t* bits = data.original_weights.data() + o * columns;
+                 for (double& value : row) value = element_value(data.dtype, *bits++);
+               }));
 }
 
 }  // namespace vqgen

@@ -121,7 +121,11 @@ std::vector<Sized<Shape>> read_shapes(const JsonCursor& cursor) {
       for (const Member value : values) {
         Sized<Shape> sized = each;
         sized.shape.*field.member = value;
-        if (list) sized.sizes += fmt::format(" {}={}", field.name, value);
+        if constexpr (std::is_enum_v<Member>) {
+          if (list) sized.sizes += fmt::format(" {}={}", field.name, enum_name(value));
+        } else {
+          if (list) sized.sizes += fmt::format(" {}={}", field.name, value);
+        }
         next.push_back(std::move(sized));
       }
     }

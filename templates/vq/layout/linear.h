@@ -13,6 +13,23 @@
 
 namespace vq {
 
+// What becomes of the sums of a row of x before they are y. Rows of W are runs of gate_rows gate
+// rows, each followed by its run of as many up rows; y = silu(gate) up has half as many columns.
+struct LinearEpilogue {
+  i64 gate_rows;    // 0: each row of W is a column of y
+  bool multiplied;  // by a number of the call
+  bool residual;    // an argument is added
+
+  VQ_HD constexpr bool none() const { return gate_rows == 0 && !multiplied && !residual; }
+  template <class Visit>
+  VQ_HD static constexpr void visit(Visit&& visit) {
+    using P = LinearEpilogue;
+    visit("gate_rows", &P::gate_rows);
+    visit("multiplied", &P::multiplied);
+    visit("residual", &P::residual);
+  }
+};
+
 // What a kernel knows of its problem.
 struct LinearProblem {
   Element element;
@@ -25,6 +42,7 @@ struct LinearProblem {
   i64 unit_rows;         // output features that one codebook unit serves
   i64 unit_columns;      // input features that one codebook unit serves
   FormatConfig weights;  // unit_elements is not used: unit_columns says it
+  LinearEpilogue epilogue;
 
   static constexpr const char* kType = "LinearProblem";
   template <class Visit>
@@ -40,6 +58,7 @@ struct LinearProblem {
     visit("unit_rows", &P::unit_rows);
     visit("unit_columns", &P::unit_columns);
     visit("weights", &P::weights);
+    visit("epilogue", &P::epilogue);
   }
 };
 
@@ -126,6 +145,24 @@ template <class Plan>
 VQ_HD constexpr bool chunk_in_one_unit(const LinearConfig<Plan>& c) {
   return c.unit_columns >= c.in_features || c.unit_columns % chunk_columns(c) == 0;
 }
+// Columns of y, and the row of W whose sum begins the one at a place.
+VQ_HD constexpr i64 y_columns(const LinearProblem& p) {
+  return p.epilogue.gate_rows > 0 ? p.out_features / 2 : p.out_features;
+}
+VQ_HD constexpr i64 first_row_of(const LinearProblem& p, i64 column) {
+  const i64 run = p.epilogue.gate_rows;
+  return run > 0 ? column / run * (2 * run) + column % run : column;
+}
+// True if a block's outputs hold the up row of each gate row.
+template <class Plan>
+VQ_HD constexpr bool holds_pairs(const LinearConfig<Plan>& c) {
+  return c.epilogue.gate_rows == 0 || outputs_per_block(c) % (2 * c.epilogue.gate_rows) == 0;
+}
+// Blocks that share columns of y: those of the splits, of a run of gate rows and of its up rows.
+template <class Plan>
+VQ_HD constexpr int sharing_blocks(const LinearConfig<Plan>& c) {
+  return splits(c) * (holds_pairs(c) ? 1 : 2);
+}
 // Units that one chunk of columns touches.
 template <class Plan>
 VQ_HD constexpr int units_per_chunk(const LinearConfig<Plan>& c) {
@@ -137,12 +174,23 @@ VQ_HD constexpr i64 chunks(const LinearConfig<Plan>& c) {
   return ceil_div(c.in_features, i64{chunk_columns(c)});
 }
 
-// True if blocks that share outputs and rows form a cluster. Each then keeps its sums
-// [rows_per_block][outputs] in shared memory, padded so that lanes of 8 outputs and 4 pairs of rows
-// store without bank conflicts, and no partials go through the workspace.
+// True if blocks that share outputs and rows form a cluster.
 template <class Plan>
 VQ_HD constexpr bool in_clusters(const LinearConfig<Plan>& c) {
   return c.combine == Combine::cluster;
+}
+// True if warps write sums when no other warp needs the block's shared memory any more.
+template <class Plan>
+VQ_HD constexpr bool writes_at_end(const LinearConfig<Plan>&) {
+  return true;
+}
+// True if a block keeps its sums [rows_per_block][outputs] in shared memory, padded so that lanes
+// of 8 outputs and 4 pairs of rows store without bank conflicts, and no partials go through the
+// workspace: blocks of clusters, and those that have all sums of an epilogue.
+template <class Plan>
+VQ_HD constexpr bool keeps_sums(const LinearConfig<Plan>& c) {
+  const bool alone = sharing_blocks(c) == 1 && writes_at_end(c);
+  return in_clusters(c) || (!c.epilogue.none() && alone);
 }
 template <class Plan>
 VQ_HD constexpr int sums_pitch(const LinearConfig<Plan>& c) {
@@ -150,15 +198,15 @@ VQ_HD constexpr int sums_pitch(const LinearConfig<Plan>& c) {
 }
 template <class Plan>
 VQ_HD constexpr i64 sums_bytes(const LinearConfig<Plan>& c) {
-  return in_clusters(c) ? i64{4} * c.rows_per_block * sums_pitch(c) : 0;
+  return keeps_sums(c) ? i64{4} * c.rows_per_block * sums_pitch(c) : 0;
 }
 template <class Plan>
 VQ_HD constexpr bool stores_partials(const LinearConfig<Plan>& c) {
-  return splits(c) > 1 && !in_clusters(c);
+  return !keeps_sums(c) && (splits(c) > 1 || !c.epilogue.none());
 }
 
-// Byte offsets in the block's shared memory; a part that the dataflow lacks has no bytes. A cluster
-// block's sums overwrite codebook and x, but not barriers, when all MMAs are done.
+// Byte offsets in the block's shared memory; a part that the dataflow lacks has no bytes. The
+// sums that a block keeps overwrite codebook and x, but not barriers, when all MMAs are done.
 struct LinearShared {
   CodebookShared codebook;
   i64 x;       // what each dataflow makes of x: x_bytes()
@@ -204,10 +252,10 @@ VQ_HD constexpr CallShape call_behind(const LinearConfig<Plan>& c, CallShape sha
   const i64 partials = stores_partials(c) ? i64{splits(c)} * c.total_rows * c.out_features * 4 : 0;
   const i64 used = shape.handed_bytes + partials;
   if (used > 0) shape.workspace_bytes = kCounterBytes + used;
-  if (splits(c) == 1 || c.combine != Combine::kernel) return shape;
+  if (!stores_partials(c) || c.combine != Combine::kernel) return shape;
   shape.add({"linear_combine", "combine",
-             ceil_div(c.total_rows * c.out_features, i64{kCombineThreads}), 1, 1, kCombineThreads,
-             0, false, false});
+             ceil_div(c.total_rows * y_columns(c), i64{kCombineThreads}), 1, 1, kCombineThreads, 0,
+             false, false});
   return shape;
 }
 template <class Plan>

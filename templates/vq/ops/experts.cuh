@@ -96,7 +96,8 @@ class Experts {
     LinearArgs own = args_;
     own.rows = rows.count;
     own.x += i64{rows.first} * kConfig.in_features;
-    own.y += i64{rows.first} * kConfig.out_features;
+    own.y += i64{rows.first} * y_columns(kConfig);
+    if constexpr (kConfig.epilogue.residual) own.residual += i64{rows.first} * y_columns(kConfig);
     own.weights.codes += rows.expert * expert_words(kConfig);
     own.weights.codebooks += rows.expert * expert_codebook_elements(kConfig);
     if constexpr (kConfig.weights.stage_scales) {

@@ -5,7 +5,7 @@
 #include <vq/args/linear.h>
 #include <vq/layout/linear.h>
 #include <vq/codebook/codebook.cuh>
-#include <vq/ops/cluster_sums.cuh>
+#include <vq/ops/block_sums.cuh>
 #include <vq/ops/experts.cuh>
 #include <vq/ops/splits.cuh>
 
@@ -18,6 +18,7 @@ struct LinearWork {
   static constexpr i64 kTotalRows = kConfig.total_rows;
   static constexpr i64 kOutFeatures = kConfig.out_features;
   static constexpr i64 kInFeatures = kConfig.in_features;
+  static constexpr i64 kColumns = y_columns(kConfig);
   static constexpr int kChunk = chunk_columns(kConfig);
   static constexpr i64 kUnitRows = kConfig.unit_rows;
   static constexpr i64 kUnitsPerRow = units_per_row(kConfig);
@@ -113,10 +114,10 @@ struct LinearWork {
 
   // The sum of one output and row over the columns of this block's split.
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum) {
-    if constexpr (in_clusters(kConfig)) {
-      ClusterSums<LinearWork>::store(row - block_y() * kConfig.rows_per_block,
-                                     static_cast<int>(output - first_output()), sum);
-    } else if constexpr (splits(kConfig) > 1) {
+    if constexpr (keeps_sums(kConfig)) {
+      BlockSums<LinearWork>::store(row - block_y() * kConfig.rows_per_block,
+                                   static_cast<int>(output - first_output()), sum);
+    } else if constexpr (stores_partials(kConfig)) {
       store_global(partial(args, row, output), sum);
     } else {
       finish(args, row, output, sum);
@@ -125,11 +126,11 @@ struct LinearWork {
 
   // The scale of an output, loaded early.
   VQ_DEVICE static float output_scale(const LinearArgs& args, i64 output) {
-    constexpr bool kScales = kConfig.output_scales && splits(kConfig) == 1;
+    constexpr bool kScales = kConfig.output_scales && kWritesY;
     return kScales && output < kOutFeatures ? load_global(args.output_scales + output) : 1.0f;
   }
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum, float scale) {
-    if constexpr (splits(kConfig) > 1) {
+    if constexpr (!kWritesY) {
       write(args, row, output, sum);
     } else {
       finish_scaled(args, row, output, sum, scale);
@@ -145,12 +146,12 @@ struct LinearWork {
   };
   VQ_DEVICE static Results results(const LinearArgs& args, int row, i64 output) {
     Results to{};
-    if constexpr (in_clusters(kConfig)) {
-      to.partials = ClusterSums<LinearWork>::place(row - block_y() * kConfig.rows_per_block,
-                                                   static_cast<int>(output - first_output()));
+    if constexpr (keeps_sums(kConfig)) {
+      to.partials = BlockSums<LinearWork>::place(row - block_y() * kConfig.rows_per_block,
+                                                 static_cast<int>(output - first_output()));
     } else {
       to.rows = output < kOutFeatures ? rows(args) - row : 0;
-      if constexpr (splits(kConfig) > 1) {
+      if constexpr (stores_partials(kConfig)) {
         to.partials = partial(args, row, output);
       } else {
         to.y = args.y + row * kOutFeatures + output;
@@ -161,10 +162,10 @@ struct LinearWork {
   }
   // The sum of row number `row` from the first.
   VQ_DEVICE static void write(const Results& to, int row, float sum) {
-    if constexpr (in_clusters(kConfig)) {
+    if constexpr (keeps_sums(kConfig)) {
       store_shared(to.partials + row * sums_pitch(kConfig), sum);
     } else if (row < to.rows) {
-      if constexpr (splits(kConfig) > 1) {
+      if constexpr (stores_partials(kConfig)) {
         store_global(to.partials + row * kOutFeatures, sum);
       } else {
         if constexpr (kConfig.output_scales) sum *= to.scale;
@@ -173,22 +174,29 @@ struct LinearWork {
     }
   }
 
-  // The sum of one output and row over the splits, in their order; `load` reads a partial.
+  // One element of y, from sums over the splits in their order; `load` reads a partial.
   template <class Load>
-  VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 output, Load load) {
-    const float* const partials = args.partials + row * kOutFeatures + output;
-    float sum = 0.0f;
-    in_order<splits(kConfig), 16>(
-        [&](int split) { return load(partials + split * (kTotalRows * kOutFeatures)); },
-        [&](float partial) { sum += partial; });
-    finish(args, row, output, sum);
+  VQ_DEVICE static void merge(const LinearArgs& args, int row, i64 column, Load load) {
+    const auto total = [&](i64 output) {
+      const float* const partials = args.partials + row * kOutFeatures + output;
+      float sum = 0.0f;
+      in_order<splits(kConfig), 16>(
+          [&](int split) { return load(partials + split * (kTotalRows * kOutFeatures)); },
+          [&](float partial) { sum += partial; });
+      return sum;
+    };
+    if constexpr (kConfig.epilogue.none()) {
+      finish(args, row, column, total(column));
+    } else {
+      end(args, row, column, total);
+    }
   }
 
   // All threads, before the first write of sums and behind the last.
-  VQ_DEVICE static void begin_sums() { ClusterSums<LinearWork>::begin(); }
+  VQ_DEVICE static void begin_sums() { BlockSums<LinearWork>::begin(); }
   VQ_DEVICE static void end_sums(const LinearArgs& args) {
-    if constexpr (in_clusters(kConfig)) {
-      ClusterSums<LinearWork>::merge(args);
+    if constexpr (keeps_sums(kConfig)) {
+      BlockSums<LinearWork>::merge(args);
     } else {
       merge_if_last(args);
     }
@@ -198,23 +206,58 @@ struct LinearWork {
   VQ_DEVICE static void merge_if_last(const LinearArgs& args) {
     if constexpr (kConfig.combine == Combine::last_block) {
       constexpr i64 kAcross = ceil_div(kOutFeatures, i64{kBlockOutputs});
-      if (!is_last_of(splits(kConfig), args.counters + block_y() * kAcross + block_x())) return;
+      constexpr int kBlocks = sharing_blocks(kConfig);
+      if (!is_last_of(kBlocks, args.counters + block_y() * kAcross + counting_block())) return;
       const int first_row = block_y() * kConfig.rows_per_block;
       const int left = rows(args) - first_row;
       const int held = left < block_rows(kConfig) ? left : block_rows(kConfig);
-      for (int i = thread_index(); i < held * kBlockOutputs; i += kConfig.threads) {
-        const i64 output = first_output() + i % kBlockOutputs;
-        if (output < kOutFeatures) {
-          merge(args, first_row + i / kBlockOutputs, output, LoadOfThisLaunch());
+      for (int i = thread_index(); i < held * kBlockColumns; i += kConfig.threads) {
+        const i64 column = first_column() + i % kBlockColumns;
+        if (column < kColumns) {
+          merge(args, first_row + i / kBlockColumns, column, LoadOfThisLaunch());
         }
       }
     }
   }
 
-  // True if a sum is to be written. Cluster blocks write all sums, as each has its own place.
+  // True if a sum is to be written. Blocks that keep sums write all, as each has its own place.
   VQ_DEVICE static bool is_wanted(const LinearArgs& args, int row, i64 output) {
-    if constexpr (in_clusters(kConfig)) return true;
+    if constexpr (keeps_sums(kConfig)) return true;
     return output < kOutFeatures && row < rows(args);
+  }
+
+  // Columns of y that a block, or those that share them, have: their number, and the first.
+  static constexpr int kBlockColumns = kConfig.epilogue.gate_rows > 0 && holds_pairs(kConfig)
+                                           ? kBlockOutputs / 2
+                                           : kBlockOutputs;
+  VQ_DEVICE static i64 first_column() {
+    constexpr i64 kRun = kConfig.epilogue.gate_rows;
+    if constexpr (kRun == 0) {
+      return first_output();
+    } else if constexpr (holds_pairs(kConfig)) {
+      return first_output() / 2;
+    } else {
+      return first_output() / (2 * kRun) * kRun + first_output() % kRun;
+    }
+  }
+
+  // One element of y by the epilogue; total(output) gives the whole sum of a row of W. y may be the
+  // residual.
+  template <class Total>
+  VQ_DEVICE static void end(const LinearArgs& args, int row, i64 column, Total total) {
+    constexpr LinearEpilogue kEnd = kConfig.epilogue;
+    const i64 output = first_row_of(kConfig, column);
+    float value = whole(args, output, total(output));
+    if constexpr (kEnd.gate_rows > 0) {
+      const i64 up = output + kEnd.gate_rows;
+      value = silu(value) * whole(args, up, total(up));
+    }
+    if constexpr (kEnd.multiplied) value *= args.multiplier;
+    const i64 place = row * kColumns + column;
+    if constexpr (kEnd.residual) {
+      value += to_float<kConfig.element>(load_global_coherent(args.residual + place));
+    }
+    store_global(args.y + place, from_float<kConfig.element>(value));
   }
 
   // The whole sum of one output and row.
@@ -247,6 +290,28 @@ struct LinearWork {
   }
 
  private:
+  // True if the sums of a block are whole, and become y as they are written.
+  static constexpr bool kWritesY = !keeps_sums(kConfig) && !stores_partials(kConfig);
+
+  // An output's whole sum times its scale.
+  VQ_DEVICE static float whole(const LinearArgs& args, i64 output, float sum) {
+    return kConfig.output_scales ? sum * load_global(args.output_scales + output) : sum;
+  }
+  VQ_DEVICE static float silu(float x) {
+    constexpr float kLog2E = 1.44269504f;
+    return x * reciprocal_approx(1.0f + exp2_approx(-kLog2E * x));
+  }
+
+  // The block whose counter a block adds to: of up rows, that of their gate rows.
+  VQ_DEVICE static int counting_block() {
+    if constexpr (holds_pairs(kConfig)) {
+      return block_x();
+    } else {
+      constexpr auto kRunBlocks = static_cast<int>(kConfig.epilogue.gate_rows / kBlockOutputs);
+      return block_x() - block_x() / kRunBlocks % 2 * kRunBlocks;
+    }
+  }
+
   VQ_DEVICE static constexpr i64 share() {
     return ceil_div(chunks(kConfig), i64{splits(kConfig)}) * kChunk;
   }
@@ -282,16 +347,16 @@ VQ_DEVICE void linear_combine(const LinearArgs& args) {
   using Work = LinearWork<Plan>;
   const i64 element = i64{block_x()} * kCombineThreads + thread_index();
   const int rows = Work::kConfig.experts == 0 ? Work::rows(args) : args.rows;
-  if (element >= rows * Work::kOutFeatures) return;
-  const auto row = static_cast<int>(element / Work::kOutFeatures);
-  const i64 output = element % Work::kOutFeatures;
+  if (element >= rows * Work::kColumns) return;
+  const auto row = static_cast<int>(element / Work::kColumns);
+  const i64 column = element % Work::kColumns;
   if constexpr (Work::kConfig.experts == 0) {
-    Work::merge(args, row, output, LoadGlobal());
+    Work::merge(args, row, column, LoadGlobal());
   } else {
     const Experts<Plan> experts(args);
     const ExpertRows own = experts.of_row(row);
     if (row < own.first || row >= own.first + own.count) return;
-    Work::merge(experts.alone(own, 0), row - own.first, output, LoadGlobal());
+    Work::merge(experts.alone(own, 0), row - own.first, column, LoadGlobal());
   }
 }
 

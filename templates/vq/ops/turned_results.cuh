@@ -21,7 +21,7 @@ struct TurnedResults {
   using Work = LinearWork<Plan>;
   static constexpr auto kConfig = Plan::config();
   static constexpr i64 kOutputs = Work::kOutFeatures;
-  static constexpr bool kTurns = !in_clusters(kConfig) && kOutputs % 4 == 0 && kTogether <= 2;
+  static constexpr bool kTurns = !keeps_sums(kConfig) && kOutputs % 4 == 0 && kTogether <= 2;
 
   // All lanes, of 16 outputs from `output` on and 8 rows from `row` on: sum(half, i) is the lane's
   // sum of output `half` and row 2 c + i, scale[half] the output's.
@@ -32,7 +32,7 @@ struct TurnedResults {
     output += kTogether == 2 ? 4 * c : c / 2 * 4 + c % 2 * 8;
     row += lane_group();
     const bool wanted = row < Work::rows(args) && output < kOutputs;
-    if constexpr (splits(kConfig) > 1) {
+    if constexpr (stores_partials(kConfig)) {
       u32 low[2], high[2];  // halves of the sums' bits
       VQ_UNROLL
       for (int half = 0; half < 2; ++half) {

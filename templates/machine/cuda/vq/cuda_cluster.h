@@ -21,17 +21,29 @@ VQ_DEVICE void leave_cluster() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
-VQ_DEVICE U32x4 load_peer(const U32x4* shared, int block) {
+VQ_DEVICE u32 peer_address(const void* shared, int block) {
   u32 place;
   asm("mapa.shared::cluster.u32 %0, %1, %2;"
       : "=r"(place)
       : "r"(shared_address(shared)), "r"(block));
+  return place;
+}
+VQ_DEVICE U32x4 load_peer(const U32x4* shared, int block) {
+  const u32 place = peer_address(shared, block);
   U32x4 words;
   asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                : "r"(place)
                : "memory");
   return words;
+}
+VQ_DEVICE float load_peer(const float* shared, int block) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];"
+               : "=f"(value)
+               : "r"(peer_address(shared, block))
+               : "memory");
+  return value;
 }
 
 }  // namespace vq

@@ -244,10 +244,12 @@ VQ_DEVICE void store_shared(T* p, T value, VQ_SITE) {
   host::check_shared(host::Access::kStoreShared, p, {file, line});
   host::store(p, value);
 }
-VQ_DEVICE U32x4 load_peer(const U32x4* p, int block, VQ_SITE) {
+template <class T>
+VQ_DEVICE T load_peer(const T* p, int block, VQ_SITE) {
+  static_assert(host::kOneOf<T, float, U32x4>, "peers are read by float or U32x4");
   host::check_place_in_shared(host::Access::kLoadPeer, p, {file, line});
-  return host::load(static_cast<const U32x4*>(
-      host::context->peer(host::context, p, sizeof(U32x4), block, {file, line})));
+  return host::load(
+      static_cast<const T*>(host::context->peer(host::context, p, sizeof(T), block, {file, line})));
 }
 VQ_DEVICE void add_shared(u32* p, u32 value, VQ_SITE) {
   host::check_shared(host::Access::kAddShared, p, {file, line});

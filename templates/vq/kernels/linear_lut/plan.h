@@ -63,4 +63,7 @@ VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearLut>& c) {
   return i64{block_rows(c)} * row_tables(c) * entries(c.weights) * 32 * 4;
 }
 
+// Sums of a group of outputs are written while other warps look up theirs.
+VQ_HD constexpr bool writes_at_end(const LinearConfig<LinearLut>&) { return false; }
+
 }  // namespace vq

@@ -86,6 +86,7 @@ class LinearMmaBlock {
         shared_part<float>(Work::at().x), [this](int i) -> float& {
           return sum_[0][i / (kRowTiles * kLaneSums)][i / kLaneSums % kRowTiles][i % kLaneSums];
         });
+    Work::begin_sums();
     if (along == 0) write();
   }
 

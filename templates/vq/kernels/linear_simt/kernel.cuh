@@ -92,6 +92,7 @@ class LinearSimtBlock {
   }
 
   VQ_DEVICE void write() {
+    Work::begin_sums();
     VQ_UNROLL
     for (int o = 0; o < kOutputs; ++o) {
       VQ_UNROLL

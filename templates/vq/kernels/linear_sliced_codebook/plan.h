@@ -97,4 +97,7 @@ VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearSlicedCodebook>& c) {
   return slices_bytes(c) + peaks;
 }
 
+// Sums of a group of outputs are written while other warps look up theirs.
+VQ_HD constexpr bool writes_at_end(const LinearConfig<LinearSlicedCodebook>&) { return false; }
+
 }  // namespace vq

@@ -1,11 +1,14 @@
-// Split-K reduction of blocks that form a cluster: each keeps its sums in shared memory and adds up
-// its part of the outputs from all of them, in the order of the splits, so that bits equal those of
-// the other ways to merge. Layout: layout/linear.h.
+// Sums that a block keeps in shared memory until all of its outputs have theirs. Layout:
+// layout/linear.h.
+//
+// Blocks that form a cluster merge splits: each adds up its part of the outputs from all of them,
+// in the order of the splits, so that bits equal those of the other ways to merge.
 //
 //   all blocks     store their sums | barrier of the cluster | add up, each its part, write y | ..
 //                  .. | and wait for all: nobody ends whose sums others may be reading
 //
 // A part is every n-th run of 32 quads of outputs, one quad per lane: coalesced loads of 16 bytes.
+// With an epilogue, a part is every n-th run of elements of y, one per thread.
 #pragma once
 
 #include <vq/args/linear.h>
@@ -15,7 +18,7 @@
 namespace vq {
 
 template <class Work>
-struct ClusterSums {
+struct BlockSums {
   static constexpr auto kConfig = Work::kConfig;
   static constexpr int kBlocks = splits(kConfig);
   static constexpr int kPitch = sums_pitch(kConfig);
@@ -24,7 +27,7 @@ struct ClusterSums {
   // Waits until other warps have read the memory to be overwritten. Call it with all threads before
   // the first store.
   VQ_DEVICE static void begin() {
-    if constexpr (in_clusters(kConfig)) {
+    if constexpr (keeps_sums(kConfig)) {
       sync_block();
     }
   }
@@ -39,10 +42,53 @@ struct ClusterSums {
 
   // All threads of all blocks, when their sums are stored.
   VQ_DEVICE static void merge(const LinearArgs& args) {
+    if constexpr (kConfig.epilogue.none()) {
+      merge_quads(args);
+    } else {
+      merge_elements(args);
+    }
+  }
+
+ private:
+  VQ_DEVICE static void merge_elements(const LinearArgs& args) {
+    constexpr int kColumns = Work::kBlockColumns;
+    const int first_row = block_y() * kConfig.rows_per_block;
+    if constexpr (kBlocks > 1) {
+      sync_cluster();
+    } else {
+      sync_block();
+    }
+    for (int i = Work::split() * kConfig.threads + thread_index(); i < held_rows(args) * kColumns;
+         i += kBlocks * kConfig.threads) {
+      const int row = i / kColumns;
+      const i64 column = Work::first_column() + i % kColumns;
+      if (column >= Work::kColumns) continue;
+      Work::end(args, first_row + row, column, [&](i64 output) {
+        const float* const sums = place(row, static_cast<int>(output - Work::first_output()));
+        if constexpr (kBlocks == 1) {
+          return load_shared(sums);
+        } else {
+          float sum = 0.0f;
+          in_order<kBlocks, kBlocks>([&](int peer) { return load_peer(sums, peer); },
+                                     [&](float partial) { sum += partial; });
+          return sum;
+        }
+      });
+    }
+    if constexpr (kBlocks > 1) {
+      leave_cluster();
+    }
+  }
+
+  VQ_DEVICE static int held_rows(const LinearArgs& args) {
+    const int left = Work::rows(args) - block_y() * kConfig.rows_per_block;
+    return left < block_rows(kConfig) ? left : block_rows(kConfig);
+  }
+
+  VQ_DEVICE static void merge_quads(const LinearArgs& args) {
     constexpr int kTurn = kBlocks * kConfig.threads;
     const int first_row = block_y() * kConfig.rows_per_block;
-    const int left = Work::rows(args) - first_row;
-    const int held = left < block_rows(kConfig) ? left : block_rows(kConfig);
+    const int held = held_rows(args);
     const int first = (warp() * kBlocks + Work::split()) * 32 + lane();
     Scales scales = load_scales(args, first);  // under way while others are behind
     sync_cluster();
@@ -66,7 +112,6 @@ struct ClusterSums {
     leave_cluster();
   }
 
- private:
   struct Scales {
     float values[4];
   };
