@@ -22,12 +22,28 @@ int page_tokens_of(const Problem& problem) {
       problem);
 }
 
-// The problem without what changes no plan: pages, and the room of a cache that is appended to.
+// The shape without its epilogue, and what it has of one.
+LinearShape without_epilogue(LinearShape shape) {
+  const LinearShape plain;
+  shape.gate = plain.gate;
+  shape.gate_rows = plain.gate_rows;
+  shape.multiplier = plain.multiplier;
+  shape.residual = plain.residual;
+  return shape;
+}
+bool has_epilogue(const Problem& problem) {
+  const Linear* const op = as_linear(problem);
+  return op != nullptr && !(without_epilogue(op->shape) == op->shape);
+}
+
+// The problem without what changes no plan: pages, the room of a cache that is appended to, and the
+// epilogue of a product.
 Problem without_room(Problem problem) {
   std::visit(
       [](auto& op) {
         if constexpr (requires { op.shape.page_tokens; }) op.shape.page_tokens = 0;
         if constexpr (requires { op.shape.raw_page_tokens; }) op.shape.raw_page_tokens = 0;
+        if constexpr (requires { op.shape.gate; }) op.shape = without_epilogue(op.shape);
       },
       problem);
   if (auto* append = std::get_if<KvAppend>(&problem)) append->shape.tokens = 1;
@@ -53,6 +69,7 @@ std::string row_differences(const FoundRow& row, const Problem& problem, const s
     if (there != here) texts.push_back(fmt::format("{} {} instead of {}", name, there, here));
   };
   add("page_tokens", page_tokens_of(row.problem), page_tokens_of(problem));
+  add("an epilogue", has_epilogue(row.problem), has_epilogue(problem));
   if (const auto* append = std::get_if<KvAppend>(&problem)) {
     add("tokens", std::get<KvAppend>(row.problem).shape.tokens, append->shape.tokens);
   }

@@ -19,7 +19,8 @@ namespace vqgen {
 //
 //   exact  this problem, device class and codes
 //   codes  other codes
-//   alike  other pages, or for kv_append another room of the cache, which change no plan
+//   alike  other pages, for kv_append another room of the cache, which change no plan; for gemv and
+//          gemm another epilogue, with which the plan of the same product is the best known
 //
 // model and rules: the chooser.
 enum class Rung { override, exact, codes, alike, model, rules };

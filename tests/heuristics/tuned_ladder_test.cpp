@@ -80,6 +80,21 @@ TEST(TunedLadder, OtherCodesServeTheNearestSkewFirst) {
   EXPECT_EQ(codes_for("zipf:1"), "profile:ab");
 }
 
+TEST(TunedLadder, APlainProductServesThatWithAnEpilogue) {
+  const Problem plain = gemv_problem(1, 1024, 1024, "aqlm-1x8");
+  const Plan plan = model_choice(plain);
+  const TunedRow row = tuned_row(plain, plan);
+  Gemv op = std::get<Gemv>(plain);
+  op.shape.residual = true;
+  const LadderAnswer answer = Tables({{row}}).ask(op);
+  ASSERT_TRUE(answer.taken);
+  EXPECT_EQ(answer.taken->rung, Rung::alike);
+  EXPECT_EQ(answer.taken->row.plan, plan);
+  expect_words(source_of(*answer.taken).why, {"an epilogue false instead of true"});
+  op.shape.in_features = 2048;
+  EXPECT_FALSE(Tables({{row}}).ask(op).taken);
+}
+
 TEST(TunedLadder, RowsOfOtherProblemsServeNobody) {
   const Problem asked = attention_problem(4096);
   const Plan plan = model_choice(asked);
