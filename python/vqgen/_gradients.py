@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 from vqgen._errors import Infeasible
-from vqgen._op_configs import parsed
+from vqgen._op_configs import has_epilogue, parsed
 
 _NAMES = ("attention", "append", "dequantize", "merge", "linear", "weight_dequantize", "rotate")
 _OF_WEIGHTS = ("codes", "codebooks", "scales", "output_scales", "expert_rows")
@@ -34,7 +34,7 @@ def _kernel(name):
         needing = _needing((*args, *named.values())) if torch.is_grad_enabled() else []
         if not needing:
             return call()
-        if name == "linear":
+        if name == "linear" and not has_epilogue(args[0]):
             config, x, *weights = args
             return _Product.apply(call, config, x, *weights, named.get("expert_rows"))
         if name == "rotate" and not args[1].requires_grad:

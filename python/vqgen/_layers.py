@@ -23,13 +23,26 @@ class VQLinear(torch.nn.Module):
 
     input_signs, output_signs: float32 [in_features] and [out_features] of rotated weights, both or none; y is then
     output_signs o H (W H^T (input_signs o x)) + bias (docs/reference/file-formats.md).
+
+    gate, gate_rows, multiplier, residual: the epilogue, as of a config's shape; with residual, forward() takes one. It goes
+    without rotated weights, and a gate or a multiplier without bias.
     """
 
     def __init__(self, weights: vqgen.Quantized, format, out_features: int, in_features: int, *,
-                 output_scales=None, bias=None, dtype=torch.float16, input_signs=None, output_signs=None):
+                 output_scales=None, bias=None, dtype=torch.float16, input_signs=None, output_signs=None,
+                 gate: str | None = None, gate_rows: int = 1, multiplier: float = 1.0, residual: bool = False):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        shape = {"m": MOST_ROWS, "out_features": out_features, "in_features": in_features}
+        self.format, self.takes_residual = format, residual
+        epilogue = {"gate": (gate, None), "gate_rows": (gate_rows, 1), "multiplier": (multiplier, 1), "residual": (residual, False)}
+        epilogue = {name: given for name, (given, default) in epilogue.items() if given != default}
+        if epilogue and input_signs is not None:
+            raise vqgen.BadInput(f"{next(iter(epilogue))} goes without input_signs and output_signs, which come after it; "
+                                 "leave it out")
+        if bias is not None and (gate is not None or multiplier != 1):
+            raise vqgen.BadInput(f"bias goes without {'multiplier' if gate is None else 'gate'}, which comes after it; leave "
+                                 "one of them out")
+        shape = {"m": MOST_ROWS, "out_features": out_features, "in_features": in_features, **epilogue}
         self.config = config_text({"op": "gemm", "dtype": DTYPES[dtype], "shape": shape,
                                    "weights": format})
         if (input_signs is None) != (output_signs is None):
@@ -67,17 +80,24 @@ class VQLinear(torch.nn.Module):
                    item["out_features"], item["in_features"], output_scales=output_scales,
                    bias=bias, dtype=codebooks.dtype)
 
-    def forward(self, x):
+    def forward(self, x, residual=None):
+        """residual: as the result, is added; of a layer with `residual` alone."""
+        if (residual is not None) != self.takes_residual:
+            raise vqgen.BadInput(f"residual is {'missing' if residual is None else 'given'}, and the layer was made "
+                                 f"{'with' if self.takes_residual else 'without'} residual=True; change one of the two")
         if x.dtype != self.codebooks.dtype:
             raise vqgen.BadInput(f"x is {x.dtype}, and the layer's weights are {self.codebooks.dtype}; pass "
                                  f"x.to({self.codebooks.dtype}), or quantize with the dtype of the model")
         rows = x.reshape(-1, self.in_features).contiguous()
         if self.input_signs is not None:
             rows = torch.ops.vqgen.rotate(rows, self.input_signs, False)
-        y = torch.ops.vqgen.linear(self.config, rows, self.codes, self.codebooks, self.stage_scales, self.output_scales)
+        if residual is not None:
+            residual = residual.reshape(len(rows), residual.shape[-1]).contiguous()
+        y = torch.ops.vqgen.linear(self.config, rows, self.codes, self.codebooks, self.stage_scales, self.output_scales,
+                                   residual=residual)
         if self.output_signs is not None:
             y = torch.ops.vqgen.rotate(y, self.output_signs, True)
-        y = y.view(*x.shape[:-1], self.out_features)
+        y = y.view(*x.shape[:-1], y.shape[-1])
         return y if self.bias is None else y + self.bias
 
     def extra_repr(self):

@@ -112,3 +112,13 @@ def value_dim(config) -> int:
     """The channels of the config's values."""
     named = "value_head_dim" in (parsed(config).get("shape") or {})
     return size(config, "value_head_dim" if named else "head_dim")
+
+
+def y_columns(config: str) -> int:
+    """The columns of y of a gemv or gemm."""
+    return size(config, "out_features") // (1 if parsed(config)["shape"].get("gate", "none") == "none" else 2)
+
+
+def has_epilogue(config: str) -> bool:
+    """True if y of a gemv or gemm is more than x W^T."""
+    return any(name in parsed(config)["shape"] for name in ("gate", "multiplier", "residual"))

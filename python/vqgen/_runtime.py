@@ -240,17 +240,18 @@ class Linear(Op):
     """GEMM or GEMV y = x W^T with quantized weights."""
 
     def __call__(self, x, weights: Quantized, *, out=None, output_scales=None, expert_rows=None,
-                 stream: int | None = None):
-        """x: [rows, in_features], out (the argument y): [rows, out_features], in the op's dtype; as
-            many rows as the config has, or fewer. Returns out, which is made where it is not given.
+                 residual=None, stream: int | None = None):
+        """x: [rows, in_features], out (the argument y): [rows, out_features], with a gate half, in the op's dtype;
+            as many rows as the config has, or fewer. Returns out, which is made where it is not given.
 
         output_scales: float32 [out_features], or [experts, out_features], where there are some.
         expert_rows: int32 [experts + 1], of experts: where each one's rows begin, and their end.
-        """
+        residual: as out, which it may be: is added, where the config has it."""
         rows = _arrays.shape_of("x", x, 2)[0]
         if out is None:
-            out = _arrays.empty(x, (rows, self._problem["shape"]["out_features"]), self._dtype)
-        given = {"x": x, "y": out, "output_scales": output_scales, "expert_rows": expert_rows}
+            halves = 1 if self._problem["shape"].get("gate", "none") == "none" else 2
+            out = _arrays.empty(x, (rows, self._problem["shape"]["out_features"] // halves), self._dtype)
+        given = {"x": x, "y": out, "output_scales": output_scales, "expert_rows": expert_rows, "residual": residual}
         self._launch(given | parts_of("weights", quantized("weights", weights)), stream=stream)
         return out
 

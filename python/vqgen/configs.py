@@ -160,13 +160,18 @@ class MergeConfig(_Config):
 
 @dataclass
 class LinearShape:
-    """`m` is the most rows of x that will come; with `experts` of one of them, and `total_rows` of all."""
+    """`m` is the most rows of x that will come; with `experts` of one of them, and `total_rows` of all. `gate` "silu" makes
+    y of gate rows and up rows of W; `multiplier` and a `residual` follow."""
 
     m: int
     out_features: int
     in_features: int
     experts: Optional[int] = None
     total_rows: Optional[int] = None
+    gate: Optional[str] = None
+    gate_rows: Optional[int] = None
+    multiplier: Optional[float] = None
+    residual: Optional[bool] = None
 
 
 @dataclass

@@ -33,6 +33,7 @@ from vqgen._attention import prompt_attention
 from vqgen._bundles import layers_of
 from vqgen._calibration import (basis_dtype, can_write, can_write_by_torch, has_basis, require_runs, states_of,
                                 write_basis_bundle, write_bundle, write_torch_bundle)
+from vqgen._fused import fuse
 from vqgen._models import require_served, sizes_text, value_dim_of
 from vqgen._paths import require_place
 from vqgen._quantizer import load
@@ -42,7 +43,7 @@ from vqgen._steps import captured
 from vqgen._tokens import Tokens, TokensLayer
 from vqgen._weights import quantize
 
-__all__ = ["Shares", "VQCache", "calibrate", "captured", "klt_format", "layers_of", "load", "quantize"]
+__all__ = ["Shares", "VQCache", "calibrate", "captured", "fuse", "klt_format", "layers_of", "load", "quantize"]
 
 
 class _Layer(TokensLayer):

@@ -19,14 +19,15 @@ from vqgen._arguments import merge_arguments
 from vqgen._bundles import bundle_tensors, read_bundle
 from vqgen._cascade import Cascade, Prefixes
 from vqgen._config_text import config_text
+from vqgen._fused import FusedMLP, join_layers
 from vqgen._layers import DTYPES, VQLinear
 from vqgen._linear import MOST_ROWS
-from vqgen._op_configs import SCHEMAS, cache_shapes, in_order, parsed, size, value_dim
+from vqgen._op_configs import SCHEMAS, cache_shapes, in_order, parsed, size, value_dim, y_columns
 from vqgen._runtime import _CLASSES
 from vqgen._training import SEEDS, refuse_transforms
 
-__all__ = ["Cascade", "Prefixes", "VQCache", "VQLinear", "bundle_tensors", "config_text", "prepare", "read_bundle",
-           "runtime", "train_codebooks", "use_runtime"]
+__all__ = ["Cascade", "FusedMLP", "Prefixes", "VQCache", "VQLinear", "bundle_tensors", "config_text", "join_layers",
+           "prepare", "read_bundle", "runtime", "train_codebooks", "use_runtime"]
 
 _runtimes: dict[int, vqgen.Runtime] = {}  # by GPU; -1 is the host
 _ops: dict[tuple[str, int], vqgen.Op] = {}
@@ -164,17 +165,17 @@ def _merged(outs, lses):
                  for each in (outs, lses))
 
 
-def _gemm(config, x, *weights, expert_rows=None):
-    y = x.new_empty(len(x), size(config, "out_features"))
+def _gemm(config, x, *weights, expert_rows=None, residual=None):
+    y = x.new_empty(len(x), y_columns(config))
     op = _op(config, x)
-    def launch(rows, out):
-        _launch("linear", op, (rows, *weights), {"expert_rows": expert_rows, "y": out})
+    def launch(x, y, residual):
+        _launch("linear", op, (x, *weights), {"expert_rows": expert_rows, "residual": residual, "y": y})
     def dequantize(part, out, first_row):
         _launch("weight_dequantize", _op(_linear.dense_config(config, part), x), weights, {"out": out}, first_row)
     if len(x) > MOST_ROWS and expert_rows is None and _linear.takes_any(config):
-        _linear.of_many_rows(op.many_rows, launch, dequantize, x, y)
+        _linear.of_many_rows(config, op.many_rows, launch, dequantize, x, y, residual)
     else:
-        launch(x, y)
+        launch(x, y, residual)
     return y
 
 
@@ -218,7 +219,7 @@ def _(config, outs, lses):
 
 @torch.library.register_fake("vqgen::linear", lib=_library)
 def _(config, x, *_, **__):
-    return x.new_empty(x.shape[0], size(config, "out_features"))
+    return x.new_empty(x.shape[0], y_columns(config))
 
 
 @torch.library.register_fake("vqgen::weight_dequantize", lib=_library)

@@ -11,7 +11,8 @@ import torch.nn.functional
 
 import vqgen
 import vqgen.torch
-from vqgen.vllm._weights import Folder, Part, fill_random, row_tiles
+from vqgen._fused import row_tiles
+from vqgen.vllm._weights import Folder, Part, fill_random
 
 ROWS = 64  # of an expert in a launch
 _SIZES = (1, 8, ROWS)  # tokens of the kernels; more have one of up to _MOST_TOKENS
@@ -117,7 +118,7 @@ class Gemm:
     def _fused(self, sizes, device) -> list[Launch]:
         """One kernel for all parts, or none."""
         parts = len(self.parts[0])
-        form = self.first.form if parts == 1 else row_tiles(self.first, [self.rows] * parts)
+        form = self.first.form if parts == 1 else row_tiles(self.first.form, [self.rows] * parts, self.first.columns)
         if form is None:
             return []
         try:

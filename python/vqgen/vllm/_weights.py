@@ -12,6 +12,7 @@ import torch
 import vqgen
 import vqgen.torch
 from vqgen import _folders
+from vqgen._fused import per_tile, row_tiles
 from vqgen._weight_books import e8p_table, peak_of
 from vqgen.torch import MOST_ROWS
 
@@ -221,7 +222,7 @@ class Layer:
         first = self.parts[0]
         if len(self.parts) == 1 or any(part.form != first.form or part.rotated for part in self.parts):
             return []
-        form = row_tiles(first, [part.rows for part in self.parts])
+        form = row_tiles(first.form, [part.rows for part in self.parts], first.columns)
         if form is None:
             return []
         try:
@@ -275,9 +276,8 @@ class Layer:
         out = {}
         for suffix in self.parts[launch.first].tensors:
             held = [self._held(suffix, stored[suffix], number) for number in range(launch.first, launch.end)]
-            if suffix in ("codebooks", "stage_scales") and len(held) > 1 and self.parts[0].form["scope"] == "tensor":
-                held = [each.expand(part.rows // launch.form["tile_rows"], *each.shape[1:])
-                        for each, part in zip(held, self.parts)]
+            if suffix in ("codebooks", "stage_scales") and len(held) > 1:
+                held = per_tile(held, [part.rows for part in self.parts], self.parts[0].form, launch.form)
             # Copied, so that it is aligned; but codes of all parts stay where they are.
             whole = suffix == "codes" and launch.end - launch.first == len(self.parts)
             out[suffix] = stored[suffix].view(-1, *held[0].shape[1:]) if whole else torch.cat(held)
@@ -299,19 +299,6 @@ def _joined(quantization, prefix: str, modules: list[str], rows: list[int]):
         raise vqgen.Infeasible(f"vqgen.vllm: {prefix} has {', '.join(wanted)} in vLLM, and {', '.join(names)} in the folder; serve "
                                "the model by vqgen.hf")
     return [prefix], None if names == wanted else [names.index(name) for name in wanted]
-
-
-def row_tiles(first: Part, rows: list[int]) -> dict | None:
-    """The format of parts with the `rows`, one below the other, as one matrix: row tiles, with codebooks of their own. None
-    if tiles or layouts do not divide a part. first: one of the parts, which have equal formats and columns."""
-    form = first.form
-    if any(each % first.layout[0] for each in rows):
-        return None
-    if form["scope"] == "tensor":
-        return form | {"scope": "tile", "tile_rows": math.gcd(*rows), "tile_columns": first.columns}
-    if form["scope"] != "tile" or any(each % form["tile_rows"] for each in rows):
-        return None
-    return form
 
 
 def fill_random(form: dict, held: dict[str, torch.Tensor]) -> None:
