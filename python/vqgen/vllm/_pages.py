@@ -13,6 +13,7 @@ from vqgen import _basis
 from vqgen._appends import power_of_two
 from vqgen._sights import Sight
 from vqgen.vllm._batch import Batch
+from vqgen.vllm._rows import Fused, first
 
 PAGES = (16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 256)
@@ -84,6 +85,7 @@ class Kernels:
         runtime.prefetch(map(vqgen.torch.parsed, dict.fromkeys(self._configs.values())),
                          threads=min(16, os.cpu_count() or 1))
         self._ops = {name: vqgen.torch.prepare(config, self.device) for name, config in self._configs.items()}
+        self.fused = {size: Fused(size, shape.query_heads, shape.kv_heads, self.device) for size in self.sizes[1:]}
         self.arguments = {each.name: each.shape for each in self._ops["append", 1, step].arguments}
         self.key_words, self.value_words = (self.arguments[f"{name}.codes"][-1] for name in ("keys", "values"))
         counts = lambda tokens, size: torch.full((size,), tokens, dtype=torch.int32, device=self.device)
@@ -248,13 +250,14 @@ class Layer:
         if the cache has recent_tokens.
         """
         written, read = self._caches(pages)
-        raw = raw or _NO_RAW
+        raw, asked = raw or _NO_RAW, query
         if batch.decodes:
-            self._append_decodes(batch, key, value, written, raw)
+            asked, *new = self._decoding_rows(batch, query, key, value)
+            self._append_decodes(batch, *new, written, raw)
         if batch.prompts:
             self._append_prompts(batch, key, value, written, raw)
         if batch.decodes:
-            self._decode(batch, query, read, output, raw)
+            self._decode(batch, asked, read, output, raw)
         if batch.prompts:
             self._attend_prompts(batch, query, key, value, read, output, raw)
 
@@ -267,23 +270,31 @@ class Layer:
             self._pages = pages
         return self._held
 
-    def _append_decodes(self, batch, key, value, caches, raw):
+    def _decoding_rows(self, batch, query, key, value):
+        """Queries, keys and values of the sequences that decode, contiguous: ops take no strides."""
         step, size = self.kernels.shape.query_tokens, self.kernels.size(batch.decodes)
+        if step > 1:  # queries are flat rows, as many as there are; an append takes [batch, new_tokens]
+            gather = batch.decoding(size)["gather"]
+            return query[:batch.decode_rows].contiguous(), *(
+                each.index_select(0, gather).unflatten(0, (size, step)) for each in (key, value))
+        fused = self.kernels.fused.get(size)
+        parts = fused and fused.parts(query, key, value)
+        query, *new = parts or (first(each, size) for each in (query, key, value))
+        return query, *(each.unsqueeze(1) for each in new)
+
+    def _append_decodes(self, batch, key, value, caches, raw):
+        size = len(key)
         own = batch.decoding(size)
-        # Copies, since an append takes no strides, and takes [batch, new_tokens] and not flat rows.
-        if step == 1:
-            new = [_first(each, size).unsqueeze(1) for each in (key, value)]
-        else:
-            new = [each.index_select(0, own["gather"]).unflatten(0, (size, step)) for each in (key, value)]
-        self.kernels("append", size, step)(*new, own["positions"], *caches, counts=own["counts"], block_table=own["table"],
-                                           **raw.rows(slice(size)), **self.transforms)
+        self.kernels("append", size, self.kernels.shape.query_tokens)(
+            key, value, own["positions"], *caches, counts=own["counts"], block_table=own["table"], **raw.rows(slice(size)),
+            **self.transforms)
 
     def _append_prompts(self, batch, key, value, caches, raw):
-        first, ends = batch.prompts[0].first, []
+        begin, ends = batch.prompts[0].first, []
         for prompt in batch.prompts:
-            ends.append(prompt.first - first + self.kernels.append_size(prompt.rows))
+            ends.append(prompt.first - begin + self.kernels.append_size(prompt.rows))
         # One copy for all prompts, long enough that each has the rows of its kernel: those beyond its own do not count.
-        new = [_first(each[first:], max(ends)) for each in (key, value)]
+        new = [first(each[begin:], max(ends)) for each in (key, value)]
         for prompt, end in zip(batch.prompts, ends):
             one, size = slice(prompt.sequence, prompt.sequence + 1), self.kernels.append_size(prompt.rows)
             self.kernels("append", 1, size)(
@@ -293,11 +304,9 @@ class Layer:
     def _decode(self, batch, query, caches, output, raw):
         size, rows = self.kernels.size(batch.decodes), batch.decode_rows
         own, more = batch.decoding(size), raw.rows(slice(size), self.kernels.recent[:size])
-        if self.kernels.shape.query_tokens > 1:  # rows are flat, as many as there are
-            query, held = query[:rows].contiguous(), rows
+        held = len(query)
+        if self.kernels.shape.query_tokens > 1:
             more["query_start"] = own["starts"]
-        else:
-            query, held = _first(query, size), size
         if self.sinks is not None:
             more["sink_logits"] = self.sinks
         # Rows behind those that decode are written too: prompts write theirs later, and padding is nobody's.
@@ -344,15 +353,6 @@ class Layer:
                                      rows, piece.tokens, False, self.scale, left, self.sight.logit_softcap)
         out, lse = out[:rows], lse[:rows]
         self.kernels("merge")([out, part], [lse, part_lse.t().contiguous()], out=out, lse=lse)
-
-
-def _first(rows, count):
-    """The first `count` of `rows`, contiguous; undefined from where there are no more."""
-    if len(rows) >= count:
-        return rows[:count].contiguous()
-    out = rows.new_empty(count, *rows.shape[1:])
-    out[:len(rows)].copy_(rows)
-    return out
 
 
 def warm(kernels: Kernels, layer: Layer) -> None:
