@@ -15,6 +15,7 @@ from vqgen import _folders
 from vqgen._fused import per_tile, row_tiles
 from vqgen._weight_books import e8p_table, peak_of
 from vqgen.torch import MOST_ROWS
+from vqgen.vllm import _group_scales
 
 KINDS = {"I32": torch.int32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 SIGNS = ("input_signs", "output_signs")
@@ -128,6 +129,10 @@ class Part:
         """Bits of codes, and the input features that they are of."""
         return self.form["num_codebooks"] * self.form["index_bits"], self.form["vector_size"]
 
+    @property
+    def _cuts_groups(self) -> bool:
+        return bool(self.form.get("group_inputs")) and self.columns != self.in_features
+
     def _require_uncut(self):
         bits, size = self.column_bits
         words = 32 * self.layout[1]
@@ -135,9 +140,12 @@ class Part:
                     ("input", self.columns, self.in_features, words // math.gcd(bits, words) * size)]  # whole words
         if self.form["scope"] in ("tile", "channel_group"):
             together += [(what, own, whole, step) for (what, own, whole, _), step in zip(together, self.unit) if step != whole]
-        if self.form.get("group_inputs") and self.columns != self.in_features:
-            raise vqgen.Infeasible(f"vqgen.vllm: '{self.module}' has scales of groups of inputs behind the codes of a row, which "
-                                   "ranks do not share; set tensor_parallel_size to 1, or quantize with another format")
+        if self._cuts_groups:
+            if self.layout != (1, 1):
+                raise vqgen.Infeasible(f"vqgen.vllm: '{self.module}' has scales of groups of inputs in a layout of several rows "
+                                       "or words, which ranks do not share; set tensor_parallel_size to 1, or quantize without "
+                                       "layout")
+            together.append(("input", self.columns, self.in_features, _group_scales.inputs_together(self.form)))
         if self.rotated and (self.rows, self.columns) != (self.out_features, self.in_features):
             raise vqgen.Infeasible(f"vqgen.vllm: the weights of '{self.module}' are rotated over all of its {self.out_features} x "
                                    f"{self.in_features} features, which ranks do not share; set tensor_parallel_size to 1")
@@ -161,7 +169,12 @@ class Part:
         if suffix == "codes":
             (rows, words), (bits, size) = self.layout, self.column_bits
             row, word = self.row // rows, self.column // size * bits // 32 // words
-            return tensor[row:row + own[0], word:word + own[1]]
+            tensor = tensor[row:row + own[0]]
+            if not self._cuts_groups:
+                return tensor[:, word:word + own[1]]
+            codes, scales = tensor.tensor_split([self.in_features // size * bits // 32], 1)
+            own = codes[:, word:word + self.columns // size * bits // 32]
+            return torch.cat([own, _group_scales.cut(self.form, scales, self.in_features, self.column, self.columns)], 1)
         sides = zip((self.out_features, self.in_features), (self.row, self.column), (self.rows, self.columns), self.unit)
         grid, own = zip(*((-(-whole // step), slice(begin // step, -(-(begin + count) // step)))
                           for whole, begin, count, step in sides))
