@@ -75,14 +75,16 @@ def prompts_of(ids, count, tokens, stride, shared):
 
 def recorded(scheduler):
     """prompt -> {"pieces": [(first token, tokens)] of each step, as the scheduler deals them out, with cached tokens as
-    the first part; "blocks": the numbers of its blocks in each group of the cache, also of those behind a window}."""
+    the first part; "blocks": the numbers of its blocks in each group of the cache, also of those behind a window;
+    "decodes": steps in which it decoded}."""
     found, names, plain, manager = {}, {}, scheduler.schedule, scheduler.kv_cache_manager
 
     def schedule(*arguments, **more):
         out = plain(*arguments, **more)
         for new in out.scheduled_new_reqs:
             names[new.req_id] = tuple(new.prompt_token_ids)
-            found[names[new.req_id]] = {"pieces": [(0, new.num_computed_tokens)] * (new.num_computed_tokens > 0), "blocks": []}
+            found[names[new.req_id]] = {"pieces": [(0, new.num_computed_tokens)] * (new.num_computed_tokens > 0), "blocks": [],
+                                         "decodes": 0}
         for name, count in out.num_scheduled_tokens.items():
             own = found[names[name]]
             for group, blocks in enumerate(manager.get_block_ids(name)):
@@ -92,6 +94,8 @@ def recorded(scheduler):
             begin = sum(own["pieces"][-1]) if own["pieces"] else 0
             if begin < len(names[name]):
                 own["pieces"].append((begin, count))
+            else:
+                own["decodes"] += 1
         return out
 
     # Blocks that are freed would be the first to be given to another sequence.
@@ -143,6 +147,12 @@ def texts_of(options, folder):
     return prompts_of(ids, options.prompts, options.prompt_tokens, options.stride, shared)
 
 
+def drafted(count):
+    """Options of an engine that drafts so many tokens by what a sequence has had before."""
+    return {"speculative_config": {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_max": 4,
+                                   "prompt_lookup_min": 2}} if count else {}
+
+
 def generated(options, folder, bundle):
     """Tokens, codes and log-probabilities of vLLM, for judge(): one dict for each time that it got the prompts."""
     from vllm import SamplingParams
@@ -152,7 +162,8 @@ def generated(options, folder, bundle):
                  attention_backend=options.backend, gpu_memory_utilization=0.1, kv_cache_memory_bytes=options.memory << 20,
                  additional_config={"vqgen": {"bundle": str(bundle), "recent_tokens": options.recent}},
                  dtype=options.dtype, skip_tokenizer_init=options.text is None, tensor_parallel_size=options.ranks,
-                 **{"max_num_batched_tokens": options.prompts * options.prompt_tokens, **MODES[options.mode]})
+                 **drafted(options.drafts), **{"max_num_batched_tokens": options.prompts * options.prompt_tokens,
+                                               **MODES[options.mode]})
     print(f"engine: {time.time() - began:.1f} s", flush=True)
     found = recorded(core_of(llm).scheduler)
     sampling = SamplingParams(temperature=0, max_tokens=options.new, ignore_eos=True, logprobs=0, detokenize=False)
@@ -165,6 +176,7 @@ def generated(options, folder, bundle):
         print(f"generated: {time.time() - began:.1f} s", flush=True)
         runs.append({"mode": options.mode + " again" * again, "prompts": prompts,
                      "pieces": [found[tuple(each)]["pieces"] for each in prompts],
+                     "decodes": sum(found[tuple(each)]["decodes"] for each in prompts),
                      "codes": of_ranks(llm.collective_rpc(codes_of, args=(
                          blocks_of(core_of(llm).scheduler.kv_cache_config.kv_cache_groups,
                                    [found[tuple(each)] for each in prompts]), options.prompt_tokens + options.new - 1)), heads),
@@ -193,7 +205,7 @@ def run_tokens(options):
     for run in runs:
         began = time.time()
         rows.append(judge(model, bundle, run, options.tolerance, options.most or options.prompts, exact, options.recent))
-        rows[-1] |= {"recent_tokens": options.recent, "ranks": options.ranks}
+        rows[-1] |= {"recent_tokens": options.recent, "ranks": options.ranks, "drafts": options.drafts, "decodes": run["decodes"]}
         print(f"transformers: {time.time() - began:.1f} s\n##", json.dumps(rows[-1]), flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))
@@ -217,10 +229,12 @@ def main():
     tokens.add_argument("--float32", action="store_true", help="run transformers in float32 too")
     tokens.add_argument("--record", help="file for vLLM's tokens and codes; if it is there, vLLM does not run")
     tokens.add_argument("--most", type=int, help="sequences that transformers reads at once [as many as prompts]")
+    tokens.add_argument("--drafts", type=int, default=0, help="tokens that vLLM's ngram method drafts [0]")
     tokens.add_argument("--memory", type=int, default=256, help="MiB of vLLM's cache [256]")
     tokens.add_argument("--device", default="cuda", help="device of transformers [cuda]")
     steps = parts.add_parser("steps", help="time decode steps with random weights")
     steps.add_argument("--shapes", default=vllm_random.SHAPES, help=f"BATCHxTOKENS,... [{vllm_random.SHAPES}]")
+    steps.add_argument("--profile", type=int, default=0, help="steps whose kernels are listed, per layer [0]")
     requests = parts.add_parser("requests", help="time prompts and whole requests with random weights")
     requests.add_argument("--first", default="2048,8192,32768", help="prompts for the first token [2048,8192,32768]")
     requests.add_argument("--requests", type=int, default=256, help="requests of the run [256]")

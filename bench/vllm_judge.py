@@ -35,14 +35,15 @@ def rounded(attend, dtype):
     return lambda *states_and_more: attend(*(each.to(dtype) for each in states_and_more[:3]), *states_and_more[3:]).float()
 
 
-def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0):
+def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0, room=0):
     """(float32 [sequences, steps, vocabulary], share of bytes of codes that differ), of transformers over the cache, fed
-    with `chosen`, and with vLLM's `codes` if they are given."""
+    with `chosen`, and with vLLM's `codes` if they are given. room: tokens that the cache has room for, if more: kernels
+    are compiled for each."""
     import torch
 
     import vqgen.hf
     prompts, chosen = (torch.tensor(each, device=model.device) for each in (prompts, chosen))
-    cache = vqgen.hf.VQCache(model.config, bundle, batch=len(prompts), tokens=prompts.shape[1] + chosen.shape[1],
+    cache = vqgen.hf.VQCache(model.config, bundle, batch=len(prompts), tokens=max(room, prompts.shape[1] + chosen.shape[1]),
                              device=model.device, recent_tokens=recent)
     for layer in cache.layers if model.dtype == torch.float32 else ():
         layer.attend = rounded(layer.attend, layer.cache.new_tokens(0)[0].dtype)
@@ -59,7 +60,7 @@ def logits_of(model, bundle, prompts, chosen, pieces, codes=None, recent=0):
     return torch.stack(found, 1), float(forced.differ / forced.codes) if forced else 0
 
 
-def reference(model, bundle, run, most, recent=0, forced=False):
+def reference(model, bundle, run, most, recent=0, forced=False, room=0):
     """logits_of() all sequences, in batches of at most `most` that were read in the same parts."""
     import torch
     prompts, chosen = run["prompts"], run["tokens"]
@@ -70,7 +71,7 @@ def reference(model, bundle, run, most, recent=0, forced=False):
         for at in range(0, len(members), most):
             own = members[at:at + most]
             logits, share = logits_of(model, bundle, [prompts[each] for each in own], [chosen[each] for each in own], parts,
-                                      run["codes"][:, own] if forced else None, recent)
+                                      run["codes"][:, own] if forced else None, recent, room)
             shares += [share] * len(own)
             for index, each in zip(own, logits):
                 out[index] = each

@@ -7,6 +7,8 @@ import statistics
 import tempfile
 import time
 
+import vllm_profile
+
 # Options of vLLM's own caches, by --cache. FlashAttention 3 reads FP8 only for a model in bfloat16.
 PLAIN = {"fp16": {"dtype": "float16", "kv_cache_dtype": "auto"}, "fp8": {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}}
 SHAPES = "1x32768,8x32768,64x4096"
@@ -193,8 +195,9 @@ def fill(worker):
             cache.random_(-1 << 31, (1 << 31) - 1)
 
 
-def timed(llm, batch, tokens):
-    """Seconds of TIMED decode steps of `batch` sequences with prompts of `tokens`, and the blocks of a sequence."""
+def timed(llm, batch, tokens, profile=0):
+    """Seconds of TIMED decode steps of `batch` sequences with prompts of `tokens`, the blocks of a sequence, and tables of
+    the kernels of `profile` further steps, one for each rank."""
     import torch
     from vllm import SamplingParams
     llm_engine, names = llm.llm_engine, [f"{batch}x{tokens}-{each}" for each in range(batch)]
@@ -216,11 +219,13 @@ def timed(llm, batch, tokens):
         began = time.perf_counter()
         llm_engine.step()
         seconds.append(time.perf_counter() - began)
+    layers = llm.llm_engine.vllm_config.model_config.hf_text_config.num_hidden_layers
+    tables = vllm_profile.profiled(llm, llm_engine.step, profile, layers) if profile else []
     scheduler.connector = None  # a scheduler asks it at the end of a request, too
     llm_engine.abort_request(names)
     while llm_engine.has_unfinished_requests():
         llm_engine.step()
-    return seconds, blocks
+    return seconds, blocks, tables
 
 
 @contextlib.contextmanager
@@ -266,11 +271,13 @@ def run_steps(options):
         llm.collective_rpc(fill)
         for batch, tokens in shapes:
             core_of(llm).scheduler.connector = Cached()
-            seconds, blocks = timed(llm, batch, tokens)
+            seconds, blocks, tables = timed(llm, batch, tokens, options.profile)
             report(options, rows, {
                 "batch": batch, "tokens": tokens, "step_ms": round(statistics.median(seconds) * 1e3, 3),
                 "mean_ms": round(statistics.fmean(seconds) * 1e3, 3), "slowest_ms": round(max(seconds) * 1e3, 3),
                 "capacity_tokens": round(cache.num_gpu_blocks / blocks * (tokens + WARM_UP))})
+            for rank, table in enumerate(tables):
+                print(vllm_profile.text_of(f"{options.cache} B{batch} N{tokens}, rank {rank}", table), flush=True)
     return 0
 
 

@@ -50,6 +50,8 @@ def test_a_cache_reads_the_codes_that_it_is_given(model, layers, caches):
     codes = codes_of(caches[0], 11)
     same, share = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE, codes)
     assert torch.equal(same, plain) and share == 0
+    roomy, _ = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE, codes, room=64)
+    assert near(roomy, plain)
     codes[0, 1, 0, 3, 0] ^= 0xFF
     other, share = vllm_judge.logits_of(model, layers, PROMPTS, CHOSEN, WHOLE, codes)
     assert 1 / codes.view(torch.uint8).numel() <= share < 0.1
@@ -97,8 +99,8 @@ def test_a_schedule_is_recorded():
         pages["a"][1][number] = 0  # the null block, behind a window
         pages["a"][1].append(number + 7)
         pool.free_blocks([5])
-    assert found[(1,) * 9] == {"pieces": [(0, 4), (4, 2), (6, 3)], "blocks": [[3, 1, 2], [5, 7, 8]]}
-    assert found[(2,) * 3] == {"pieces": [(0, 3)], "blocks": [[4], [6]]}
+    assert found[(1,) * 9] == {"pieces": [(0, 4), (4, 2), (6, 3)], "blocks": [[3, 1, 2], [5, 7, 8]], "decodes": 1}
+    assert found[(2,) * 3] == {"pieces": [(0, 3)], "blocks": [[4], [6]], "decodes": 2}
 
 
 def test_codes_are_read_from_blocks_of_their_group():
