@@ -15,9 +15,8 @@ from vqgen._paths import nvrtc_folder, path_of
 
 if TYPE_CHECKING:
     from vqgen import configs
-    Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig
-              | configs.DequantizeConfig | configs.MergeConfig | configs.LinearConfig
-              | configs.ScalarConfig | configs.WeightRowsConfig)
+    Config = (dict | str | os.PathLike | configs.AttentionConfig | configs.AppendConfig | configs.DequantizeConfig
+              | configs.MergeConfig | configs.LinearConfig | configs.ScalarConfig | configs.WeightRowsConfig)
 
 _POLICIES = {"compile": 0, "fail": 1, "fallback": 2}
 _PROVENANCES = ("compiled", "disk", "memory", "baseline")

@@ -1,9 +1,9 @@
 """vqgen's ops for PyTorch: torch.ops.vqgen.attention, append, dequantize, linear, weight_dequantize and rotate, with
 fakes and mutation marks, so that torch.compile and captured CUDA graphs take them; and modules over them.
 
-An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside
-a capture nothing can be compiled: call once before, or `prepare()`. Tensors on the CPU take the host
-backend, which is slow and for tests. All functions may be called from several threads.
+An op is named by its config's JSON (`config_text()`), and prepared by the first call with it. Inside a capture nothing
+can be compiled: call once before, or `prepare()`. Tensors on the CPU take the host backend, which is slow and for
+tests. All functions may be called from several threads.
 """
 
 from __future__ import annotations
@@ -239,18 +239,17 @@ class VQCache:
     """The quantized KV cache of one layer: codes, full-precision window and sinks, and sequences' lengths. These
     and positions are on the device: a captured step goes on where the last replay ended.
 
-    key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages]
-    where the formats have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys'
-    has smooth; key_mean and value_mean of that shape where they have center, *_rotation: float32 [kv_heads,
-    head_dim, head_dim], aligned to 16 bytes, where they have klt; those of values have value_head_dim, if it is given. key_gain: float32 [units], by which entries are longer where keys are
-    read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an attend(), at most 16.
-    batch_invariant: their results have the same bits whatever comes with them, by one kernel. lengths:
-    int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
+    key_codebooks, value_codebooks: [units, stages, entries, vector_size]; *_scales: [units, stages] where the formats
+    have stage_scales; key_smooth: float32 [kv_heads, head_dim] where the keys' has smooth; key_mean and value_mean of
+    that shape where they have center, *_rotation: float32 [kv_heads, head_dim, head_dim], aligned to 16 bytes, where
+    they have klt; those of values have value_head_dim, if it is given. key_gain: float32 [units], by which entries are
+    longer where keys are read than where they are encoded. A sequence has room for `tokens`. query_tokens: of one in an
+    attend(), at most 16. batch_invariant: their results have the same bits whatever comes with them, by one kernel.
+    lengths: int32 [batch], where layers share theirs; who shares them writes by write() and counts himself.
     flush_block: tokens that leave the window together (docs/guides/kv-cache.md). sliding_window, attention_chunk,
-    logit_softcap: as in a config's shape, 0 for none. tree_tokens: drafts of a sequence that an attend() with
-    tree_mask takes, 2 to 64. attention_plan: fields of
-    its plan, {"schedule": "balanced"} for long sequences beside short ones (docs/guides/serving.md). A cache
-    can be copied and saved. It passes no gradients on: backward() raises.
+    logit_softcap: as in a config's shape, 0 for none. tree_tokens: drafts of a sequence that an attend() with tree_mask
+    takes, 2 to 64. attention_plan: fields of its plan, {"schedule": "balanced"} for long sequences beside short ones
+    (docs/guides/serving.md). A cache can be copied and saved. It passes no gradients on: backward() raises.
     """
 
     @torch.inference_mode(False)  # what is made in that mode cannot be written outside of it
