@@ -185,6 +185,10 @@ struct VqFormat {
     return entry_type == EntryType::int8 && (common_scale || num_codebooks == 1) &&
            group_inputs == 0;
   }
+  // Are entries bytes that scales of groups of inputs bring to size?
+  bool has_scaled_bytes() const {
+    return entry_type == EntryType::int8 && num_codebooks == 1 && group_inputs > 0 && !group_minima;
+  }
   // 32-bit words of a row of so many elements, a multiple of vector_size: its codes, and the scales
   // of a token or of groups of inputs. Without the padding of the layout.
   std::int64_t row_words(std::int64_t columns) const {

@@ -112,8 +112,17 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
   judge.require(gpu.bf16_products,
                 "{} has no int8 mma, which dataflow {} takes; use dataflow simt or mma", gpu.name,
                 dataflow_name(plan));
-  judge_groups(judge, format, dataflow_name(plan));
-  judge.require(format.has_own_entries() && format.sums_are_bytes(),
+  constexpr bool kScales = vq::scales_integers(P{});
+  if (kScales && format.group_inputs > 0) {
+    judge.require(format.has_scaled_bytes(),
+                  "weights: dataflow {} takes no scales of groups of inputs but of int8 entries of "
+                  "one codebook, without minima; use dataflow simt, mma, wgmma or wgmma_large_m",
+                  dataflow_name(plan));
+  } else {
+    judge_groups(judge, format, dataflow_name(plan));
+  }
+  judge.require(format.has_own_entries() &&
+                    (format.sums_are_bytes() || (kScales && format.has_scaled_bytes())),
                 "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
                 "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
                 "them, or use another dataflow",
@@ -125,9 +134,10 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
                 "so",
                 dataflow_name(plan), entries);
 }
-// Placements that the space allows.
-inline std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed) {
-  std::vector<Placement> placements = whole_placements(op.weights, allowed);
+// Placements that the space allows, of entries that are held in so many bytes.
+inline std::vector<Placement> near_placements(const Linear& op, SpacePlacement allowed,
+                                              int held_bytes) {
+  std::vector<Placement> placements = whole_placements(op.weights, allowed, held_bytes);
   std::erase(placements, all_global());
   return placements;
 }
@@ -223,8 +233,10 @@ void judge_cluster(Judge& judge, const Config& config, const GpuSpec& gpu) {
 // Rules of all dataflows.
 template <class P>
 void judge_linear(Judge& judge, const P& plan, const Linear& op, const GpuSpec& gpu) {
-  judge.require(plan.rows_per_block % 4 == 0, "rows_per_block {} is not a multiple of 4",
-                plan.rows_per_block);
+  const int together = requires { plan.product_rows; }
+  ? 1 : 4;
+  judge.require(plan.rows_per_block % together == 0, "rows_per_block {} is not a multiple of {}",
+                plan.rows_per_block, together);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   const std::int64_t chunk = vq::chunk_columns(config);

@@ -13,13 +13,21 @@ constexpr int kMostWarps = 16;
 constexpr int kManyWarps = 20;
 constexpr bool may_have_many(int along) { return along == 2 || along == 4; }
 
+// Scales of groups of inputs take an MMA per row, which beats scaled elements at so few rows only.
+constexpr int kMostScaledRows = 2;
+
 struct RowForm {
   int product_rows;
   int rows_per_block;
 };
 
 // Rows per block: all, or those whose sums fit the registers.
-std::vector<RowForm> row_forms(int rows) {
+std::vector<RowForm> row_forms(const Linear& op) {
+  const int rows = planned_rows(op);
+  if (op.weights.group_inputs > 0) {
+    if (rows > kMostScaledRows) return {};
+    return {{1, rows}};
+  }
   if (rows <= 4) return {{4, 4}};
   const int all = static_cast<int>(ceil_div(rows, 8)) * 8;
   std::vector<RowForm> result;
@@ -79,9 +87,18 @@ std::vector<int> chunk_runs_of(const LinearInt8Mma& plan, const Linear& op) {
 }  // namespace
 
 void judge_plan(Judge& judge, const LinearInt8Mma& plan, const Linear& op, const GpuSpec& gpu) {
+  const bool groups = op.weights.group_inputs > 0;
+  judge.require(!groups || planned_rows(op) <= kMostScaledRows,
+                "weights: dataflow int8_mma takes scales of groups of inputs with {} rows of x at "
+                "most, of {}; use dataflow simt, mma, wgmma or wgmma_large_m",
+                kMostScaledRows, planned_rows(op));
   judge_bytes(judge, plan, op, gpu);
-  judge.require(plan.product_rows == 4 || plan.product_rows == 8,
-                "product_rows {} is neither 4 nor 8", plan.product_rows);
+  judge.require(plan.product_rows == 1 || plan.product_rows == 4 || plan.product_rows == 8,
+                "product_rows {} is none of 1, 4 and 8", plan.product_rows);
+  judge.require((plan.product_rows == 1) == groups,
+                "product_rows {}, where 1 goes with scales of groups of inputs and 4 or 8 without; "
+                "set it to {}",
+                plan.product_rows, groups ? 1 : 8);
   if (!judge.ok()) return;
   const auto config = configured(plan, op);
   judge_outputs_per_warp(judge, plan, op);
@@ -125,8 +142,8 @@ void judge_plan(Judge& judge, const LinearInt8Mma& plan, const Linear& op, const
 
 // Two tiles of outputs per warp, or one if SMs would have too little; as many warps as possible.
 LinearInt8Mma choose_plan(LinearInt8Mma plan, const Linear& op, const GpuSpec& gpu) {
-  const int lanes = phase_lanes(op.weights.held_bytes());
-  for (const RowForm& form : row_forms(planned_rows(op))) {
+  const int lanes = phase_lanes(vq::held_bytes(configured(plan, op).weights));
+  for (const RowForm& form : row_forms(op)) {
     plan.product_rows = form.product_rows;
     plan.rows_per_block = form.rows_per_block;
     for (const Placement& codebook :
@@ -151,10 +168,11 @@ LinearInt8Mma choose_plan(LinearInt8Mma plan, const Linear& op, const GpuSpec& g
 }
 
 void add_candidates(Candidates& to, LinearInt8Mma plan, const Linear& op, SpacePlacement allowed) {
-  if (!op.weights.sums_are_bytes()) return;
-  const std::vector<Placement> placements = near_placements(op, allowed);
+  if (!op.weights.sums_are_bytes() && !op.weights.has_scaled_bytes()) return;
+  const std::vector<Placement> placements =
+      near_placements(op, allowed, vq::held_bytes(configured(plan, op).weights));
   using P = LinearInt8Mma;
-  for (const RowForm& form : row_forms(planned_rows(op))) {
+  for (const RowForm& form : row_forms(op)) {
     plan.product_rows = form.product_rows;
     plan.rows_per_block = form.rows_per_block;
     for_each_of(plan, {{&P::outputs_per_warp, {16, 32, 64}}, {&P::code_words, {4, 2, 1}}}, [&] {
@@ -196,18 +214,29 @@ void count_work(BlockWork& to, const LinearInt8Mma& plan, const Linear& op, cons
   const double runs = chunks * vq::chunk_runs(c) * warps / c.warps_along_columns;
   const double tiles = c.outputs_per_warp / vq::fragment_outputs(c);
   const double row_tiles = c.rows_per_block / c.product_rows;
-  const bool pairs = c.product_rows == 4;
+  const bool pairs = c.product_rows < 8;
   const double steps = runs * vq::run_steps(c);  // of all warps
   const double lookups = steps * tiles * 2 * vq::octet_codes(c.weights);
   add_lookups(to, use.operands.front(), lookups, conflicts);
   count_bytes(to);
   // An address, additions of words, their top bits.
   const double words = format.vector_size / 4.0;
-  to.arithmetic +=
-      lookups * (1 + words + byte_instructions(format)) + lookups / format.num_codebooks * words;
-  to.products += steps * tiles * row_tiles * (pairs ? 1 : 2);
+  const bool masks = vq::masks_signs(c);
+  const double signs = masks ? 1 + words : byte_instructions(format);
+  to.arithmetic += lookups * (1 + words + signs) + lookups / format.num_codebooks * words;
+  to.products += steps * tiles * row_tiles * (pairs && !masks ? 1 : 2);
   to.turns += steps;
   to.passes += steps * row_tiles * (pairs ? 2 : 4);
+  if (masks) {
+    to.passes += lookups * words;  // masks, of all lanes without conflicts
+    to.products += steps * row_tiles;
+  }
+  if (vq::by_lane(c)) {
+    // The numbers of scales; sums of both bytes, theirs of x, and numbers that are scaled.
+    constexpr double kSum = 4, kFactor = 10;
+    const double groups = std::max(1.0, vq::run_columns(c) / 4.0 / format.group_inputs);
+    to.arithmetic += runs * groups * tiles * 2 * (kFactor + kSum * row_tiles);
+  }
   if (plan.prepack_x == 1) {
     constexpr double kRows = 8;
     to.passes += runs * tiles * 2 * vq::run_words(c) / c.code_words * kRows;

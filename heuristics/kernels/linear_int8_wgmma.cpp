@@ -86,7 +86,7 @@ void add_candidates(Candidates& to, LinearInt8Wgmma plan, const Linear& op,
                     SpacePlacement allowed) {
   using P = LinearInt8Wgmma;
   if (!op.weights.sums_are_bytes() || !to.gpu.warpgroup_products) return;
-  const std::vector<Placement> placements = near_placements(op, allowed);
+  const std::vector<Placement> placements = near_placements(op, allowed, op.weights.held_bytes());
   plan.rows_per_block = rows_of_block(planned_rows(op), kBytegroupRows);
   for_each_of(plan, {{&P::threads, {256, 384, 512}}, {&P::code_words, {4, 2, 1}}}, [&] {
     for (const int columns : {256, 512}) {

@@ -89,7 +89,8 @@ void add_candidates(Candidates& to, LinearWgmmaLargeM plan, const Linear& op,
   if (!to.gpu.warpgroup_products || planned_rows(op) < kFewestRows) return;
   plan.byte_sums = adds_bytes(op);
   const std::vector<Placement> placements =
-      plan.byte_sums != 0 ? near_placements(op, allowed) : whole_placements(op.weights, allowed);
+      plan.byte_sums != 0 ? near_placements(op, allowed, op.weights.held_bytes())
+                          : whole_placements(op.weights, allowed);
   // Groups that share columns, and x laid out by each block, were measured of bytes and more rows.
   constexpr int kMeasuredRows = 33;
   const bool measured = plan.byte_sums != 0 && planned_rows(op) >= kMeasuredRows;

@@ -30,7 +30,8 @@ inline constexpr std::size_t kOutScaledByte = 706;  // [byte of the word][lane]
 inline constexpr std::size_t kOutDot2 = 834;        // [pair of bytes][lane]
 inline constexpr std::size_t kOutLarger = 898;      // [lane]
 inline constexpr std::size_t kOutD8u = 930;         // D of the integers, b unsigned
-inline constexpr std::size_t kCollectivesOut = 1058;
+inline constexpr std::size_t kOutDu8 = 1058;        // the same, a unsigned
+inline constexpr std::size_t kCollectivesOut = 1186;
 inline constexpr std::int64_t kCollectivesSharedBytes = 4 * 832;
 
 // last_block: kLastBlocks blocks of 64 threads; in[0] is the counter, words from in[64] on.
@@ -71,19 +72,21 @@ VQ_DEVICE void collectives(const u32* in, u32* out) {
     }
   }
   if constexpr (kHasMmaS8) {
-    i32 c[4], cu[4];
+    i32 c[4], cu[4], uc[4];
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int place = (l / 4 + i / 2 * 8) * 8 + l % 4 * 2 + i % 2;
-      c[i] = cu[i] = load_shared(reinterpret_cast<const i32*>(row) + 704 + place);
+      c[i] = cu[i] = uc[i] = load_shared(reinterpret_cast<const i32*>(row) + 704 + place);
     }
     mma_m16n8k32_s8(c, a8, b8);
     mma_m16n8k32_s8_u8(cu, a8, b8);
+    mma_m16n8k32_u8_s8(uc, a8, b8);
     VQ_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int place = (l / 4 + i / 2 * 8) * 8 + l % 4 * 2 + i % 2;
       store_global(reinterpret_cast<i32*>(out) + 256 + place, c[i]);
       store_global(reinterpret_cast<i32*>(out) + 930 + place, cu[i]);
+      store_global(reinterpret_cast<i32*>(out) + 1058 + place, uc[i]);
     }
   }
   VQ_UNROLL
@@ -229,15 +232,17 @@ struct Collectives {
           << d << ": " << m << ' ' << n << ": " << got << " for " << sum;
     }
     std::uint32_t integer = in[kInC8 + m * 8 + n];
-    std::uint32_t of_unsigned = integer;
+    std::uint32_t of_unsigned = integer, from_unsigned = integer;
     for (std::size_t k = 0; k < 32; ++k) {
       const int a = byte(kInA8, m * 32 + k), b = byte(kInB8, n * 32 + k);
       integer += static_cast<std::uint32_t>(a * b);
       of_unsigned += static_cast<std::uint32_t>(a * (b & 0xff));
+      from_unsigned += static_cast<std::uint32_t>((a & 0xff) * b);
     }
     if (out[kOutHas + 1] != 0) {
       EXPECT_EQ(out[kOutD8 + m * 8 + n], integer) << m << ' ' << n;
       EXPECT_EQ(out[kOutD8u + m * 8 + n], of_unsigned) << m << ' ' << n;
+      EXPECT_EQ(out[kOutDu8 + m * 8 + n], from_unsigned) << m << ' ' << n;
     }
   }
 

@@ -223,7 +223,8 @@ TEST(CollectiveFault, MatricesNeedWholeWarps) {
        {"vq::mma_m16n8k16<vq::Element::f16>(c, a, b);", "vq::movmatrix_trans(a[0]);",
         "vq::ldmatrix_x2(b, row);", "vq::any_of_warp(t == 3);",
         "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8(d, a, b);",
-        "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8_u8(d, a, b);"}) {
+        "vq::i32 d[4] = {}; vq::mma_m16n8k32_s8_u8(d, a, b);",
+        "vq::i32 d[4] = {}; vq::mma_m16n8k32_u8_s8(d, a, b);"}) {
     EXPECT_THAT(fault_of(wrong(call, 40)),
                 AllOf(HasSubstr("lane 0 of "), HasSubstr("asks for lane 8, which")))
         << call;

@@ -1,5 +1,7 @@
 // Cases of int8_mma, int8_wgmma and wgmma_large_m: GEMMs with entries whose sums over the stages
 // are bytes.
+#include <tuple>
+
 #include "core/ceil_div.h"
 #include "heuristics/check.h"
 #include "tests/sweep/cases.h"
@@ -32,9 +34,10 @@ enum Axis {
   kCombine,
   kDataflow,
   kMaking,
+  kGroups,
 };
-constexpr std::array kBitsOf{8, 2, 5, 10, 7};
-constexpr int kSigns = 4;  // of these: bits below signs, in one stage
+constexpr std::array kBitsOf{8, 2, 5, 10, 7, 8};
+constexpr int kSigns = 4;  // of these, from here on: bits below signs, in one stage
 constexpr std::array kVectors{8, 4};
 constexpr std::array kRowsOf{1, 3, 4, 5, 8, 13, 33};
 constexpr std::array kOuts{1, 16, 101, 300};
@@ -47,10 +50,13 @@ constexpr std::array kRuns{1, 2, 3, 8};
 // Rows of a GEMM, and of a block.
 constexpr std::array kBlocks{std::pair{4, 4}, std::pair{4, 8}, std::pair{8, 8}, std::pair{8, 24}};
 constexpr std::array kWordsOf{1, 2, 4};
+// Inputs of a scale of int8_mma, and the bits of scales in blocks.
+constexpr std::array kGroupsOf{std::pair{0, 0}, std::pair{0, 0}, std::pair{16, 0}, std::pair{32, 4},
+                               std::pair{256, 0}};
 
 // The number of values of each Axis.
-const std::vector<int> kSizes{5, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
-                              3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 4};
+const std::vector<int> kSizes{6, 2, 4, 3, 2, 7, 4, 6, 2, 4, 5, kLayouts.size(),
+                              3, 4, 3, 3, 4, 4, 3, 3, 3, 5, 4, 5};
 // Other cases cover wgmma_large_m.
 enum Dataflow { kBytes, kBytegroups, kRowgroups };
 constexpr std::array kDataflows{kBytes, kBytegroups, kRowgroups, kBytes, kBytegroups};
@@ -116,8 +122,9 @@ class Attempts {
 LinearInt8Mma bytes_plan(const std::vector<int>& v, const Linear& op, const Problem& problem,
                          const GpuSpec& gpu) {
   LinearInt8Mma first{.threads = pick(kThreadsOf, v, kThreads), .outputs_per_warp = 16};
-  first.product_rows = pick(kBlocks, v, kRowsPerBlock).first;
-  first.rows_per_block = pick(kBlocks, v, kRowsPerBlock).second;
+  std::tie(first.product_rows, first.rows_per_block) = op.weights.group_inputs > 0
+                                                           ? std::pair{1, 1 + v[kRowsPerBlock] % 2}
+                                                           : pick(kBlocks, v, kRowsPerBlock);
   first.codebook = all_shared(op.weights.entries());
   first.code_words = 1;
   Attempts<LinearInt8Mma> to(first, op, problem, gpu);
@@ -179,7 +186,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
               .in_features = pick(kIns, v, kInFeatures)};
   op.weights.vector_size = pick(kVectors, v, kVector);
   op.weights.index_bits = pick(kBitsOf, v, kBits);
-  if (v[kBits] == kSigns) {
+  if (v[kBits] >= kSigns) {
     op.weights.decoder = Decoder::signs;
     op.weights.index_bits += op.weights.vector_size;
   }
@@ -188,6 +195,11 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.weights.layout = pick(kLayouts, v, kLayout);
   with_integers(op.weights, true);
   op.weights.common_scale = true;
+  std::tie(op.weights.group_inputs, op.weights.group_scale_bits) = pick(kGroupsOf, v, kGroups);
+  if (op.weights.group_inputs > 0) {
+    op.shape.rows = 1 + v[kRows] % 2;
+    op.shape.in_features = ceil_div(op.shape.in_features, 256) * 256;
+  }
   // With the wgmma dataflows one codebook serves all columns.
   const Dataflow dataflow = pick(kDataflows, v, kDataflow);
   const int unit = dataflow == kBytes ? 1024 : 4096;
@@ -226,6 +238,17 @@ SweepCases bytes_pairwise(const GpuSpec& gpu, std::uint64_t seed) {
   }
   for (const int stages : {1, 2, 3}) {
     impossible.emplace(AxisValue{kBits, kSigns}, AxisValue{kResiduals, stages});
+    impossible.emplace(AxisValue{kBits, kSigns + 1}, AxisValue{kResiduals, stages});
+  }
+  for (int groups = 0; groups < static_cast<int>(kGroupsOf.size()); ++groups) {
+    if (kGroupsOf[static_cast<std::size_t>(groups)].first == 0) continue;
+    for (const int stages : {1, 2, 3}) {
+      impossible.emplace(AxisValue{kResiduals, stages}, AxisValue{kGroups, groups});
+    }
+    for (int each = 0; each < static_cast<int>(kDataflows.size()); ++each) {
+      if (kDataflows[static_cast<std::size_t>(each)] == kBytes) continue;
+      impossible.emplace(AxisValue{kDataflow, each}, AxisValue{kGroups, groups});
+    }
   }
   return cases_of_pairs(kSizes, impossible, seed, [&](const auto& values, std::uint64_t own) {
     return make_case(values, gpu, own);

@@ -43,8 +43,8 @@ Linear grouped_product(int rows, const GroupWords& groups) {
 
 std::vector<Plan> plans_of(const Problem& problem) {
   std::vector<Plan> plans;
-  for (const Plan& like :
-       {Plan(LinearSimt{}), Plan(LinearMma{}), Plan(LinearWgmma{}), Plan(LinearWgmmaLargeM{})}) {
+  for (const Plan& like : {Plan(LinearSimt{}), Plan(LinearMma{}), Plan(LinearWgmma{}),
+                           Plan(LinearWgmmaLargeM{}), Plan(LinearInt8Mma{})}) {
     Plan plan = rules_plan(like, problem, sweep_gpu());
     // A warp that goes through all columns loads the words that lanes share more than once.
     if (auto* const mma = std::get_if<LinearMma>(&plan)) {
@@ -75,7 +75,8 @@ std::vector<std::uint32_t> words_of_ones(const vq::GroupScales& groups, std::int
   return words;
 }
 
-// With one row mma scales sums by lane, in another order.
+// With one row mma scales sums by lane, in another order; so does int8_mma, whose plan fits no
+// format without groups.
 TEST_P(GroupScales, OfOneChangeNoBit) {
   for (const int rows : {2, 17}) {
     const Linear with = op(rows);
@@ -165,6 +166,20 @@ std::vector<Fault> faults_of_runs(const GroupWords& groups, bool mma, bool by_la
   return faults;
 }
 
+// Faults of int8_mma: of its columns of x, its masks of signs, and its sums.
+std::vector<Fault> faults_of_bytes(const GroupWords& groups) {
+  std::vector<Fault> faults = {
+      {"word(kCodes + number)", "word(kCodes + (number ^ 1))"},
+      {"lane_group() / 2 == place_in_group()", "lane_group() / 2 >= place_in_group()"},
+      {"mask * kOneOf255", "0u"},
+      {"Decode::signs_of(code)); }", "Decode::signs_of(code) ^ 1u); }"},
+      {", part) - raised", ", part)"},
+      {"* 256u +", "* 255u +"},
+      {"sum += shuffle_xor(sum, 2)", "sum += 0"}};
+  if (groups.bits > 0) faults.push_back({"2 * number + 1", "2 * number + 2"});
+  return faults;
+}
+
 TEST_P(GroupScales, AFaultIsFound) {
   const bool packed = GetParam().bits > 0, minima = GetParam().minima;
   for (const int rows : {1, 2, 17}) {
@@ -180,7 +195,9 @@ TEST_P(GroupScales, AFaultIsFound) {
       const bool mma = std::holds_alternative<LinearMma>(plan);
       const std::vector<Fault> faults =
           single ? faults_of_single(packed, minima)
-                 : faults_of_runs(GetParam(), mma, mma && rows == 1 && !minima);
+          : std::holds_alternative<LinearInt8Mma>(plan)
+              ? faults_of_bytes(GetParam())
+              : faults_of_runs(GetParam(), mma, mma && rows == 1 && !minima);
       expect_faults_found(as_problem(problem), plan, faults, [&](Kernel& faulty) {
         return is_right(reference, faulty.run(data), problem.dtype);
       });
@@ -209,6 +226,7 @@ TEST_P(GroupScales, OtherDataflowsRefuse) {
   Linear problem = op(2);
   problem.weights.decoder = Decoder::table;
   problem.weights.index_bits = 8;
+  problem.weights.num_codebooks = 2;
   for (const Plan& like : {Plan(LinearLut{}), Plan(LinearSlicedCodebook{}), Plan(LinearInt8Mma{}),
                            Plan(LinearInt8Wgmma{})}) {
     const Verdict verdict = check(like, as_problem(problem), find_gpu("h200"));
@@ -216,6 +234,13 @@ TEST_P(GroupScales, OtherDataflowsRefuse) {
     EXPECT_NE(verdict.reason.find("takes no scales of groups of inputs"), std::string::npos)
         << verdict.reason;
   }
+}
+
+TEST_P(GroupScales, Int8MmaRefusesMoreRows) {
+  const Verdict verdict = check(LinearInt8Mma{}, as_problem(op(3)), find_gpu("h200"));
+  EXPECT_FALSE(verdict.ok);
+  EXPECT_NE(verdict.reason.find("with 2 rows of x at most, of 3"), std::string::npos)
+      << verdict.reason;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GroupScales,

@@ -50,9 +50,11 @@ class WordSigns {
   u32 spread_;
 };
 
+// Four bits as bytes of 0 and 1.
+VQ_DEVICE u32 byte_ones(u32 bits) { return (bits & 15u) * 0x204081u & 0x01010101u; }
 // Four bytes of 0 to 127, those with a bit in `signs` negated: 128 - v has no carry.
 VQ_DEVICE u32 signed_bytes(u32 bytes, u32 signs) {
-  const u32 ones = (signs & 15u) * 0x204081u & 0x01010101u;
+  const u32 ones = byte_ones(signs);
   return ((bytes ^ ones * 0x7fu) + ones) ^ ones << 7;
 }
 

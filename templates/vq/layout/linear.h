@@ -66,12 +66,23 @@ struct LinearProblem {
 template <class Plan>
 struct LinearConfig : LinearProblem, Plan {};
 
+// True if scales of groups of inputs multiply sums of integers; else they multiply elements.
+template <class Plan>
+VQ_HD constexpr bool scales_integers(const Plan&) {
+  return false;
+}
+
+// Shared memory for masks of signs (ops/byte_table.cuh).
+template <class Plan>
+VQ_HD constexpr int mask_bytes(const LinearConfig<Plan>&) {
+  return 0;
+}
+
 template <class Plan>
 VQ_HD constexpr LinearConfig<Plan> configure(const LinearProblem& problem, const Plan& plan) {
   LinearConfig<Plan> c{problem, plan};
   c.weights.placement = c.codebook;
-  // Scales of groups multiply elements.
-  if (c.weights.group_inputs > 0) c.weights.int8_entries = false;
+  if (c.weights.group_inputs > 0 && !scales_integers(plan)) c.weights.int8_entries = false;
   return c;
 }
 

@@ -8,6 +8,8 @@
 //
 //   8 rows per MMA   octet c of row g: high, high, low, low; the words of two MMAs
 //   4                column g is row g / 2, its high bytes (g even) or its low ones
+//   1                column g is zero but in the octet of lane g / 2, whose high bytes (g even) or
+//                    low ones it has
 //
 // A row of a group with an infinite or NaN element has a scale of NaN.
 #pragma once
@@ -28,10 +30,10 @@ class ByteChunk {
  public:
   using Work = LinearWork<Plan>;
   static constexpr auto kConfig = Plan::config();
-  static constexpr bool kPairs = kConfig.product_rows == 4;  // columns in pairs: the bytes of a row
-  static constexpr int kWords = kPairs ? 2 : 4;              // per lane and row tile
+  static constexpr bool kPairs = kConfig.product_rows < 8;  // columns in pairs: the bytes of a row
+  static constexpr int kWords = kPairs ? 2 : 4;             // per lane and row tile
   static constexpr u32 kUnits = chunk_units(kConfig);
-  static constexpr int kTileBytes = 32 * 4 * kWords;
+  static constexpr int kTileBytes = 64 * kConfig.product_rows;
 
   // True if any of units first, first + kApart, .. of a chunk, kCount at a time and first below
   // kApart, lies past the last.
@@ -186,9 +188,16 @@ class ByteX {
 
   // The lane's operand words of a row tile in a step of the chunk.
   VQ_DEVICE void load(u32 (&x)[Chunk::kWords], int step, int tile) const {
-    const u8* const from =
-        ring_.chunk() + Chunk::tile_place(step, tile) + lane() * (4 * Chunk::kWords);
-    if constexpr (Chunk::kPairs) {
+    const u8* const tile_bytes = ring_.chunk() + Chunk::tile_place(step, tile);
+    const u8* const from = tile_bytes + lane() * (4 * Chunk::kWords);
+    if constexpr (by_lane(kConfig)) {
+      U32x2 words{};
+      if (lane_group() / 2 == place_in_group()) {
+        words = load_shared(reinterpret_cast<const U32x2*>(tile_bytes + lane_group() % 2 * 32 +
+                                                           place_in_group() * 8));
+      }
+      x[0] = words.x, x[1] = words.y;
+    } else if constexpr (Chunk::kPairs) {
       const U32x2 words = load_shared(reinterpret_cast<const U32x2*>(from));
       x[0] = words.x, x[1] = words.y;
     } else {
@@ -208,11 +217,12 @@ class ByteX {
 
   VQ_DEVICE static Ring ring_of(const LinearArgs& args) {
     constexpr LinearShared kAt = shared_layout(kConfig);
+    constexpr i64 kBarriers = kAt.beside + mask_bytes(kConfig);
     if constexpr (kMakers > 0) {
-      return Ring(kAt.x, kAt.beside);
+      return Ring(kAt.x, kBarriers);
     } else {
       return Ring(
-          shared_part<u8>(kAt.x), shared_part<u8>(kAt.beside),
+          shared_part<u8>(kAt.x), shared_part<u8>(kBarriers),
           kBefore ? args.staged + block_y() * made_row_bytes(kConfig) +
                         Work::begin() / kConfig.chunk_columns * kBytes
                   : nullptr,
@@ -229,13 +239,14 @@ class ByteX {
   }
 
   // Units first, first + kWarps, .. of a chunk, some at a time, so that their loads are on their
-  // way together; `ready` is called before they are stored.
+  // way together; `ready` is called before they are stored, by warps without a unit too.
   template <int kWarps, class Ready>
   VQ_DEVICE void make_units(i64 first_column, u32 first, Ready ready) const {
     constexpr int kOctets = lane_octets(kConfig);
     constexpr int kTurns = ceil_div(static_cast<int>(Chunk::kUnits), kWarps);
     constexpr int kMost = kOctets < 8 ? 8 / kOctets : 1;
     constexpr int kTogether = kTurns < kMost ? kTurns : kMost;
+    if (Chunk::kUnits < kWarps && first >= Chunk::kUnits) ready();
     for (u32 unit = first; unit < Chunk::kUnits; unit += kTogether * kWarps) {
       typename Chunk::Elements elements[kTogether];
       VQ_UNROLL

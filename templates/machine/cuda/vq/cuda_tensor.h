@@ -63,6 +63,12 @@ VQ_DEVICE void mma_m16n8k32_s8_u8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)
   static_assert(!kAsked || kHasMmaS8, "mma_m16n8k32_s8_u8 needs sm_80; ask kHasMmaS8 first");
   VQ_MMA("m16n8k32.row.col.s32.s8.u8.s32", "+r");
 }
+// mma_m16n8k32_s8 with a of unsigned bytes.
+template <bool kAsked = true>
+VQ_DEVICE void mma_m16n8k32_u8_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  static_assert(!kAsked || kHasMmaS8, "mma_m16n8k32_u8_s8 needs sm_80; ask kHasMmaS8 first");
+  VQ_MMA("m16n8k32.row.col.s32.u8.s8.s32", "+r");
+}
 
 // The address in the window of shared memory, as PTX takes it.
 VQ_DEVICE u32 shared_address(const void* pointer) {

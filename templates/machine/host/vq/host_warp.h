@@ -119,13 +119,13 @@ void mma_m16n8k16(void* const* operands) {
   }
 }
 
-// mma of signed bytes in a and of kOfB's bytes in b. Sums wrap at 32 bits.
-template <i32 (*kOfB)(u32 word, int i)>
+// mma of kOfA's bytes in a and of kOfB's bytes in b. Sums wrap at 32 bits.
+template <i32 (*kOfA)(u32 word, int i), i32 (*kOfB)(u32 word, int i)>
 void mma_m16n8k32(void* const* operands) {
   using Operands = MmaOperands<i32>;
   i32 a[16][32], b[32][8];
   gather<16>(a, fragment::a_m16n8k32, [&](int lane, int i) {
-    return byte_of(operands_of<Operands>(operands, lane).a[i / 4], i % 4);
+    return kOfA(operands_of<Operands>(operands, lane).a[i / 4], i % 4);
   });
   gather<8>(b, fragment::b_m16n8k32, [&](int lane, int i) {
     return kOfB(operands_of<Operands>(operands, lane).b[i / 4], i % 4);

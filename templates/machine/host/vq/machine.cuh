@@ -97,13 +97,20 @@ VQ_DEVICE void mma_m16n8k16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2],
 }
 VQ_DEVICE void mma_m16n8k32_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
   host::MmaOperands<i32> mine{c, a, b};
-  collect(host::Collective::kMma, mine, &host::of_whole_warp<host::mma_m16n8k32<host::byte_of>>,
+  collect(host::Collective::kMma, mine,
+          &host::of_whole_warp<host::mma_m16n8k32<host::byte_of, host::byte_of>>, {file, line});
+}
+VQ_DEVICE void mma_m16n8k32_u8_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
+  host::MmaOperands<i32> mine{c, a, b};
+  collect(host::Collective::kMma, mine,
+          &host::of_whole_warp<host::mma_m16n8k32<host::unsigned_byte_of, host::byte_of>>,
           {file, line});
 }
 VQ_DEVICE void mma_m16n8k32_s8_u8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], VQ_SITE) {
   host::MmaOperands<i32> mine{c, a, b};
   collect(host::Collective::kMma, mine,
-          &host::of_whole_warp<host::mma_m16n8k32<host::unsigned_byte_of>>, {file, line});
+          &host::of_whole_warp<host::mma_m16n8k32<host::byte_of, host::unsigned_byte_of>>,
+          {file, line});
 }
 
 // Each lane's row is checked as it comes; to the race checker each lane reads what it receives.

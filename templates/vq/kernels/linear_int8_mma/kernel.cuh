@@ -9,7 +9,12 @@
 //   sum over a group   256 (w . high) + (w . low)       two MMAs, or two columns of one
 //   over all groups    in fp32, each times the scale of its row
 //
-// Integer sums are exact: 127 * 128 per column. Codes load a run at a time, straight to registers
+// Integer sums are exact: 127 * 128 per column. With scales of groups of inputs an MMA serves one
+// row, and its columns 2c and 2c + 1 have the bytes of lane c's octet alone. The lane (g, c) then
+// has the sums of its own columns of outputs g and g + 8, which it scales group by group, and of
+// their x, where signed entries are raised (byte_table.cuh).
+//
+// Codes load a run at a time, straight to registers
 // (fragment_codes.cuh); x comes by bulk copies of what a pre-pass has made, without barriers of the
 // block, or the block makes it.
 #pragma once
@@ -40,8 +45,11 @@ class LinearInt8MmaBlock {
   static constexpr int kGroups = chunk_groups(kConfig);
   static constexpr int kGroupRuns = group_runs(kConfig);
   static constexpr int kProducts = Chunk::kPairs ? 1 : 2;
+  static constexpr bool kByLane = by_lane(kConfig);
+  static constexpr bool kMasks = ByteTable<Plan>::kMasks;
   static constexpr int kTileSums = Chunk::kPairs ? 2 : 4;  // per lane and tile of outputs and rows
   static_assert(chunk_in_one_unit(kConfig), "");
+  static_assert(!kByLane || kRunColumns / 4 * 127 * 32768ll < 1ll << 31, "take_sum() would wrap");
 
   VQ_DEVICE explicit LinearInt8MmaBlock(const LinearArgs& args)
       : args_(args),
@@ -56,6 +64,7 @@ class LinearInt8MmaBlock {
     } else {
       after_last_launch();
     }
+    if constexpr (kByLane) join_lanes();
     float scale[kTiles][2];
     VQ_UNROLL
     for (int i = 0; i < kTiles * 2; ++i) {
@@ -70,7 +79,12 @@ class LinearInt8MmaBlock {
   }
 
  private:
-  using Integers = i32[kTiles][kRowTiles][kProducts][4];
+  // By lane: of a group of inputs; of its x, where entries are raised; and of all groups, scaled.
+  struct Sums {
+    i32 products[kTiles][kRowTiles][kProducts][4] = {};
+    i32 x[kRowTiles][kProducts][4] = {};
+    float scaled[kByLane ? kTiles : 1][kRowTiles][2] = {};
+  };
 
   VQ_DEVICE static int along() { return warp() / kAcross; }
   VQ_DEVICE static i64 first_output() {
@@ -86,6 +100,7 @@ class LinearInt8MmaBlock {
     }
     table_.switch_to(Work::bound_unit(Work::begin()));
     table_.finish_load(table_.begin_load());
+    if constexpr (kMasks) table_.load_masks();
     if constexpr (X::kInRing) {
       if (thread_index() == 0) x_.ring().begin();
     }
@@ -148,18 +163,18 @@ class LinearInt8MmaBlock {
                                    chunks(kConfig) > kConfig.splits;
   using Runs = typename Codes::Run[kTurns];
   VQ_DEVICE void multiply(Runs& runs, i64 first, int group) {
-    Integers sums = {};
+    Sums sums;
     for (int run = 0; run < kGroupRuns; run += kTurns) {
       VQ_UNROLL
       for (int turn = 0; turn < kTurns; ++turn) {
         const i64 after = run_after(first, group, run + turn);
-        const int step = (group * kGroupRuns + run + turn) * kSteps;
+        const int of_chunk = group * kGroupRuns + run + turn;
         if constexpr (kTurns == 1) {
           const typename Codes::Run now = runs[0];
           if (kLoadsOn) codes_.load_before(Work::end(), runs[0], after);
-          multiply_run(sums, now, step);
+          multiply_run(sums, now, first, of_chunk);
         } else {
-          multiply_run(sums, runs[turn], step);
+          multiply_run(sums, runs[turn], first, of_chunk);
           if (kLoadsOn) codes_.load_before(Work::end(), runs[turn], after);
         }
       }
@@ -167,17 +182,53 @@ class LinearInt8MmaBlock {
     add_group(sums, group);
   }
 
-  // Steps of the chunk from `first` on.
-  VQ_DEVICE void multiply_run(Integers& sums, const typename Codes::Run& codes, int first) const {
+  // Run `run` of the chunk that begins at column `first`.
+  VQ_DEVICE void multiply_run(Sums& sums, const typename Codes::Run& codes, i64 first,
+                              int run) const {
+    typename Codes::Factors factors;
+    if constexpr (kByLane) Codes::scales(factors, codes, first + run * kRunColumns);
     loads_first();
     VQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       u32 x[kRowTiles][Chunk::kWords];
       VQ_UNROLL
-      for (int tile = 0; tile < kRowTiles; ++tile) x_.load(x[tile], first + step, tile);
+      for (int tile = 0; tile < kRowTiles; ++tile) x_.load(x[tile], run * kSteps + step, tile);
+      if constexpr (kMasks) {
+        constexpr u32 kOnes = 0x01010101u;
+        multiply_rows(sums.x, {kOnes, kOnes, kOnes, kOnes}, x);
+      }
       VQ_UNROLL
-      for (int tile = 0; tile < kTiles; ++tile) multiply_step(sums[tile], codes, tile, step, x);
+      for (int tile = 0; tile < kTiles; ++tile)
+        multiply_step(sums.products[tile], codes, tile, step, x);
+      if constexpr (kByLane) {
+        constexpr int kGroupSteps = kSteps / Codes::kGroups;
+        if ((step + 1) % kGroupSteps == 0) scale_columns(sums, factors, step / kGroupSteps);
+      }
     }
+  }
+
+  // By lane: adds the sums of a group of the lane's columns times its scales.
+  VQ_DEVICE void scale_columns(Sums& sums, const typename Codes::Factors& factors,
+                               int group) const {
+    VQ_UNROLL
+    for (int row = 0; row < kRowTiles; ++row) {
+      u32 raised = 0;
+      if constexpr (kMasks) raised = ByteTable<Plan>::kRaised * take_sum(sums.x[row][0], 0);
+      VQ_UNROLL
+      for (int i = 0; i < kTiles * 2; ++i) {
+        const int tile = i / 2, part = i % 2;
+        const u32 sum = take_sum(sums.products[tile][row][0], part) - raised;
+        float& scaled = sums.scaled[tile][row][part];
+        scaled =
+            fused(factors[tile][part][group], static_cast<float>(static_cast<i32>(sum)), scaled);
+      }
+    }
+  }
+  // The sum of output g or g + 8, of both bytes, modulo 2^32, which begins anew.
+  VQ_DEVICE static u32 take_sum(i32 (&sums)[4], int part) {
+    const u32 sum = static_cast<u32>(sums[2 * part]) * 256u + static_cast<u32>(sums[2 * part + 1]);
+    sums[2 * part] = sums[2 * part + 1] = 0;
+    return sum;
   }
 
   VQ_DEVICE void multiply_step(i32 (&sums)[kRowTiles][kProducts][4],
@@ -198,24 +249,33 @@ class LinearInt8MmaBlock {
         }
       }
     }
+    multiply_rows(sums, a, x);
+  }
+  VQ_DEVICE static void multiply_rows(i32 (&sums)[kRowTiles][kProducts][4], const u32 (&a)[4],
+                                      const u32 (&x)[kRowTiles][Chunk::kWords]) {
     VQ_UNROLL
     for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
       VQ_UNROLL
       for (int product = 0; product < kProducts; ++product) {
-        mma_m16n8k32_s8(sums[row_tile][product], a,
-                        {x[row_tile][product * 2], x[row_tile][product * 2 + 1]});
+        const u32 b[2] = {x[row_tile][product * 2], x[row_tile][product * 2 + 1]};
+        if constexpr (kMasks) {
+          mma_m16n8k32_u8_s8(sums[row_tile][product], a, b);
+        } else {
+          mma_m16n8k32_s8(sums[row_tile][product], a, b);
+        }
       }
     }
   }
 
   // A lane's sum i of a tile: with 8 rows output i / 2, row 2 c + i % 2; with 4 output i, row c,
-  // whose two bytes are columns side by side.
+  // whose two bytes are columns side by side; with 1 output i.
   VQ_DEVICE static int output_part(int i) { return Chunk::kPairs ? i : i / 2; }
   VQ_DEVICE static int row_part(int i) {
+    if constexpr (kByLane) return 0;
     return Chunk::kPairs ? place_in_group() : place_in_group() * 2 + i % 2;
   }
 
-  VQ_DEVICE void add_group(const Integers& sums, int group) {
+  VQ_DEVICE void add_group(const Sums& sums, int group) {
     VQ_UNROLL
     for (int row_tile = 0; row_tile < kRowTiles; ++row_tile) {
       float scale[kTileSums];
@@ -225,9 +285,14 @@ class LinearInt8MmaBlock {
       }
       VQ_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const auto& products = sums[tile][row_tile];
+        const auto& products = sums.products[tile][row_tile];
         VQ_UNROLL
         for (int i = 0; i < kTileSums; ++i) {
+          if constexpr (kByLane) {
+            float& sum = sum_[tile][row_tile][i];
+            sum = fused(sums.scaled[tile][row_tile][i], scale[i], sum);
+            continue;
+          }
           const auto high = static_cast<float>(Chunk::kPairs ? products[0][2 * i] : products[0][i]);
           const auto low = static_cast<float>(Chunk::kPairs ? products[0][2 * i + 1]
                                                             : products[kProducts - 1][i]);
@@ -235,6 +300,16 @@ class LinearInt8MmaBlock {
           sum = fused(fused(256.0f, high, low), scale[i], sum);
         }
       }
+    }
+  }
+
+  // By lane: all lanes of an output get its sums.
+  VQ_DEVICE void join_lanes() {
+    VQ_UNROLL
+    for (int i = 0; i < kTiles * kRowTiles * kTileSums; ++i) {
+      float& sum = sum_[i / (kRowTiles * kTileSums)][i / kTileSums % kRowTiles][i % kTileSums];
+      sum += shuffle_xor(sum, 1);
+      sum += shuffle_xor(sum, 2);
     }
   }
 
@@ -250,6 +325,7 @@ class LinearInt8MmaBlock {
         for (int i = 0; i < kTileSums; ++i) {
           const i64 output = output_of(tile, output_part(i));
           const int row = first_row_ + row_tile * kConfig.product_rows + row_part(i);
+          if (kByLane && place_in_group() != 0) continue;
           if (Work::is_wanted(args_, row, output)) {
             Work::write(args_, row, output, sum_[tile][row_tile][i], scale[tile][output_part(i)]);
           }

@@ -1,5 +1,6 @@
 // Plan of a product of bytes: entries are int8 and so are their sums over the stages, x is two
-// bytes per element, and the tensor core multiplies integers.
+// bytes per element, and the tensor core multiplies integers. Scales of groups of inputs multiply
+// sums that a lane has of its own columns.
 #pragma once
 
 #include <vq/layout/linear_runs.h>
@@ -47,15 +48,20 @@ struct LinearInt8Mma {
         "producer_warps", &P::producer_warps, Range{0, 8},
         "warps of a block that turn x to bytes while the others multiply; 0: with prepack_x 0 all "
         "do, between barriers");
-    visit("rows_per_block", &P::rows_per_block, Range{4, 256},
+    visit("rows_per_block", &P::rows_per_block, Range{1, 256},
           "rows of x that a block serves, a multiple of product_rows");
-    visit("product_rows", &P::product_rows, Range{4, 8},
-          "rows of x that one mma serves: 4, whose two bytes are columns side by side, or 8, whose "
-          "two bytes are two mma");
+    visit("product_rows", &P::product_rows, Range{1, 8},
+          "rows of x that one mma serves: 4, whose two bytes are columns side by side; 8, whose "
+          "two bytes are two mma; or 1, whose columns are the two bytes of each lane's own "
+          "columns, for scales of groups of inputs");
     visit("code_words", &P::code_words, Range{1, 4}, Doc::kCodeWords);
     visit("codebook", &P::codebook, Range{}, Doc::kCodebook);
   }
 };
+
+VQ_HD constexpr bool scales_integers(const LinearInt8Mma&) { return true; }
+// True if a lane has the sums of its own columns.
+VQ_HD constexpr bool by_lane(const LinearConfig<LinearInt8Mma>& c) { return c.product_rows == 1; }
 
 // Warps that multiply.
 VQ_HD constexpr int multiplying_warps(const LinearConfig<LinearInt8Mma>& c) {
@@ -115,14 +121,26 @@ VQ_HD constexpr int lane_octets(const LinearConfig<LinearInt8Mma>& c) {
 
 // Sums per lane, of outputs and rows; the integer sums are twice as many, one for each byte of x.
 VQ_HD constexpr int lane_sums(const LinearConfig<LinearInt8Mma>& c) {
-  return c.outputs_per_warp / fragment_outputs(c) * (c.rows_per_block / 2);
+  const int rows = by_lane(c) ? 2 * c.rows_per_block : c.rows_per_block / 2;
+  return c.outputs_per_warp / fragment_outputs(c) * rows;
 }
 // 32-bit registers per thread: sums, of integers and of all groups; codes of this run and the next,
-// and x of a step; addresses and lookups.
+// and x of a step; addresses and lookups. By lane also scaled sums, sums of x and scales.
 VQ_HD constexpr int byte_registers(const LinearConfig<LinearInt8Mma>& c) {
   constexpr int kBeside = 40;
   const int tiles = c.outputs_per_warp / fragment_outputs(c);
-  return 3 * lane_sums(c) + tiles * 2 * 2 * run_words(c) + c.rows_per_block / 2 + kBeside;
+  const int codes = tiles * 2 * 2 * run_words(c);
+  if (by_lane(c)) return 4 * lane_sums(c) + codes + 6 * c.rows_per_block + 4 * tiles + kBeside + 16;
+  return 3 * lane_sums(c) + codes + c.rows_per_block / 2 + kBeside;
+}
+
+// By lane, signs of codes are masks of an entry's bytes, a copy for each lane that looks one up at
+// once.
+VQ_HD constexpr bool masks_signs(const LinearConfig<LinearInt8Mma>& c) {
+  return by_lane(c) && c.weights.decoder == Decoder::signs;
+}
+VQ_HD constexpr int mask_bytes(const LinearConfig<LinearInt8Mma>& c) {
+  return masks_signs(c) ? 128 << c.weights.vector_size : 0;
 }
 
 // Floats that a block's warps exchange in the reduction after the last column.
@@ -131,14 +149,15 @@ VQ_HD constexpr i64 handed_floats(const LinearConfig<LinearInt8Mma>& c) {
   return i64{32} * multiplying_warps(c) / 2 * lane_sums(c);
 }
 
-// Chunks; after the columns, the reduction's floats. beside_bytes() is the pipeline's barriers.
+// Chunks; after the columns, the reduction's floats. beside_bytes() is masks of signs, then the
+// pipeline's barriers.
 VQ_HD constexpr i64 x_bytes(const LinearConfig<LinearInt8Mma>& c) {
   const i64 staged = byte_chunks(c) * byte_chunk_bytes(c);
   const i64 handed = handed_floats(c) * 4;
   return staged > handed ? staged : handed;
 }
 VQ_HD constexpr i64 beside_bytes(const LinearConfig<LinearInt8Mma>& c) {
-  return in_ring(c) ? i64{kRingBesideBytes} * byte_chunks(c) : 0;
+  return mask_bytes(c) + (in_ring(c) ? i64{kRingBesideBytes} * byte_chunks(c) : 0);
 }
 
 // Output of the pre-pass: per block of rows all chunks, in their shared-memory layout. A warp makes
