@@ -99,8 +99,8 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
 // Refuses group_inputs in dataflows that sum products of several groups before they know a scale.
 inline void judge_groups(Judge& judge, const VqFormat& format, std::string_view dataflow) {
   judge.require(format.group_inputs == 0,
-                "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}); use "
-                "dataflow simt, mma, wgmma or wgmma_large_m",
+                "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}) in this "
+                "format; use dataflow simt, mma, wgmma or wgmma_large_m",
                 dataflow, format.group_inputs);
 }
 
@@ -112,17 +112,9 @@ void judge_bytes(Judge& judge, const P& plan, const Linear& op, const GpuSpec& g
   judge.require(gpu.bf16_products,
                 "{} has no int8 mma, which dataflow {} takes; use dataflow simt or mma", gpu.name,
                 dataflow_name(plan));
-  constexpr bool kScales = vq::scales_integers(P{});
-  if (kScales && format.group_inputs > 0) {
-    judge.require(format.has_scaled_bytes(),
-                  "weights: dataflow {} takes no scales of groups of inputs but of int8 entries of "
-                  "one codebook, without minima; use dataflow simt, mma, wgmma or wgmma_large_m",
-                  dataflow_name(plan));
-  } else {
-    judge_groups(judge, format, dataflow_name(plan));
-  }
-  judge.require(format.has_own_entries() &&
-                    (format.sums_are_bytes() || (kScales && format.has_scaled_bytes())),
+  const bool scaled = vq::scales_integers(P{}) && format.has_scaled_bytes();
+  if (!scaled) judge_groups(judge, format, dataflow_name(plan));
+  judge.require(format.has_own_entries() && (format.sums_are_bytes() || scaled),
                 "weights: dataflow {} takes entries whose sums over the stages are bytes; set "
                 "entry_type to int8, and stage_scales and common_scale to true, as aqlm-2x8i8 has "
                 "them, or use another dataflow",

@@ -5,8 +5,9 @@
 // stage, within -127 / stages .. 127 / stages, are therefore raised by about 128 / stages; the sum
 // of all is raised by 128, and flipping its top bit makes it a signed byte again.
 //
-// Signs of codes turn the bytes (signed_bytes()). Where masks of all signs are in shared memory too,
-// bytes are unsigned, 128 + e or 128 - e, and a sum of products has 128 times the sum of x besides:
+// Signs of codes turn the bytes (signed_bytes()). Where masks of all signs are in shared memory
+// too, bytes are unsigned, 128 + e or 128 - e. A sum of products then has 128 times the sum of x
+// too:
 //
 //   byte   (128 + e ^ mask) + (1 where the mask is 255), which has no carry
 #pragma once
