@@ -1,6 +1,7 @@
 // vqgen db: what is in tuned tables, what a config is answered from them, and tables made one.
 #include "cli/shared_options.h"
 #include "core/plan/plan_name.h"
+#include "heuristics/shape_line.h"
 #include "heuristics/tuned/ladder.h"
 #include "heuristics/tuned/table.h"
 #include "runtime/tuning/sweep/sweep.h"
@@ -85,9 +86,9 @@ std::string tuned_problem_text(const Problem& problem) {
                        s.out_features, s.in_features, short_name(op->weights));
   }
   const Linear& op = *as_linear(problem);
-  return fmt::format("{} {} rows {} of {}x{} {}", op_name(problem), enum_name(op.dtype),
+  return fmt::format("{} {} rows {} of {}x{} {}{}", op_name(problem), enum_name(op.dtype),
                      op.shape.rows, op.shape.out_features, op.shape.in_features,
-                     short_name(op.weights));
+                     short_name(op.weights), epilogue_text(op.shape));
 }
 
 // A table that was read whole.

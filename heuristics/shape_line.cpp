@@ -30,6 +30,8 @@ std::string channels_text(const Shape& shape) {
   return fmt::format("{} channels, values of {}", shape.head_dim, shape.value_dim());
 }
 
+}  // namespace
+
 std::string epilogue_text(const LinearShape& s) {
   std::string text;
   if (s.gate != Gate::none) {
@@ -40,8 +42,6 @@ std::string epilogue_text(const LinearShape& s) {
   if (s.residual) text += ", plus a residual";
   return text;
 }
-
-}  // namespace
 
 std::string shape_line(const Problem& problem) {
   if (const auto* op = std::get_if<AttentionDecode>(&problem)) {

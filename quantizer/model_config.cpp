@@ -132,7 +132,7 @@ ModelConfig read_model_config(const std::filesystem::path& folder) {
   const int hidden = size_at(decoder, "hidden_size", 0);
   config.head_dim =
       size_at(decoder, "head_dim", config.query_heads > 0 ? hidden / config.query_heads : 0);
-  const bool latent = decoder.has("kv_lora_rank");  // whose cache has no heads
+  const bool latent = size_at(decoder, "kv_lora_rank", 0) > 0;  // whose cache has no heads
   config.value_head_dim =
       latent ? config.head_dim : size_at(decoder, "v_head_dim", config.head_dim);
   if (root.has(kQuantizationKey)) config.quantization = root.at(kQuantizationKey).value();

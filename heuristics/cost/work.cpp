@@ -64,7 +64,7 @@ BlockWork begun(const P& plan, const Linear& op, const PlanUse& use) {
   }
   const auto config = configured(plan, op);
   const int splits = vq::splits(config);
-  if (splits == 1) return work;
+  if (splits == 1 && !vq::stores_partials(config)) return work;
   if (vq::in_clusters(config)) {
     work.cluster = splits;
     work.exchanged_bytes = 4.0 * vq::outputs_per_block(config) * vq::block_rows(config);

@@ -108,7 +108,7 @@ int most_heads(const AttentionDecode& op) {
 // True if this many heads and channels, with grouped keys, have registers in blocks of at most 256
 // threads only; larger blocks spill.
 bool wants_registers(const AttentionDecode& op, const AttentionMma& plan) {
-  return op.keys.group_tokens > 0 && plan.heads_per_block * op.shape.head_dim > 512;
+  return op.keys.group_tokens > 0 && plan.heads_per_block * longest_row(op.shape) > 512;
 }
 
 // Tokens per step of a warp. 32 are fastest but need nearly all registers of a block of 512: more

@@ -98,10 +98,11 @@ void judge_code_words(Judge& judge, const P& plan, const Linear& op) {
 
 // Refuses group_inputs in dataflows that sum products of several groups before they know a scale.
 inline void judge_groups(Judge& judge, const VqFormat& format, std::string_view dataflow) {
-  judge.require(format.group_inputs == 0,
-                "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}) in this "
-                "format; use dataflow simt, mma, wgmma or wgmma_large_m",
-                dataflow, format.group_inputs);
+  judge.require(
+      format.group_inputs == 0,
+      "weights: dataflow {} takes no scales of groups of inputs (group_inputs {}) in this "
+      "format; use dataflow simt, mma, wgmma or wgmma_large_m",
+      dataflow, format.group_inputs);
 }
 
 // Rules of dataflows that multiply bytes: the format, the GPU, and whole codebooks in shared

@@ -182,9 +182,9 @@ void judge_stages(Judge& judge, const VqFormat& format, const char* operand);
 void judge_narrow(Judge& judge, const VqFormat& format, const char* operand);
 void judge_block(Judge& judge, int threads, std::int64_t shared_bytes, const GpuSpec& gpu);
 
-// Rules of a plan that merges `splits` splits; its last blocks need `counters` counters.
 // Rules of blocks of products that have gate rows and not their up rows.
 void judge_pairs(Judge& judge, Combine combine, int block_outputs, int gate_rows);
+// Rules of a plan that merges `splits` splits; its last blocks need `counters` counters.
 void judge_combine(Judge& judge, Combine combine, int splits, std::int64_t counters);
 
 // check() of a dataflow's own plan and op.

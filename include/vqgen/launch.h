@@ -54,9 +54,9 @@ typedef struct vqgen_raw_pages {
   int64_t token_stride;       /* elements between the rows of a page */
 } vqgen_raw_pages;
 
-/* Strides in elements of raw_values, if the config has a value_head_dim: between sequences, or with
- * raw_page_tokens between pages; between KV heads; and between the rows of a page. Else all zero,
- * and raw_values has the strides of raw_keys. */
+/* Strides in elements of raw_values, if the config has a value_head_dim other than head_dim:
+ * between sequences, or with raw_page_tokens between pages; between KV heads; and between the rows
+ * of a page, zero without pages. Else all zero, and raw_values has the strides of raw_keys. */
 typedef struct vqgen_raw_value_strides {
   int64_t batch, head, token;
 } vqgen_raw_value_strides;

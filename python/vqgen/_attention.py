@@ -120,7 +120,7 @@ def prompt_attention(query, key, value, dense, state, scaling, sight: Sight = Si
         for held, new in zip(dense, (key, value)):
             held[:, :, state.earlier:] = new
         return attend(query, *dense, state.seen)
-    out = torch.zeros_like(query)
+    out = value.new_zeros(*query.shape[:3], value.shape[-1])
     ends = state.lengths.tolist()
     for row, (length, end) in enumerate(zip(state.positions.tolist(), ends)):
         new = end - length  # the real ones, which stand first

@@ -13,7 +13,7 @@ import vqgen.hf
 from vqgen import _calibration, _shares
 from vqgen._basis import row_words
 from vqgen._losses import AT_ONCE
-from vqgen._models import heads_of
+from vqgen._models import heads_of, value_dim_of
 from vqgen._reconstruction import reconstruction, rope_split
 
 _MOST_STAGES = 36  # of a format
@@ -93,8 +93,10 @@ class Codebooks:
         """The formats of keys and values: those of a KLT cache as the model's head_dim has them."""
         if run.klt is None:
             return run.keys[1], run.values[1]
-        head_dim = heads_of(self.model.config.get_text_config(decoder=True))[2]
-        return [vqgen.hf.klt_format(operand, run.klt, head_dim) for operand in ("keys", "values")]
+        config = self.model.config.get_text_config(decoder=True)
+        head_dim = heads_of(config)[2]
+        return [vqgen.hf.klt_format(operand, run.klt, channels)
+                for operand, channels in (("keys", head_dim), ("values", value_dim_of(config, head_dim)))]
 
     def rotated_first(self, run, tokens):
         self.say(run, tokens)
@@ -105,6 +107,7 @@ class Codebooks:
         """Writes a bundle with shared-out codes; what they cost is measured once for all such runs."""
         key = run.key_gain, len(tokens), _checksum(tokens)
         states = self.states_of(tokens)
+        _shares.require_one_size(*(each.shape[2] for each in states[0]))
         if key not in self.rises:
             judges = _shares.judging(tokens.split(AT_ONCE), None if self.judges is None else self.judges.split(AT_ONCE))
             self.rises[key] = _shares.measured(self.model, states, judges, "loss", 1, run.key_gain)

@@ -34,6 +34,7 @@ class VQLinear(torch.nn.Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.format, self.takes_residual = format, residual
+        gate = None if gate == "none" else gate
         epilogue = {"gate": (gate, None), "gate_rows": (gate_rows, 1), "multiplier": (multiplier, 1), "residual": (residual, False)}
         epilogue = {name: given for name, (given, default) in epilogue.items() if given != default}
         if epilogue and input_signs is not None:
@@ -92,7 +93,7 @@ class VQLinear(torch.nn.Module):
         if self.input_signs is not None:
             rows = torch.ops.vqgen.rotate(rows, self.input_signs, False)
         if residual is not None:
-            residual = residual.reshape(len(rows), residual.shape[-1]).contiguous()
+            residual = residual.reshape(-1, residual.shape[-1]).contiguous()
         y = torch.ops.vqgen.linear(self.config, rows, self.codes, self.codebooks, self.stage_scales, self.output_scales,
                                    residual=residual)
         if self.output_signs is not None:

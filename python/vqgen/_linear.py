@@ -11,7 +11,7 @@ import torch
 
 from vqgen._config_text import config_text
 from vqgen._errors import BadInput
-from vqgen._op_configs import has_epilogue, parsed, size
+from vqgen._op_configs import parsed, size, takes_residual
 
 MOST_ROWS = 256  # of a gemm
 
@@ -35,14 +35,16 @@ def of_many_rows(config, many, launch, dequantize, x, y, residual) -> None:
     """y for more than MOST_ROWS rows of x. many: what the op says of them; launch(x, y, residual): the same for at most
     MOST_ROWS; dequantize(part, out, first_row): rows of W. Dense rows are in memory of PyTorch's allocator, which
     keeps streams and captured graphs apart and gives layers of a stream the same, one after the other."""
+    _require_residual(config, y, residual)
     if many is None or len(x) < many["from"]:
         held = itertools.repeat(None) if residual is None else residual.split(MOST_ROWS)
         for each in zip(x.split(MOST_ROWS), y.split(MOST_ROWS), held):
             launch(*each)
         return
     part, outputs = many["part"], size(config, "out_features")
-    ends = has_epilogue(config)
-    products = x.new_empty(len(x), outputs) if ends else y
+    shape = parsed(config)["shape"]
+    gated, factor = shape.get("gate", "none") != "none", shape.get("multiplier", 1)
+    products = x.new_empty(len(x), outputs) if gated else None
     dense = x.new_empty(min(part, outputs), x.shape[1])
     autocast = torch.is_autocast_enabled(x.device.type)
     with torch.autocast(x.device.type, enabled=False) if autocast else contextlib.nullcontext():
@@ -54,18 +56,33 @@ def of_many_rows(config, many, launch, dequantize, x, y, residual) -> None:
                 # Names x, if that is what is wrong.
                 launch(x[:0], y[:0], None if residual is None else residual[:0])
                 raise
-            torch.mm(x, rows.T, out=products[:, first:first + len(rows)])
-        if ends:
-            end(parsed(config)["shape"], products, residual, y)
+            columns = slice(first, first + len(rows))
+            if gated:
+                torch.mm(x, rows.T, out=products[:, columns])
+            elif residual is None:
+                torch.addmm(y[:, columns], x, rows.T, beta=0, alpha=factor, out=y[:, columns])
+            else:
+                torch.addmm(residual[:, columns], x, rows.T, alpha=factor, out=y[:, columns])
+        if gated:
+            _gate(shape, products, residual, y)
 
 
-def end(shape: dict, sums, residual, y) -> None:
-    """The epilogue of a gemm by PyTorch's ops, which round to the dtype between them. sums: x W^T."""
-    if shape.get("gate", "none") != "none":
-        pairs = sums.unflatten(1, (-1, 2, shape.get("gate_rows", 1)))
-        sums = (torch.nn.functional.silu(pairs[:, :, 0]) * pairs[:, :, 1]).flatten(1)
+def _gate(shape: dict, sums, residual, y) -> None:
+    """The epilogue with a gate by PyTorch's ops, which round to the dtype between them. sums: x W^T."""
+    pairs = sums.unflatten(1, (-1, 2, shape.get("gate_rows", 1)))
+    products = (torch.nn.functional.silu(pairs[:, :, 0]) * pairs[:, :, 1]).flatten(1)
     factor = shape.get("multiplier", 1)
     if residual is None:
-        torch.mul(sums, factor, out=y)
+        torch.mul(products, factor, out=y)
     else:
-        torch.add(residual, sums, alpha=factor, out=y)
+        torch.add(residual, products, alpha=factor, out=y)
+
+
+def _require_residual(config, y, residual) -> None:
+    """What one launch would judge: each part of the rows would pass alone."""
+    if (residual is not None) != takes_residual(config):
+        raise BadInput(f"'residual' is {'missing' if residual is None else 'given'}, and the config "
+                       f"{'has' if residual is None else 'lacks'} shape.residual; change one of the two")
+    if residual is not None and (residual.shape, residual.dtype, residual.device) != (y.shape, y.dtype, y.device):
+        raise BadInput(f"'residual' is {list(residual.shape)} of {residual.dtype} on {residual.device}, and y {list(y.shape)} "
+                       f"of {y.dtype} on {y.device}; make them alike")

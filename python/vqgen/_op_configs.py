@@ -94,10 +94,15 @@ def parsed(config: str) -> dict:
     return value
 
 
+def _shape(config: str) -> dict:
+    shape = parsed(config).get("shape")
+    return shape if isinstance(shape, dict) else {}
+
+
 def size(config: str, name: str) -> int:
     """The size `name` in the config's shape."""
-    shape = parsed(config).get("shape")
-    if not isinstance(shape, dict) or name not in shape:
+    shape = _shape(config)
+    if name not in shape:
         raise BadInput(f"the config has no shape.{name}; see docs/reference/config.md")
     return _arrays.whole(f"shape.{name} of the config", shape[name], 1)
 
@@ -110,15 +115,20 @@ def cache_shapes(config):
 
 def value_dim(config) -> int:
     """The channels of the config's values."""
-    named = "value_head_dim" in (parsed(config).get("shape") or {})
-    return size(config, "value_head_dim" if named else "head_dim")
+    return size(config, "value_head_dim" if "value_head_dim" in _shape(config) else "head_dim")
 
 
 def y_columns(config: str) -> int:
     """The columns of y of a gemv or gemm."""
-    return size(config, "out_features") // (1 if parsed(config)["shape"].get("gate", "none") == "none" else 2)
+    return size(config, "out_features") // (1 if _shape(config).get("gate", "none") == "none" else 2)
 
 
 def has_epilogue(config: str) -> bool:
     """True if y of a gemv or gemm is more than x W^T."""
-    return any(name in parsed(config)["shape"] for name in ("gate", "multiplier", "residual"))
+    shape = _shape(config)
+    return shape.get("gate", "none") != "none" or shape.get("multiplier", 1) != 1 or takes_residual(config)
+
+
+def takes_residual(config: str) -> bool:
+    """True if a gemv or gemm adds an argument."""
+    return bool(_shape(config).get("residual", False))

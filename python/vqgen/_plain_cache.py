@@ -8,7 +8,7 @@ from transformers import Cache
 
 import vqgen
 from vqgen._attention import prompt_attention
-from vqgen._models import heads_of
+from vqgen._models import heads_of, value_dim_of
 from vqgen._tokens import Tokens, TokensLayer
 
 _BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
@@ -16,10 +16,9 @@ _BACKENDS = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
 
 
 class _Layer(TokensLayer):
-    def __init__(self, tokens, number, shape, dtype, device):
+    def __init__(self, tokens, number, shape, channels, dtype, device):
         super().__init__(tokens, number)
-        self.keys, self.values = (torch.empty(shape, dtype=dtype, device=device).normal_()
-                                  for _ in range(2))
+        self.keys, self.values = (torch.empty((*shape, each), dtype=dtype, device=device).normal_() for each in channels)
 
     def attend(self, query, key, value, scaling, padding, sinks, sees=None):
         if sinks is not None:
@@ -46,8 +45,8 @@ class PlainCache(Cache):
         config = config.get_text_config(decoder=True)
         query_heads, kv_heads, head_dim = heads_of(config)
         self.tokens = Tokens(batch, tokens, device, layers=config.num_hidden_layers)
-        shape = (batch, kv_heads, tokens, head_dim)
-        super().__init__(layers=[_Layer(self.tokens, number, shape, dtype, device)
+        channels = head_dim, value_dim_of(config, head_dim)
+        super().__init__(layers=[_Layer(self.tokens, number, (batch, kv_heads, tokens), channels, dtype, device)
                                  for number in range(config.num_hidden_layers)])
         query = torch.randn(batch, query_heads, 1, head_dim, dtype=dtype, device=device)
         fastest = _fastest(query, self.layers)
@@ -66,7 +65,7 @@ def _attend(backend, grouped):
         with sdpa_kernel(backend):
             return torch.nn.functional.scaled_dot_product_attention(
                 query, keys, values, scale=scaling,
-                enable_gqa=query.shape[1] != keys.shape[1]).reshape(shape)
+                enable_gqa=query.shape[1] != keys.shape[1]).reshape(*shape[:3], values.shape[3])
     return attend
 
 

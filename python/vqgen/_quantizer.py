@@ -38,6 +38,7 @@ class VQQuantizer(HfQuantizer):
             raise vqgen.BadInput("from_pretrained(): the model is not quantized; quantize its folder by vqgen quantize "
                                  "MODEL_DIR --out DIR, and load DIR")
         self._quantization = Quantization(quantization_config.to_dict())
+        self.fused = False  # by vqgen.hf.fuse()
 
     def update_dtype(self, dtype):
         """Refuse another dtype than that of the codebooks, which were trained for it."""
@@ -133,7 +134,10 @@ class VQQuantizer(HfQuantizer):
         return model
 
     def is_serializable(self):
-        """save_pretrained() writes what from_pretrained() reads."""
+        """save_pretrained() writes what from_pretrained() reads, but of a model whose layers fuse() joined."""
+        if self.fused:
+            raise vqgen.BadInput("save_pretrained(): vqgen.hf.fuse() joined layers of this model, which no folder has; "
+                                 "save it before")
         return True
 
     @property

@@ -9,7 +9,7 @@ import vqgen
 from vqgen._calibration import _in_basis
 from vqgen._klt import basis_of, form_of
 from vqgen._losses import loss
-from vqgen._models import in_float32
+from vqgen._models import in_float32, sizes_text
 from vqgen._partitions import BITS, LEVELS, runs_of, share_out, stored_codes
 from vqgen.simulation import held_of, replaced
 
@@ -60,6 +60,13 @@ def require(head_dim: int, bits, by) -> None:
 
 
 @torch.no_grad()
+def require_one_size(head_dim: int, value_dim: int) -> None:
+    """Refuses keys and values of different sizes."""
+    if value_dim != head_dim:
+        raise vqgen.Infeasible(f"bits are shared out among keys and values of one size, and the model has heads of "
+                               f"{sizes_text(head_dim, value_dim)}; give formats of keys and values")
+
+
 def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
     """What it costs to quantize one operand of one layer alone: {(layer, operand): {codes: rise}}.
 

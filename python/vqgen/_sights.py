@@ -72,12 +72,12 @@ def sights_of(text) -> list[Sight | str]:
 
 
 def attended(query, keys, values, scaling: float, sight: Sight, sinks=None, sees=None) -> torch.Tensor:
-    """Attention of the newest tokens, [batch, query_heads, tokens, head_dim] in the query's dtype, over keys and values
-    [batch, kv_heads, all tokens, head_dim]. sinks: [query_heads], logits that add to the denominator alone, or None.
+    """Attention of the newest tokens, [batch, query_heads, tokens, channels of values] in the query's dtype, over keys
+    and values [batch, kv_heads, all tokens, channels]. sinks: [query_heads], logits that add to the denominator alone, or None.
     sees: bool [batch, 1, tokens, all tokens], what they see instead of the sight's window and what is before them."""
     batch, heads, tokens, _ = query.shape
     kv_heads, held = keys.shape[1], keys.shape[2]
-    out = torch.empty_like(query)
+    out = query.new_empty(batch, heads, tokens, values.shape[-1])
     step = max(1, _MOST_SCORES // (batch * heads * held))
     for row in range(0, tokens, step):
         rows = min(step, tokens - row)

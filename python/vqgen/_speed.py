@@ -12,7 +12,7 @@ import torch
 import vqgen
 import vqgen.hf
 import vqgen.torch
-from vqgen._models import heads_of
+from vqgen._models import heads_of, value_dim_of
 from vqgen._plain_cache import PlainCache
 
 _STEPS = 64  # of one token, timed
@@ -131,12 +131,11 @@ def _random_cache(model, form, *, recent_tokens, flush_block, sinks, batch, toke
     """A cache whose codes and codebooks are drawn at random, and which has room for `tokens`."""
     config = model.config.get_text_config(decoder=True)
     _, kv_heads, head_dim = heads_of(config)
+    heads = {"kv_heads": kv_heads, "head_dim": head_dim, "value_head_dim": value_dim_of(config, head_dim)}
     op = vqgen.torch.prepare(vqgen.torch.config_text(
-        {"op": "kv_append", "dtype": vqgen.torch.DTYPES[model.dtype], "keys": form[0],
-         "values": form[1], "shape": {"batch": 1, "kv_heads": kv_heads, "head_dim": head_dim,
-                                      "tokens": 1}}), device)
-    item = {"kv_heads": kv_heads, "head_dim": head_dim,
-            **{name: op.description["problem"][name] for name in ("keys", "values")}}
+        {"op": "kv_append", "dtype": vqgen.torch.DTYPES[model.dtype], "keys": form[0], "values": form[1],
+         "shape": {"batch": 1, "tokens": 1, **heads}}), device)
+    item = {**heads, **{name: op.description["problem"][name] for name in ("keys", "values")}}
     names = {"key_smooth": "keys.smooth", "keys.scales": "keys.stage_scales",
              "values.scales": "values.stage_scales"}  # of a bundle
     layers = []

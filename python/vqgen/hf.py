@@ -304,10 +304,7 @@ def calibrate(model, batches, out: str | os.PathLike, *, keys=None, values=None,
 
 def _shared(model, batches, out, bits, by, seed, key_gain, judged_by) -> Shares:
     _, heads, head_dim, _ = require_served(model.config)
-    value_dim = value_dim_of(model.config.get_text_config(decoder=True), head_dim)
-    if value_dim != head_dim:
-        raise vqgen.Infeasible(f"bits are shared out among keys and values of one size, and the model has heads of "
-                               f"{sizes_text(head_dim, value_dim)}; give formats of keys and values")
+    _shares.require_one_size(head_dim, value_dim_of(model.config.get_text_config(decoder=True), head_dim))
     _shares.require(head_dim, bits, by)
     dtype = basis_dtype(model.dtype)
     forms = {operand: klt_format(operand, 2, head_dim) for operand in ("keys", "values")}

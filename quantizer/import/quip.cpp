@@ -234,7 +234,7 @@ class QuipPlanner {
   std::vector<std::int64_t> query_rows(const std::string& module, std::int64_t rows) const {
     const std::int64_t head = config_.head_dim;
     const std::vector<std::int64_t> of_parts{config_.query_heads * head, config_.kv_heads * head,
-                                             config_.kv_heads * head};
+                                             config_.kv_heads * config_.value_head_dim};
     const std::int64_t all = of_parts[0] + of_parts[1] + of_parts[2];
     if (all == rows && config_.kv_heads > 0 && head > 0) return of_parts;
     file_.fail(module + kQidxs,

@@ -90,12 +90,12 @@ void examine_raw_pages(FirstFault& fault, const Shape& shape, const Demands& dem
 // The strides of raw values whose rows have another size than those of keys.
 template <class Shape, class Args>
 void examine_raw_values(FirstFault& fault, const Shape& shape, const Demands& demands,
-                        const Args& args) {
+                        const Args& args, bool raw) {
   const vqgen_raw_value_strides& strides = args.raw_value_strides;
-  if (shape.value_dim() == shape.head_dim) {
+  if (!raw || shape.value_dim() == shape.head_dim) {
     fault.require(strides.batch == 0 && strides.head == 0 && strides.token == 0, VQGEN_BAD_INPUT,
-                  "raw_value_strides is given, and values have the size of keys; leave it zero, or "
-                  "prepare with value_head_dim");
+                  "raw_value_strides is given, and there are no raw values of another size than "
+                  "keys; leave it zero");
     return;
   }
   const bool paged = shape.raw_page_tokens > 0;
@@ -103,6 +103,10 @@ void examine_raw_values(FirstFault& fault, const Shape& shape, const Demands& de
   fault.stride("raw_value_strides.head", strides.head, demands.elements_mask, 2);
   fault.apart("raw_value_strides.batch", strides.batch, paged ? args.raw_pages.count : shape.batch);
   fault.apart("raw_value_strides.head", strides.head, shape.kv_heads);
+  fault.require(
+      paged || strides.token == 0, VQGEN_BAD_INPUT,
+      "raw_value_strides.token is given, and raw tokens are in slots, row by row; leave it "
+      "zero");
   if (!paged) return;
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   fault.stride("raw_value_strides.token", strides.token, demands.elements_mask, 2);
@@ -119,8 +123,8 @@ void examine_cache(FirstFault& fault, const Op& op, const Demands& demands, cons
   if (raw) {
     fault.stride("raw_batch_stride", args.raw_batch_stride, demands.elements_mask, 2);
     fault.stride("raw_head_stride", args.raw_head_stride, demands.elements_mask, 2);
-    examine_raw_values(fault, shape, demands, args);
   }
+  examine_raw_values(fault, shape, demands, args, raw);
   if (shape.raw_page_tokens > 0) examine_raw_pages(fault, shape, demands, args);
   if (shape.page_tokens > 0) {
     examine_pages(fault, op, demands, args);

@@ -220,12 +220,28 @@ TEST_F(Validation, StridesOfZeroAreForWhatIsSingle) {
 
 TEST_F(Validation, RawValuesHaveStridesWhereTheirRowsHaveAnotherSize) {
   const auto given = [](auto& a) { a.raw_value_strides = {160, 80, 0}; };
-  EXPECT_EQ(attention(given, "raw_value_strides is given, and values have the size of keys"),
+  EXPECT_EQ(attention(given, "raw_value_strides is given, and there are no raw values of another"),
             VQGEN_BAD_INPUT);
   vqgen_op_release(attention_);
   attention_ = prepared(edited(own_config(), {{"/shape/value_head_dim", "64"}}));
   EXPECT_EQ(attention([](auto&) {}, "'raw_value_strides.batch"), VQGEN_BAD_INPUT);
   EXPECT_EQ(attention(given), VQGEN_OK) << vqgen_last_error();
+  EXPECT_EQ(attention(
+                [](auto& a) {
+                  a.raw_value_strides = {160, 80, 80};
+                },
+                "raw_value_strides.token is given, and raw tokens are in slots"),
+            VQGEN_BAD_INPUT);
+  vqgen_op_release(attention_);
+  attention_ = prepared(edited(
+      own_config(),
+      {{"/shape/value_head_dim", "64"}, {"/shape/recent_tokens", "0"}, {"/shape/sinks", "0"}}));
+  EXPECT_EQ(attention(
+                [](auto& a) {
+                  a.raw_value_strides = {160, 80, 0};
+                },
+                "raw_value_strides is given, and there are no raw values"),
+            VQGEN_BAD_INPUT);
 }
 
 TEST_F(Validation, RowsBetweenBucketsArriveAsTheyAre) {

@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import reference
 import vqgen
 import vqgen.torch as vt
+from vqgen import _linear
+from vqgen._fused import fuse
 from test_layers import random_weights
 from test_torch import DEVICE
 
@@ -115,6 +117,95 @@ def test_what_does_not_fit_is_refused(draw):
     gated, _ = layer_of(draw, 48, gate="silu")
     with pytest.raises(vqgen.Infeasible, match="vqgen::linear has no gradient"):
         gated(x.requires_grad_()).sum().backward()
+
+
+def test_more_rows_judge_a_residual_as_a_launch_does(draw):
+    layer, _ = layer_of(draw, 48, residual=True)
+    plain, _ = layer_of(draw, 48)
+    x, residual = torch.randn(520, 64, device=DEVICE).half(), torch.randn(520, 48, device=DEVICE).half()
+    weights = layer.codes, layer.codebooks, layer.stage_scales, layer.output_scales
+    for wrong in (None, residual[:300], residual[:1], residual[:, :1], residual.float()):
+        with pytest.raises(vqgen.BadInput, match="'residual' is"):
+            torch.ops.vqgen.linear(layer.config, x, *weights, residual=wrong)
+    with pytest.raises(vqgen.BadInput, match="'residual' is given"):
+        torch.ops.vqgen.linear(plain.config, x, *weights, residual=residual)
+
+
+@pytest.mark.parametrize("factor", [0.01, 1.0])
+@pytest.mark.parametrize("gate", [None, "silu"])
+def test_dense_rows_of_weights_end_as_launches_do(draw, factor, gate):
+    layer, w = layer_of(draw, 48, residual=True, multiplier=factor, gate=gate)
+    x = torch.randn(300, 64, device=DEVICE).half()
+    residual = torch.randn(300, 48 if gate is None else 24, device=DEVICE).half()
+    if factor < 1 and gate is None:  # sums beyond the largest f16
+        x, w = 8000 * x, 8 * w
+    weights = layer.codes, layer.codebooks, layer.stage_scales, layer.output_scales
+    def dequantize(part, out, first):
+        out.copy_(w[first:first + part])
+    y = torch.empty_like(residual)
+    _linear.of_many_rows(layer.config, {"from": 1, "part": 32}, None, dequantize, x, y, residual)
+    sums = x.double() @ w.half().double().T
+    if gate is not None:
+        sums = silu(sums[:, 0::2]) * sums[:, 1::2]
+    assert close(y, residual.double() + factor * sums)
+    assert gate is not None or factor == 1 or sums.abs().max() > 65504
+
+
+def test_what_layers_have_besides_is_not_lost(draw):
+    layer, other = layer_of(draw, 48)[0], layer_of(draw, 48)[0]
+    down, _ = layer_of(draw, 64, 48, multiplier=0.22)
+    for part in (layer_of(draw, 48, multiplier=0.5)[0], layer_of(draw, 48, gate="silu")[0], layer_of(draw, 48, residual=True)[0]):
+        with pytest.raises(vqgen.BadInput, match=r"join_layers\(\): a layer has a gate, a multiplier or a residual"):
+            vt.join_layers([layer, part])
+    with pytest.raises(vqgen.BadInput, match="a layer has a gate"):
+        vt.FusedMLP(layer, other, down)
+    with pytest.raises(vqgen.BadInput, match="gate_rows follows"):
+        vt.join_layers([layer, other], gate="silu", gate_rows=1)
+    with pytest.raises(vqgen.BadInput, match="no layers"):
+        vt.join_layers([])
+    x = torch.randn(3, 64, device=DEVICE).half()
+    other.codebooks, other.stage_scales = layer.codebooks, layer.stage_scales
+    assert close(vt.join_layers([layer, other], gate="none")(x), torch.cat([layer(x), other(x)], -1), 4e-3)
+    plain, _ = layer_of(draw, 48, gate="none")
+    plain(x.requires_grad_()).sum().backward()
+
+
+def mlp_of(forward):
+    class MLP(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            draw = np.random.default_rng(3)
+            self.gate_proj, self.up_proj = layer_of(draw, 48)[0], layer_of(draw, 48)[0]
+            self.down_proj = layer_of(draw, 64, 48)[0]
+            self.act_fn = torch.nn.SiLU()
+            self.factor = 0.5
+            self.norm = torch.nn.LayerNorm(48)
+
+        def forward(self, x):
+            return forward(self, x)
+
+    return torch.nn.Sequential(MLP())
+
+
+@pytest.mark.parametrize("name, forward", [
+    ("factor", lambda m, x: m.down_proj(m.act_fn(m.gate_proj(x) * m.factor) * m.up_proj(x))),
+    ("clamp", lambda m, x: m.down_proj(m.act_fn(m.gate_proj(x).clamp(max=7)) * m.up_proj(x))),
+    ("norm", lambda m, x: m.down_proj(m.norm(m.act_fn(m.gate_proj(x)) * m.up_proj(x)))),
+    ("gelu", lambda m, x: m.down_proj(torch.nn.functional.gelu(m.gate_proj(x)) * m.up_proj(x))),
+    ("pair", lambda m, x: (m.down_proj(m.act_fn(m.gate_proj(x)) * m.up_proj(x)), None))])
+def test_mlps_that_compute_something_else_stay(name, forward):
+    model = mlp_of(forward)
+    with pytest.raises(vqgen.BadInput, match="fuse\\(\\): no layer has"):
+        fuse(model)
+
+
+def test_an_mlp_with_a_hook_stays():
+    llama = lambda m, x: m.down_proj(m.act_fn(m.gate_proj(x)) * m.up_proj(x))
+    assert fuse(mlp_of(llama)) == 1
+    model = mlp_of(llama)
+    model[0].up_proj.register_forward_hook(lambda *_: None)
+    with pytest.raises(vqgen.BadInput, match="fuse\\(\\): no layer has"):
+        fuse(model)
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2"])

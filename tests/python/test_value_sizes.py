@@ -10,6 +10,7 @@ import vqgen
 import vqgen.hf
 import vqgen.torch
 from vqgen._models import require_served
+from vqgen._sights import Sight, attended
 from vqgen.simulation import simulated
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,11 +81,29 @@ def test_a_model_is_served(tmp_path):
     steps += [model(ids[:, at:at + 1], past_key_values=cache, use_cache=True).logits for at in range(20, 24)]
     got = torch.cat(steps, 1).float()
     # Codes of near ties may differ; a prompt attends to itself in full precision.
+    whole = plain
     got, expected, plain = got[:, 20:], expected[:, 20:], plain[:, 20:]
     assert (got - plain).norm() <= 1.5 * (expected - plain).norm()
     assert torch.isfinite(got).all()
+    # A padded prompt, and a second one after it.
+    two = vqgen.hf.VQCache(model.config, bundle, batch=2, tokens=32, recent_tokens=8, device=DEVICE)
+    seen = torch.ones(2, 24, dtype=torch.long, device=DEVICE)
+    seen[1, :4] = 0
+    model(ids[:, :12], attention_mask=seen[:, :12], past_key_values=two, use_cache=True)
+    second = model(ids[:, 12:], attention_mask=seen, past_key_values=two, use_cache=True).logits.float()
+    lost = (expected - plain).norm() / plain.norm()
+    assert (second[0] - whole[0, 12:]).norm() <= 2 * lost * whole[0, 12:].norm()
     with pytest.raises(vqgen.BadInput, match="2 heads of 128 and of 64 in values, and the model has 2 of 128;"):
         vqgen.hf.VQCache(mimo(v_head_dim=128), bundle, batch=2, tokens=32)
+
+
+def test_prompts_with_a_window_have_the_size_of_values():
+    query, keys, values = (torch.randn(1, heads, 5, dim, device=DEVICE) for heads, dim in ((4, 128), (2, 128), (2, 64)))
+    out = attended(query, keys, values, 0.1, Sight(sliding_window=2))
+    scores = (query @ keys.repeat_interleave(2, 1).mT) * 0.1
+    hidden = torch.ones(5, 5, device=DEVICE).tril().triu(-1) == 0
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values.repeat_interleave(2, 1)
+    assert torch.allclose(out, expected, atol=1e-5)
 
 
 def test_layers_of_other_kv_heads_are_refused():

@@ -11,6 +11,8 @@ from vqgen.vllm import _group_scales
 
 FORMS = {"halves": {"vector_size": 8, "index_bits": 8, "group_inputs": 32},
          "halves and minima": {"vector_size": 4, "index_bits": 8, "group_inputs": 64, "group_minima": True},
+         "12 bits a block": {"vector_size": 8, "index_bits": 8, "group_inputs": 64, "group_scale_bits": 3},
+         "4 bits a block": {"vector_size": 8, "index_bits": 8, "group_inputs": 256, "group_scale_bits": 4},
          "iq2-xxs": "iq2-xxs", "q2-k": "q2-k", "iq1-s": "iq1-s"}
 INPUTS = 1536
 
@@ -33,11 +35,13 @@ def numbers(form, words, inputs):
 def test_a_rank_has_the_scales_of_its_inputs(draw, name, ranks):
     form = {"group_scale_bits": 0, "group_minima": False, **vqgen.format_fields(FORMS[name])}
     many, bits = 2 if form["group_minima"] else 1, form["group_scale_bits"]
-    groups, blocks = INPUTS // form["group_inputs"], INPUTS // _group_scales.inputs_together(form)
+    groups, blocks = INPUTS // form["group_inputs"], INPUTS // (256 if bits else form["group_inputs"])
     words = -(-(-(-groups * bits * many // 32) + -(-blocks * many // 2)) // 4) * 4
     whole = draw.integers(0, 1 << 32, (5, words), dtype=np.uint32)
     of_groups, of_blocks = numbers(form, whole, INPUTS)
     own = INPUTS // ranks
+    if own % _group_scales.inputs_together(form):
+        pytest.skip("the scales of this many inputs are no whole bytes, and an engine refuses to cut them")
     for rank in range(ranks):
         cut = _group_scales.cut(form, torch.from_numpy(whole.view(np.int32)), INPUTS, rank * own, own)
         groups, blocks = numbers(form, cut.numpy().view(np.uint32), own)

@@ -166,7 +166,7 @@ class Engine:
         if len(self.items) != layers:
             raise vqgen.BadInput(f"{self.bundle}: it has {len(self.items)} layers, and the model {layers}; {remedy}")
         for item, _ in self.items:
-            if "value_head_dim" in item:
+            if item.get("value_head_dim", item["head_dim"]) != item["head_dim"]:
                 raise vqgen.Infeasible(f"{self.bundle}: {item['name']} has keys of {item['head_dim']} numbers and values of "
                                        f"{item['value_head_dim']}; heads of one size are served: {OTHER}")
             if (item["kv_heads"], item["head_dim"]) != (self.kv_heads, self.head_dim):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional
 
@@ -9,8 +11,14 @@ _BLOCK = 256  # inputs that share an f16 if groups have packed numbers
 
 
 def inputs_together(form: dict) -> int:
-    """Inputs of which a row has whole numbers."""
-    return _BLOCK if form.get("group_scale_bits") else form["group_inputs"]
+    """Inputs of which a row has whole scales, and of packed ones whole bytes."""
+    if not form.get("group_scale_bits"):
+        return form["group_inputs"]
+    return _BLOCK * 8 // math.gcd(8, _packed_bits(form, _BLOCK))
+
+
+def _packed_bits(form, inputs):
+    return inputs // form["group_inputs"] * form["group_scale_bits"] * (2 if form.get("group_minima") else 1)
 
 
 def cut(form: dict, scales: torch.Tensor, inputs: int, begin: int, count: int) -> torch.Tensor:
@@ -18,8 +26,9 @@ def cut(form: dict, scales: torch.Tensor, inputs: int, begin: int, count: int) -
     `inputs`."""
     held = scales.contiguous().view(torch.uint8)
     numbers = 2 if form.get("group_minima") else 1
-    packed = lambda of: of // form["group_inputs"] * form.get("group_scale_bits", 0) * numbers // 8  # bytes
-    halves = lambda of: of // inputs_together(form) * 2 * numbers
+    bits = form.get("group_scale_bits", 0)
+    packed = lambda of: -(-_packed_bits(form, of) // 8) if bits else 0  # bytes
+    halves = lambda of: of // (_BLOCK if bits else form["group_inputs"]) * 2 * numbers
     parts, first = [], 0
     for size, unit in ((packed, 4), (halves, 16)):
         own = held[:, first + size(begin):first + size(begin + count)]

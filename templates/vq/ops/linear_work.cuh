@@ -126,11 +126,11 @@ struct LinearWork {
 
   // The scale of an output, loaded early.
   VQ_DEVICE static float output_scale(const LinearArgs& args, i64 output) {
-    constexpr bool kScales = kConfig.output_scales && kWritesY;
+    constexpr bool kScales = kConfig.output_scales && writes_y();
     return kScales && output < kOutFeatures ? load_global(args.output_scales + output) : 1.0f;
   }
   VQ_DEVICE static void write(const LinearArgs& args, int row, i64 output, float sum, float scale) {
-    if constexpr (!kWritesY) {
+    if constexpr (!writes_y()) {
       write(args, row, output, sum);
     } else {
       finish_scaled(args, row, output, sum, scale);
@@ -291,7 +291,9 @@ struct LinearWork {
 
  private:
   // True if the sums of a block are whole, and become y as they are written.
-  static constexpr bool kWritesY = !keeps_sums(kConfig) && !stores_partials(kConfig);
+  VQ_DEVICE static constexpr bool writes_y() {
+    return !keeps_sums(kConfig) && !stores_partials(kConfig);
+  }
 
   // An output's whole sum times its scale.
   VQ_DEVICE static float whole(const LinearArgs& args, i64 output, float sum) {
