@@ -17,9 +17,9 @@ constexpr double kLocalTolerances = 16;
 constexpr double kLseTolerances = 2;
 
 // Compares, but leaves `ok` unset. `floor` is added to |reference| in max_local_err; it defaults to
-// the root mean square of the finite reference.
+// the root mean square of the finite reference. Errors of at most `least` are none.
 Comparison measure(std::span<const double> reference, std::span<const float> actual,
-                   std::optional<double> floor = {}) {
+                   std::optional<double> floor = {}, double least = 0) {
   if (reference.size() != actual.size()) {
     throw Error(ErrorKind::bad_input, fmt::format("compare: {} results against a reference of {}",
                                                   actual.size(), reference.size()));
@@ -32,7 +32,7 @@ Comparison measure(std::span<const double> reference, std::span<const float> act
     const double out = static_cast<double>(actual[i]);
     if (std::isfinite(ref) && std::isfinite(out)) {
       squares += ref * ref;
-      error_squares += (out - ref) * (out - ref);
+      if (std::abs(out - ref) > least) error_squares += (out - ref) * (out - ref);
       ++finite;
     } else if (ref != out) {  // true for NaN on either side
       if (c.nonfinite_mismatches++ == 0) c.worst = static_cast<std::int64_t>(i);
@@ -46,7 +46,7 @@ Comparison measure(std::span<const double> reference, std::span<const float> act
   const double rms = finite > 0 ? std::sqrt(squares / static_cast<double>(finite)) : 0;
   for (std::size_t i = 0; i < reference.size(); ++i) {
     const double error = std::abs(static_cast<double>(actual[i]) - reference[i]);
-    if (!(error > 0)) continue;  // equal, equal infinities included
+    if (!(error > least)) continue;  // equal infinities included
     c.max_abs_err = std::max(c.max_abs_err, error);
     const double scale = std::abs(reference[i]) + floor.value_or(rms);
     const double local = scale > 0 ? error / scale : error;
@@ -63,8 +63,8 @@ Comparison measure(std::span<const double> reference, std::span<const float> act
 double tolerance(DType dtype) { return dtype == DType::f16 ? 1e-3 : 8e-3; }
 
 Comparison compare(std::span<const double> reference, std::span<const float> actual,
-                   double rel_tolerance) {
-  Comparison c = measure(reference, actual);
+                   double rel_tolerance, double least) {
+  Comparison c = measure(reference, actual, {}, least);
   c.ok = c.nonfinite_mismatches == 0 && c.rel_err <= rel_tolerance &&
          c.max_local_err <= kLocalTolerances * rel_tolerance;
   return c;
@@ -75,7 +75,8 @@ Comparison compare(std::span<const double> reference, std::span<const std::uint1
   std::vector<float> values;
   values.reserve(actual.size());
   for (const std::uint16_t bits : actual) values.push_back(element_to_float(dtype, bits));
-  return compare(reference, values, tolerances * tolerance(dtype));
+  const double least = dtype == DType::f16 ? 0x1p-24 : 0x1p-133;  // positive number
+  return compare(reference, values, tolerances * tolerance(dtype), least);
 }
 
 Comparison compare_lse(std::span<const double> reference, std::span<const float> actual,

@@ -22,11 +22,12 @@ struct Comparison {
 double tolerance(DType dtype);
 
 // ok iff no mismatch, rel_err <= rel_tolerance, and max_local_err <= 16 times that, since the norm
-// of many elements would hide one wrong element. A mismatch makes the errors infinite. Throws
-// Error(bad_input) if sizes differ.
+// of many elements would hide one wrong element. A mismatch makes the errors infinite. An error of
+// at most `least` in an element is none. Throws Error(bad_input) if sizes differ.
 Comparison compare(std::span<const double> reference, std::span<const float> actual,
-                   double rel_tolerance);
-// The tolerance is `tolerances` times tolerance(dtype).
+                   double rel_tolerance, double least = 0);
+// The tolerance is `tolerances` times tolerance(dtype), `least` the least positive number of the
+// type: results that vanish in it have no digits.
 Comparison compare(std::span<const double> reference, std::span<const std::uint16_t> actual,
                    DType dtype, double tolerances = 1);
 

@@ -107,6 +107,18 @@ TEST(Compare, AllZeroIsRightOnlyForAZeroReference) {
   EXPECT_FALSE(c.ok);
 }
 
+TEST(Compare, ResultsThatVanishInTheTypeAreRight) {
+  for (const auto& [dtype, least] :
+       {std::pair{DType::f16, 0x1p-24}, std::pair{DType::bf16, 0x1p-133}}) {
+    const std::vector<std::uint16_t> zeros(3), ones(3, 1);
+    EXPECT_TRUE(compare(std::vector<double>(3, 1e-88), zeros, dtype).ok);
+    EXPECT_TRUE(compare(std::vector<double>(3, 0.6 * least), zeros, dtype).ok);
+    EXPECT_TRUE(compare(std::vector<double>(3, 0.4 * least), ones, dtype).ok);
+    EXPECT_FALSE(compare(std::vector<double>(3, 2 * least), zeros, dtype).ok);
+    EXPECT_FALSE(compare(std::vector<double>(3, 1e-88), std::vector<float>(3), 1e-3).ok);
+  }
+}
+
 TEST(Compare, SizesMustAgree) {
   EXPECT_THROW(compare(normals(3), std::vector<float>(2), 1e-3), Error);
   EXPECT_TRUE(compare({}, std::span<const float>{}, 1e-3).ok);
