@@ -59,7 +59,6 @@ def require(head_dim: int, bits, by) -> None:
                              f"{least:g} to {most:g}")
 
 
-@torch.no_grad()
 def require_one_size(head_dim: int, value_dim: int) -> None:
     """Refuses keys and values of different sizes."""
     if value_dim != head_dim:
@@ -67,6 +66,7 @@ def require_one_size(head_dim: int, value_dim: int) -> None:
                                f"{sizes_text(head_dim, value_dim)}; give formats of keys and values")
 
 
+@torch.no_grad()
 def measured(model, layers, judges, by: str, seed: int, key_gain: bool) -> dict:
     """What it costs to quantize one operand of one layer alone: {(layer, operand): {codes: rise}}.
 

@@ -48,12 +48,14 @@ def shared(request, batches, tmp_path_factory):
         model.model.layers[1].self_attn.o_proj.weight.zero_()
     out = tmp_path_factory.mktemp("shared") / "bundle"
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    raw = {}
+    raw, graphs = {}, set()
     with pytest.MonkeyPatch.context() as patch:
-        measured = _shares.measured
+        measured, trained = _shares.measured, _shares._trained
+        patch.setattr(_shares, "_trained", lambda *given: graphs.add(torch.is_grad_enabled()) or trained(*given))
         patch.setattr(_shares, "measured", lambda *given: raw.update(measured(*given)) or raw)
         shares = vqgen.hf.calibrate(model, iter(batches), out, bits=2.0, by=request.param)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert graphs == {False}  # of autograd, which would hold what each training makes
     return model, request.param, shares, out, raw
 
 
