@@ -80,7 +80,7 @@ class Layer:
         return self.down(self.gate_up(rms_norm(x, (self.hidden,), self.norms[1], EPSILON)), x)
 
     def plain(self, x, dtype=None):
-        """The same by PyTorch, in `dtype` or in that of the weights."""
+        """What fused() computes, by PyTorch, in `dtype` or in that of the weights."""
         qkv, o, gate_up, down, *norms = (each if dtype is None else each.to(dtype) for each in (
             self.dense_qkv, self.dense_o, self.dense_gate_up, self.dense_down, *self.norms))
         x = x + linear(self.stand_in(linear(rms_norm(x, (self.hidden,), norms[0], EPSILON), qkv)), o)

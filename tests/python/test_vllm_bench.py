@@ -28,7 +28,7 @@ def test_requests_repeat_themselves_and_share_beginnings():
 
 
 class Scheduler:
-    """Of a request "a" with a prompt of 10 tokens, and what a test does to it."""
+    """A scheduler of one request "a" with a prompt of 10 tokens; decode() is what a test has happen to it."""
 
     def __init__(self):
         self.request = Fields(request_id="a", num_computed_tokens=0, num_tokens=10, all_token_ids=list(range(10)),

@@ -9,7 +9,7 @@ import torch.distributed as dist
 import vllm_models
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE
+from vllm_reference import rank_of
 from vqgen import _folders
 from vqgen.vllm import _experts, _weights
 
@@ -50,18 +50,11 @@ def steps_of(kind):
 
 def run(rank, ranks, folder, kind, cache_dir, out):
     """What a process does: sums of its shards, which all ranks add up, saved in the folder `out`."""
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float16)  # as vLLM has it
-    device = torch.device("cpu") if DEVICE.type == "cpu" else torch.device("cuda", rank % torch.cuda.device_count())
-    vt.use_runtime(vqgen.Runtime("host" if device.type == "cpu" else device.index, cache_dir=cache_dir, max_buckets=1))
-    if ranks > 1:
-        dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=ranks)
-    layer, outs = experts_of(folder, kind, rank, ranks, device), []
-    for given in steps_of(kind):
-        whole = layer(*(each.to(device) for each in given)).float().cpu()
-        if ranks > 1:
-            dist.all_reduce(whole)
-        outs.append(whole)
-    torch.save(outs, f"{out}/rank{rank}")
-    if ranks > 1:
-        dist.destroy_process_group()
+    with rank_of(rank, ranks, cache_dir, out) as device:
+        layer, outs = experts_of(folder, kind, rank, ranks, device), []
+        for given in steps_of(kind):
+            whole = layer(*(each.to(device) for each in given)).float().cpu()
+            if ranks > 1:
+                dist.all_reduce(whole)
+            outs.append(whole)
+        torch.save(outs, f"{out}/rank{rank}")

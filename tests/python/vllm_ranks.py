@@ -9,7 +9,7 @@ import torch.distributed as dist
 import vllm_models
 import vqgen
 import vqgen.torch as vt
-from vllm_reference import DEVICE, DIM, HEADS, KV_HEADS, SCALE, attend
+from vllm_reference import DIM, HEADS, KV_HEADS, SCALE, attend, rank_of
 from vqgen import _folders
 from vqgen._sights import Sight
 from vqgen.vllm import _engine, _weights
@@ -101,13 +101,7 @@ class Decoder:
 
 def run(rank, ranks, folder, recent, given, cache_dir, out):
     """What a process does: a trace, whose results and codes are saved in the folder `out`."""
-    torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float16)  # as vLLM has it
-    device = torch.device("cpu") if DEVICE.type == "cpu" else torch.device("cuda", rank % torch.cuda.device_count())
-    vt.use_runtime(vqgen.Runtime("host" if device.type == "cpu" else device.index, cache_dir=cache_dir, max_buckets=1))
-    if ranks > 1:
-        dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=ranks)
-    decoder = Decoder(folder, rank, ranks, recent, device)
-    torch.save({"outs": decoder.trace(given), "codes": decoder.pages.cpu(), "heads": decoder.engine.heads}, f"{out}/rank{rank}")
-    if ranks > 1:
-        dist.destroy_process_group()
+    with rank_of(rank, ranks, cache_dir, out) as device:
+        decoder = Decoder(folder, rank, ranks, recent, device)
+        torch.save({"outs": decoder.trace(given), "codes": decoder.pages.cpu(), "heads": decoder.engine.heads},
+                   f"{out}/rank{rank}")

@@ -1,16 +1,34 @@
 """What tests of vqgen.vllm hold its results against: plain attention in double precision over what pages hold."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import reference
 import vqgen
+import vqgen.torch as vt
 from vqgen._sights import Sight
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HEADS, KV_HEADS, DIM, PAGE, SCALE = 4, 2, 64, 16, 0.17
 FORM = vqgen.format_fields({"vector_size": 4, "index_bits": 6, "scope": "head"})
+
+
+@contextlib.contextmanager
+def rank_of(rank, ranks, cache_dir, out):
+    """The device of a process that is one of `ranks`, which meet in the folder `out`, with vqgen's runtime on it."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float16)  # as vLLM has it
+    device = torch.device("cpu") if DEVICE.type == "cpu" else torch.device("cuda", rank % torch.cuda.device_count())
+    vt.use_runtime(vqgen.Runtime("host" if device.type == "cpu" else device.index, cache_dir=cache_dir, max_buckets=1))
+    if ranks > 1:
+        dist.init_process_group("gloo", init_method=f"file://{out}/meet", rank=rank, world_size=ranks)
+    yield device
+    if ranks > 1:
+        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module", autouse=True)

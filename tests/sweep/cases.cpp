@@ -3,7 +3,19 @@
 #include <algorithm>
 #include <array>
 
+#include "tests/sweep/plans.h"
+
 namespace vqgen::test {
+
+SweepCase product_case(const Linear& op, int dataflow, const GpuSpec& gpu) {
+  SweepCase result;
+  result.problem = as_problem(op);
+  validate(result.problem, "sweep");
+  const Plan first = product_plan(dataflow, result.problem, gpu);
+  result.dataflow_dropped = !check(first, result.problem, gpu).ok;
+  result.plan = result.dataflow_dropped ? product_plan(0, result.problem, gpu) : first;
+  return result;
+}
 
 void fix_placement(Placement& placement, const VqFormat& format, int variant) {
   const int entries = format.entries();

@@ -36,6 +36,10 @@ struct SweepCases {
   std::size_t uncovered = 0;
 };
 
+// A case of a GEMM with the rules' plan of product_plan()'s dataflow, of the first where that one
+// does not fit.
+SweepCase product_case(const Linear& op, int dataflow, const GpuSpec& gpu);
+
 // The name of a case, from the values of its axes: "0-3-1".
 inline std::string case_name(const std::vector<int>& values) {
   return fmt::format("{}", fmt::join(values, "-"));

@@ -67,12 +67,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
     op.weights.tile_columns = 1024;
   }
 
-  SweepCase result;
-  result.problem = as_problem(op);
-  validate(result.problem, "sweep");
-  const Plan first = product_plan(v[kDataflow], result.problem, gpu);
-  result.dataflow_dropped = !check(first, result.problem, gpu).ok;
-  result.plan = result.dataflow_dropped ? product_plan(0, result.problem, gpu) : first;
+  SweepCase result = product_case(op, v[kDataflow], gpu);
   if (const int threads = pick(kThreadsOf, kThreads); threads > 0) {
     Plan narrow = result.plan;
     change_own(

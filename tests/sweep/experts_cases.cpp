@@ -105,12 +105,7 @@ SweepCase make_case(const std::vector<int>& v, const GpuSpec& gpu, std::uint64_t
   op.weights = format_of(v);
   if (op.weights.group_inputs > 0) shape.in_features = ceil_div(shape.in_features, 256) * 256;
 
-  SweepCase result;
-  result.problem = as_problem(op);
-  validate(result.problem, "sweep");
-  const Plan first = product_plan(v[kDataflow], result.problem, gpu);
-  result.dataflow_dropped = !check(first, result.problem, gpu).ok;
-  result.plan = result.dataflow_dropped ? product_plan(0, result.problem, gpu) : first;
+  SweepCase result = product_case(op, v[kDataflow], gpu);
   constexpr std::array kCombines{Combine::kernel, Combine::last_block};
   result.plan =
       with_splits(result.plan, v[kSplits] + 1, kCombines.at(static_cast<std::size_t>(v[kCombine])),

@@ -79,7 +79,8 @@ class LinearInt8MmaBlock {
   }
 
  private:
-  // By lane: of a group of inputs; of its x, where entries are raised; and of all groups, scaled.
+  // Sums of a group of inputs. A lane that scales its own columns also sums x of the group, where
+  // entries are raised, and the scaled sums of all groups.
   struct Sums {
     i32 products[kTiles][kRowTiles][kProducts][4] = {};
     i32 x[kRowTiles][kProducts][4] = {};
@@ -207,7 +208,7 @@ class LinearInt8MmaBlock {
     }
   }
 
-  // By lane: adds the sums of a group of the lane's columns times its scales.
+  // A lane adds the sums of a group of its columns times their scales.
   VQ_DEVICE void scale_columns(Sums& sums, const typename Codes::Factors& factors,
                                int group) const {
     VQ_UNROLL
@@ -303,7 +304,7 @@ class LinearInt8MmaBlock {
     }
   }
 
-  // By lane: all lanes of an output get its sums.
+  // The four lanes of an output add up what each has of its columns.
   VQ_DEVICE void join_lanes() {
     VQ_UNROLL
     for (int i = 0; i < kTiles * kRowTiles * kTileSums; ++i) {

@@ -134,8 +134,8 @@ VQ_HD constexpr int byte_registers(const LinearConfig<LinearInt8Mma>& c) {
   return 3 * lane_sums(c) + codes + c.rows_per_block / 2 + kBeside;
 }
 
-// By lane, signs of codes are masks of an entry's bytes, a copy for each lane that looks one up at
-// once.
+// Signs of codes that a lane scales itself are masks of an entry's bytes, a copy for each lane that
+// looks one up at once.
 VQ_HD constexpr bool masks_signs(const LinearConfig<LinearInt8Mma>& c) {
   return by_lane(c) && c.weights.decoder == Decoder::signs;
 }
